@@ -1,1 +1,3 @@
-//! placeholder
+//! What the tests of all crates share; never shipped.
+
+pub mod postgres;
