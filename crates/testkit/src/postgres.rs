@@ -37,7 +37,7 @@ const NOBODY: u32 = 65534;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Durability off, because a test never outlives its machine; the rest as users have it.
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 9] = [
     "listen_addresses=",
     "port=5432",
     "max_connections=300",
@@ -46,6 +46,7 @@ const SETTINGS: [&str; 8] = [
     "full_page_writes=off",
     "autovacuum_naptime=10s",
     "log_min_messages=warning",
+    "log_checkpoints=off",
 ];
 
 /// A running PostgreSQL, reachable by a Unix socket only.
