@@ -1,1 +1,14 @@
-//! placeholder
+//! What tidegate says about itself, and how it is proved.
+//!
+//! - [`history`]: handlers write down when they ran; the checker reads it afterwards and says
+//!   whether a limit was ever exceeded, an order broken, or a task completed twice.
+//! - [`raw`]: the fastest loops we can write by hand on each database. The engine is compared
+//!   with them, so that its rates mean the same on a fast machine as on a slow one.
+//! - [`report`]: the line each benchmark prints.
+//! - [`clock`]: the one place of this crate that reads a clock.
+
+pub mod clock;
+pub mod history;
+pub mod raw;
+pub mod report;
+mod table;

@@ -1,0 +1,27 @@
+//! The history: what handlers did, written as they did it, and the checker that reads it.
+//!
+//! Every worker appends to a file when a handler starts and ends; a harness appends when it kills
+//! or pauses a process. All times are [`crate::clock::monotonic_ns`], so the files of one machine
+//! merge into one exact history. [`verify`] reads it and counts every violation.
+
+mod completion;
+mod gather;
+mod order;
+mod read;
+mod record;
+mod recovery;
+mod report;
+mod settle;
+mod sweep;
+mod verify;
+mod violation;
+mod writer;
+
+pub use read::{CutLine, Error};
+pub use record::{Enter, Exit, Hold, Leave, LimitSeen, Outcome, Process, Record, Signal};
+pub use recovery::Recovery;
+pub use report::Report;
+pub use sweep::LimitReport;
+pub use verify::{Expected, ExpectedError, verify};
+pub use violation::{Counts, Violation};
+pub use writer::Writer;

@@ -1,0 +1,167 @@
+//! Sweeps over the time of each limit and counts its holders.
+
+use serde::{Deserialize, Serialize};
+
+use super::gather::History;
+use super::settle::Settled;
+use super::verify::Expected;
+use super::violation::{Violation, Violations};
+
+/// What the history shows of one limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitReport {
+    pub name: String,
+    /// The capacity in force at the end; none is unlimited or unknown.
+    pub capacity: Option<u32>,
+    /// Whether the caller named the capacity, which then holds for the whole history.
+    pub expected: bool,
+    pub enters: u64,
+    /// The most that was ever held at once, by weight.
+    pub held_max: u64,
+    /// Whether all of the capacity was in use at some time. A limit never reached proves little.
+    pub reached: bool,
+    pub violations: u64,
+}
+
+/// What changes at one instant. The order is the order in which things of one instant count: an
+/// attempt ends before its end, and a capacity is in force for the enter that it allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    End {
+        weight: u32,
+    },
+    Capacity {
+        version: Option<i64>,
+        capacity: Option<u32>,
+    },
+    Enter {
+        task: i64,
+        weight: u32,
+    },
+}
+
+/// Sweeps every limit that the history or the caller names.
+pub(super) fn sweep(
+    history: &mut History,
+    ends: &[Settled],
+    expected: &Expected,
+    violations: &mut Violations,
+) -> Vec<LimitReport> {
+    for name in expected.names() {
+        history.limits.number(name);
+    }
+    let mut timelines = timelines(history, ends);
+    let names = history.limits.all().iter();
+    let mut reports: Vec<LimitReport> = names
+        .zip(&mut timelines)
+        .map(|(name, timeline)| {
+            timeline.sort_unstable();
+            Sweep::new(name, expected.capacity(name)).run(timeline, violations)
+        })
+        .collect();
+    reports.sort_by(|one, other| one.name.cmp(&other.name));
+    reports
+}
+
+/// All changes of each limit, in the order of the limits' numbers.
+fn timelines(history: &mut History, ends: &[Settled]) -> Vec<Vec<(u64, Change)>> {
+    let mut timelines = vec![Vec::new(); history.limits.all().len()];
+    for seen in std::mem::take(&mut history.limits_seen) {
+        let change = Change::Capacity {
+            version: seen.version,
+            capacity: seen.capacity,
+        };
+        timelines[history.limits.number(&seen.name)].push((seen.t_ns, change));
+    }
+    for (attempt, settled) in history.attempts.iter().zip(ends) {
+        for &(limit, weight) in history.holds(attempt) {
+            timelines[limit].push((
+                attempt.enter_ns,
+                Change::Enter {
+                    task: attempt.task,
+                    weight,
+                },
+            ));
+            timelines[limit].push((settled.end_ns, Change::End { weight }));
+        }
+    }
+    timelines
+}
+
+struct Sweep {
+    report: LimitReport,
+    held: u64,
+    version: Option<i64>,
+}
+
+impl Sweep {
+    fn new(name: &str, expected: Option<u32>) -> Self {
+        let report = LimitReport {
+            name: name.to_owned(),
+            capacity: expected,
+            expected: expected.is_some(),
+            enters: 0,
+            held_max: 0,
+            reached: false,
+            violations: 0,
+        };
+        Self {
+            report,
+            held: 0,
+            version: None,
+        }
+    }
+
+    fn run(mut self, timeline: &[(u64, Change)], violations: &mut Violations) -> LimitReport {
+        for &(t_ns, change) in timeline {
+            match change {
+                Change::End { weight } => self.held -= u64::from(weight),
+                Change::Capacity { version, capacity } => self.learn(version, capacity),
+                Change::Enter { task, weight } => self.enter(t_ns, task, weight, violations),
+            }
+        }
+        self.never_entered(violations);
+        self.report
+    }
+
+    fn learn(&mut self, version: Option<i64>, capacity: Option<u32>) {
+        let old_news = version.is_some() && version < self.version;
+        if !self.report.expected && !old_news {
+            self.version = version.or(self.version);
+            self.report.capacity = capacity;
+        }
+    }
+
+    /// Only an enter can break a limit: what runs when a limit is lowered may finish.
+    fn enter(&mut self, t_ns: u64, task: i64, weight: u32, violations: &mut Violations) {
+        self.held += u64::from(weight);
+        self.report.enters += 1;
+        self.report.held_max = self.report.held_max.max(self.held);
+        let Some(capacity) = self.report.capacity else {
+            return;
+        };
+        self.report.reached |= self.held >= u64::from(capacity);
+        if self.held > u64::from(capacity) {
+            self.report.violations += 1;
+            let (limit, held) = (self.report.name.clone(), self.held);
+            violations.add(Violation::LimitExceeded {
+                limit,
+                t_ns,
+                task,
+                held,
+                capacity,
+            });
+        }
+    }
+
+    /// A misspelt name would pass every check. A capacity of 0 expects that nothing enters.
+    fn never_entered(&mut self, violations: &mut Violations) {
+        let some_expected = self.report.expected && self.report.capacity > Some(0);
+        if some_expected && self.report.enters == 0 {
+            self.report.violations += 1;
+            violations.add(Violation::LimitNeverEntered {
+                limit: self.report.name.clone(),
+            });
+        }
+    }
+}

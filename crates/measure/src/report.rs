@@ -1,0 +1,176 @@
+//! The result line of a benchmark: JSON for machines, a table for people.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::table::{Table, grouped};
+
+/// What one scenario measured on one store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    pub scenario: String,
+    pub store: String,
+    pub tasks: u64,
+    pub seconds: f64,
+    pub tasks_per_s: f64,
+    /// `tasks_per_s` over `raw_per_s`: how much of what the database can do is left.
+    pub ratio: Option<f64>,
+    /// What the raw loop did beside it, on the same machine, at the same time.
+    pub raw_per_s: Option<f64>,
+    /// What the history checker found; none if it was not asked.
+    pub violations: Option<u64>,
+    pub batch: Option<u32>,
+    /// What only this scenario measures.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub extra: Map<String, Value>,
+}
+
+impl Line {
+    /// A line for `tasks` done in `seconds`.
+    pub fn new(
+        scenario: impl Into<String>,
+        store: impl Into<String>,
+        tasks: u64,
+        seconds: f64,
+    ) -> Self {
+        Self {
+            scenario: scenario.into(),
+            store: store.into(),
+            tasks,
+            seconds,
+            tasks_per_s: rate(tasks, seconds),
+            ratio: None,
+            raw_per_s: None,
+            violations: None,
+            batch: None,
+            extra: Map::new(),
+        }
+    }
+
+    /// Says what the raw loop did, which gives the ratio.
+    pub fn beside_raw(mut self, raw_per_s: f64) -> Self {
+        self.raw_per_s = Some(raw_per_s);
+        self.ratio = (raw_per_s > 0.0).then(|| self.tasks_per_s / raw_per_s);
+        self
+    }
+
+    /// Says how many violations the history checker found.
+    pub fn with_violations(mut self, violations: u64) -> Self {
+        self.violations = Some(violations);
+        self
+    }
+
+    /// Says how many tasks one transaction held.
+    pub fn with_batch(mut self, batch: u32) -> Self {
+        self.batch = Some(batch);
+        self
+    }
+
+    /// Adds a figure that only this scenario has.
+    pub fn with_extra(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.extra.insert(name.into(), value.into());
+        self
+    }
+
+    /// One JSON object, without a line end.
+    pub fn to_json(&self) -> String {
+        // Only strings, numbers and a map with string keys: there is nothing that can fail.
+        serde_json::to_string(self).expect("a line is always valid JSON")
+    }
+}
+
+/// Zero time would make an infinite rate, which JSON cannot say.
+fn rate(tasks: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 {
+        tasks as f64 / seconds
+    } else {
+        0.0
+    }
+}
+
+/// Shows lines as an aligned table.
+#[derive(Debug, Clone, Copy)]
+pub struct Lines<'a>(pub &'a [Line]);
+
+const HEADS: [&str; 10] = [
+    "scenario",
+    "store",
+    "batch",
+    "tasks",
+    "seconds",
+    "tasks/s",
+    "raw/s",
+    "ratio",
+    "violations",
+    "extra",
+];
+
+impl fmt::Display for Lines<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&HEADS);
+        for line in self.0 {
+            table.row(cells(line));
+        }
+        table.fmt(out)
+    }
+}
+
+fn cells(line: &Line) -> Vec<String> {
+    vec![
+        line.scenario.clone(),
+        line.store.clone(),
+        or_dash(line.batch.map(|batch| batch.to_string())),
+        grouped(line.tasks),
+        format!("{:.2}", line.seconds),
+        grouped(line.tasks_per_s.round() as u64),
+        or_dash(line.raw_per_s.map(|rate| grouped(rate.round() as u64))),
+        or_dash(line.ratio.map(|ratio| format!("{ratio:.2}"))),
+        or_dash(line.violations.map(grouped)),
+        extra(&line.extra),
+    ]
+}
+
+fn extra(figures: &Map<String, Value>) -> String {
+    let figures: Vec<String> = figures
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    figures.join(" ")
+}
+
+fn or_dash(cell: Option<String>) -> String {
+    cell.unwrap_or_else(|| "-".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ratio_is_to_the_raw_loop() {
+        let line = Line::new("drain", "sqlite", 1_000, 2.0)
+            .beside_raw(1_000.0)
+            .with_batch(100);
+        assert_eq!(line.tasks_per_s, 500.0);
+        assert_eq!(line.ratio, Some(0.5));
+    }
+
+    #[test]
+    fn json_is_one_line_and_comes_back_the_same() {
+        let line = Line::new("drain", "memory", 10, 0.0)
+            .with_violations(0)
+            .with_extra("p50_ms", 1.5);
+        let json = line.to_json();
+        assert!(!json.contains('\n'));
+        assert_eq!(serde_json::from_str::<Line>(&json).unwrap(), line);
+    }
+
+    #[test]
+    fn the_table_shows_a_dash_for_what_was_not_measured() {
+        let shown = Lines(&[Line::new("drain", "sqlite", 1_000, 2.0)]).to_string();
+        assert_eq!(shown.lines().count(), 2);
+        assert!(shown.lines().nth(1).unwrap().contains("-"));
+    }
+}

@@ -1,0 +1,89 @@
+//! Aligned columns for people.
+
+use std::fmt;
+
+/// Rows of cells, printed with every column as wide as its widest cell.
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these column heads.
+    pub(crate) fn new(heads: &[&str]) -> Self {
+        Self {
+            rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()],
+        }
+    }
+
+    /// Adds a row; it has as many cells as there are heads.
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.rows[0].len());
+        self.rows.push(cells);
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let mut widths = vec![0; self.rows[0].len()];
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        widths
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widths = self.widths();
+        for row in &self.rows {
+            let mut line = String::new();
+            for ((place, cell), width) in row.iter().enumerate().zip(&widths) {
+                line.push_str(&aligned(place, cell, *width));
+            }
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// The first column holds names and starts at the left; numbers end at the right.
+fn aligned(place: usize, cell: &str, width: usize) -> String {
+    if place == 0 {
+        format!("{cell:<width$}")
+    } else {
+        format!("  {cell:>width$}")
+    }
+}
+
+/// A whole number with its thousands apart.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_apart() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_000), "1,000");
+        assert_eq!(grouped(12_345_678), "12,345,678");
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(&["name", "n"]);
+        table.row(vec!["a".into(), "100".into()]);
+        assert_eq!(table.to_string(), "name    n\na     100\n");
+    }
+}
