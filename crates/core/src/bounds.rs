@@ -1,0 +1,63 @@
+//! Every bound on a name, a size, a depth or a number. They are the same on every store:
+//! a store never decides what it accepts.
+
+/// Bytes in the name of a kind, queue, group, job, workflow or in a unique key.
+pub const NAME_BYTES_MAX: usize = 200;
+
+/// Bytes in a payload or a result, unless configured otherwise: 1 MiB.
+pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+
+/// Levels of nesting in a payload.
+pub const PAYLOAD_DEPTH_MAX: usize = 64;
+
+/// Bytes kept of an error text; the rest is cut off.
+pub const ERROR_BYTES_MAX: usize = 4096;
+
+/// Bytes in the message of a progress report.
+pub const PROGRESS_BYTES_MAX: usize = 200;
+
+/// The largest capacity of a limit.
+pub const CAPACITY_MAX: i64 = i32::MAX as i64;
+
+/// The most slots of one limit that one task may take.
+pub const WEIGHT_MAX: u32 = 1000;
+
+/// The share weight of a job.
+pub const SHARE_WEIGHT_MAX: u32 = 1000;
+
+/// Priorities run from `-PRIORITY_MAX` to `PRIORITY_MAX`; higher goes first.
+pub const PRIORITY_MAX: i32 = 1000;
+
+/// The most attempts a task may be given.
+pub const ATTEMPTS_MAX: u32 = 1000;
+
+/// Tasks in one submission.
+pub const SUBMIT_TASKS_MAX: usize = 10_000;
+
+/// Tasks in one claim, and exits in one finish.
+pub const BATCH_MAX: usize = 10_000;
+
+/// A delay, timeout or lease: one year.
+pub const DURATION_MS_MAX: i64 = 366 * 24 * 60 * 60 * 1000;
+
+/// Waiting this long raises a task by one step of priority, so that nothing starves.
+pub const AGEING_INTERVAL_MS: i64 = 60_000;
+
+/// A task that moved between lines this often reserves its slots one after another.
+pub const MOVES_BEFORE_RESERVING: u32 = 8;
+
+/// Tasks of one job that may be past the job's own line and not yet claimed. It bounds how
+/// far an old backlog can run ahead of a change of weight.
+pub const JOB_WINDOW: u32 = 16;
+
+/// Rows the gate looks at in one transaction; what is left is taken up by the next one.
+pub const GATE_STEP: u32 = 1000;
+
+/// A task that outlived this many deaths of its process is quarantined.
+pub const DEATHS_MAX: u32 = 3;
+
+/// The lease of an attempt, unless configured otherwise.
+pub const LEASE_MS: i64 = 30_000;
+
+/// The shortest lease that can be asked for.
+pub const LEASE_MS_MIN: i64 = 100;

@@ -1,0 +1,252 @@
+//! The seam for reading. Whoever only looks never holds a writer.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::tables::{Class, Counters, Lease, Position};
+use crate::{Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId};
+
+/// The reads. Each sees one committed state of the store.
+#[async_trait]
+pub trait Inspect: Send + Sync + fmt::Debug {
+    /// The store's time.
+    async fn now(&self) -> Result<Millis>;
+    /// One task.
+    async fn task(&self, task: TaskId) -> Result<Option<TaskView>>;
+    /// Tasks, in ascending order of id.
+    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>>;
+    /// Why a task is not running, or since when it runs.
+    async fn explain(&self, task: TaskId) -> Result<Option<Explanation>>;
+    /// Tasks by state.
+    async fn counts(&self) -> Result<BTreeMap<State, u64>>;
+    /// Every limit, by name.
+    async fn limits(&self) -> Result<Vec<Limit>>;
+    /// Who holds the slots of a limit, by slot number.
+    async fn holders(&self, limit: LimitId) -> Result<Vec<Holder>>;
+    /// Progress of every job, by name.
+    async fn jobs(&self) -> Result<Vec<JobView>>;
+    /// Every kind, by name.
+    async fn kinds(&self) -> Result<Vec<Kind>>;
+    /// Everything the invariants speak of, for [`check`](crate::check::check).
+    async fn snapshot(&self) -> Result<Snapshot>;
+}
+
+/// Which tasks to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskFilter {
+    /// Only these states; empty means all.
+    pub states: Vec<State>,
+    /// Only this kind.
+    pub kind: Option<String>,
+    /// Only this queue.
+    pub queue: Option<String>,
+    /// Only this job.
+    pub job: Option<String>,
+    /// Only this workflow.
+    pub workflow: Option<String>,
+    /// Only ids above this one.
+    pub after: Option<TaskId>,
+    /// At most so many.
+    pub tasks_max: u32,
+}
+
+/// A task as a person sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskView {
+    /// Its id.
+    pub id: TaskId,
+    /// Its kind.
+    pub kind: Arc<str>,
+    /// Its queue.
+    pub queue: Arc<str>,
+    /// Its state.
+    pub state: State,
+    /// Its group, if it is not its kind.
+    pub group: Option<Arc<str>>,
+    /// Its job.
+    pub job: Option<Arc<str>>,
+    /// Its workflow.
+    pub workflow: Option<Arc<str>>,
+    /// Its unique key.
+    pub unique_key: Option<Arc<str>>,
+    /// Slots it takes of its group's limit.
+    pub weight: u32,
+    /// Its priority.
+    pub priority: i32,
+    /// Attempts spent.
+    pub spent: u32,
+    /// Attempts it is given.
+    pub max_attempts: u32,
+    /// Deaths of its process.
+    pub deaths: u32,
+    /// When it was submitted.
+    pub created_at: Millis,
+    /// When it is due, while it is scheduled.
+    pub run_at: Option<Millis>,
+    /// When it ended.
+    pub finished_at: Option<Millis>,
+    /// Its last error.
+    pub error: Option<String>,
+    /// What its handler last reported.
+    pub progress: Option<Progress>,
+    /// Its payload; left out of lists.
+    #[serde(skip)]
+    pub payload: Option<Vec<u8>>,
+    /// Its result; left out of lists.
+    #[serde(skip)]
+    pub result: Option<Vec<u8>>,
+}
+
+/// Why a task is where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The task.
+    pub task: TaskId,
+    /// Its state.
+    pub state: State,
+    /// Why.
+    pub reason: Reason,
+    /// Since when, where the store knows.
+    pub since: Option<Millis>,
+}
+
+/// The reason a task is not running, or that it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Reason {
+    /// It is not due.
+    NotDue {
+        /// When it is.
+        run_at: Millis,
+    },
+    /// It arrived and nobody has looked yet; the next claim of any worker does.
+    AtGate,
+    /// It stands in the line of a limit.
+    InLine {
+        /// The limit's name.
+        limit: Arc<str>,
+        /// Its capacity.
+        capacity: Option<u32>,
+        /// Slots held.
+        held: u32,
+        /// Why it stands there.
+        class: Class,
+        /// Its place in line, from 1.
+        place: u64,
+        /// Who holds the slots; at most a hundred are listed.
+        holders: Vec<Holder>,
+    },
+    /// It is ready and no worker has come for it.
+    Ready {
+        /// Its queue.
+        queue: Arc<str>,
+        /// Its kind.
+        kind: Arc<str>,
+        /// Whether a live worker serves both.
+        is_served: bool,
+        /// Whether its kind is inside its time of day.
+        is_open: bool,
+        /// Ready tasks of its kind and queue that go first.
+        ahead: u64,
+    },
+    /// It runs.
+    Running {
+        /// Where.
+        worker: WorkerId,
+        /// Until when the lease lasts unless renewed.
+        expires_at: Millis,
+        /// The slots it holds.
+        slots: Vec<SlotHeld>,
+    },
+    /// It has ended.
+    Ended,
+}
+
+/// Who holds a slot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The slot's number.
+    pub slot: u32,
+    /// The task.
+    pub task: TaskId,
+    /// Its kind.
+    pub kind: Arc<str>,
+    /// Its worker, if it runs.
+    pub worker: Option<WorkerId>,
+    /// When the lease ends unless renewed.
+    pub expires_at: Option<Millis>,
+}
+
+/// A job's progress.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Tasks that may run at once.
+    pub concurrency: Option<u32>,
+    /// Its share.
+    pub weight: u32,
+    /// Its tasks by state, as far as they are kept.
+    pub tasks: BTreeMap<State, u64>,
+}
+
+/// Everything the invariants speak of, in one committed state.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    /// The store's time.
+    pub now: Millis,
+    /// The counters.
+    pub counters: Counters,
+    /// Unfinished tasks by id, each with every position it stands in: one, if all is well.
+    pub tasks: Vec<TaskRow>,
+    /// Limits by id.
+    pub limits: Vec<Limit>,
+    /// Held slots by limit and number.
+    pub slots: Vec<SlotRow>,
+    /// Leases by token.
+    pub leases: Vec<Lease>,
+    /// Finished tasks that are kept, by state.
+    pub finished: BTreeMap<State, u64>,
+}
+
+/// An unfinished task in a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskRow {
+    /// Its id.
+    pub id: TaskId,
+    /// Its kind.
+    pub kind: Arc<str>,
+    /// Its group, if it is not its kind.
+    pub group: Option<Arc<str>>,
+    /// Its job.
+    pub job: Option<Arc<str>>,
+    /// Its workflow.
+    pub workflow: Option<Arc<str>>,
+    /// Its unique key.
+    pub unique_key: Option<Arc<str>>,
+    /// Slots it takes of its group's limit.
+    pub weight: u32,
+    /// Attempts spent.
+    pub spent: u32,
+    /// Deaths of its process.
+    pub deaths: u32,
+    /// Where it stands.
+    pub positions: Vec<Position>,
+    /// For a running task: whether the gate let it through.
+    pub gated: bool,
+}
+
+/// A held slot in a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SlotRow {
+    /// The limit.
+    pub limit: LimitId,
+    /// The slot's number.
+    pub number: u32,
+    /// Who holds it.
+    pub task: TaskId,
+}

@@ -1,0 +1,230 @@
+//! Limits: a name and a capacity, kept once in the store.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bounds::{CAPACITY_MAX, JOB_WINDOW};
+use crate::{Error, LimitId, Result, TaskId};
+
+/// What a limit belongs to. It is the prefix of the limit's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Tasks of one group; a task's group is its kind unless it says otherwise.
+    Group,
+    /// Tasks of one job.
+    Job,
+    /// The steps of one workflow: capacity 1, in order of arrival.
+    Workflow,
+}
+
+impl Scope {
+    /// The limit's whole name, such as `group:mail`.
+    pub fn name(self, of: &str) -> String {
+        format!("{}{of}", self.prefix())
+    }
+
+    /// The scope of a limit's name.
+    pub fn of(limit_name: &str) -> Option<Self> {
+        [Self::Group, Self::Job, Self::Workflow]
+            .into_iter()
+            .find(|scope| limit_name.starts_with(scope.prefix()))
+    }
+
+    /// How long a slot of such a limit is held.
+    pub fn hold(self) -> Hold {
+        match self {
+            Self::Group | Self::Job => Hold::Attempt,
+            Self::Workflow => Hold::Lifetime,
+        }
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Group => "group:",
+            Self::Job => "job:",
+            Self::Workflow => "workflow:",
+        }
+    }
+}
+
+/// How long a slot is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hold {
+    /// Until the task is finished for good: through retry, snooze and reap. It belongs to the
+    /// task and is taken before any attempt slot.
+    Lifetime,
+    /// Until the attempt ends, however it ends.
+    Attempt,
+}
+
+/// Who set a capacity. A later one wins over an earlier one of this list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Nobody: the limit is unlimited and goes away when nobody holds or awaits it.
+    Unset,
+    /// A submit; counts only where nothing is set.
+    Submit,
+    /// A worker's registration.
+    Registration,
+    /// The configuration file.
+    Configuration,
+    /// An operator's `concurrency set`; outlives deploys until `unset`.
+    Operator,
+}
+
+impl Source {
+    /// Every source, weakest first.
+    pub const ALL: [Self; 5] = [
+        Self::Unset,
+        Self::Submit,
+        Self::Registration,
+        Self::Configuration,
+        Self::Operator,
+    ];
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unset => "unset",
+            Self::Submit => "submit",
+            Self::Registration => "registration",
+            Self::Configuration => "configuration",
+            Self::Operator => "operator",
+        }
+    }
+
+    /// Reads the word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|source| source.as_str() == word)
+    }
+
+    /// Whether a capacity from this source replaces one from `old`. Equal sources replace each
+    /// other, except submits: the first one counts.
+    pub fn replaces(self, old: Self) -> bool {
+        self > old || (self == old && self != Self::Submit)
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A job's share of what is scarce. Kept on the job's limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// Starts per round, relative to other jobs.
+    pub weight: u32,
+    /// The fair tag of the task that last passed the job's line.
+    pub last_tag: i64,
+    /// Tasks that passed the job's line and are not yet claimed.
+    pub ahead: u32,
+}
+
+/// A limit as the gate sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Its id; limits are locked in ascending order of id.
+    pub id: LimitId,
+    /// Its whole name, such as `group:mail`.
+    pub name: Arc<str>,
+    /// Slots in all; none means unlimited, 0 means paused.
+    pub capacity: Option<u32>,
+    /// Who set the capacity.
+    pub source: Source,
+    /// What holds again when an operator unsets the capacity.
+    pub base: Option<(u32, Source)>,
+    /// Raised by one with every change of the capacity.
+    pub version: i64,
+    /// The store's limits version at which this limit began to apply. A task that was made
+    /// ready under an older version has not been through this limit's gate.
+    pub since: i64,
+    /// Slots held. The slots themselves are the evidence; this equals their number in every
+    /// committed state.
+    pub held: u32,
+    /// Tasks in the line, of every class.
+    pub waiting: u32,
+    /// Those of them that are passed over: too heavy, without a worker, or waiting to reserve.
+    pub aside: u32,
+    /// The one task that may collect slots of several limits here.
+    pub reserver: Option<TaskId>,
+    /// Set while the head of the line may have room and nobody has looked yet.
+    pub dirty: bool,
+    /// Present on the limit of a job.
+    pub share: Option<Share>,
+}
+
+impl Limit {
+    /// Its scope, from its name.
+    pub fn scope(&self) -> Scope {
+        Scope::of(&self.name).unwrap_or(Scope::Group)
+    }
+
+    /// Whether `weight` more slots can be taken.
+    pub fn fits(&self, weight: u32) -> bool {
+        self.capacity
+            .is_none_or(|capacity| self.held.saturating_add(weight) <= capacity)
+    }
+
+    /// Whether `weight` slots would not fit even if nobody held any. A paused limit is full,
+    /// not too small.
+    pub fn is_too_small_for(&self, weight: u32) -> bool {
+        self.capacity
+            .is_some_and(|capacity| capacity > 0 && weight > capacity)
+    }
+
+    /// Whether one more task may pass the line of a job without having been claimed.
+    pub fn has_window(&self) -> bool {
+        self.share.is_none_or(|share| share.ahead < JOB_WINDOW)
+    }
+
+    /// Notes that somebody should look at the line.
+    pub fn disturb(&mut self) {
+        self.dirty |= self.waiting > 0;
+    }
+}
+
+/// Checks a capacity that came in as a number.
+pub fn check_capacity(limit_name: &str, capacity: i64) -> Result<u32> {
+    if !(0..=CAPACITY_MAX).contains(&capacity) {
+        return Err(Error::invalid(format!(
+            "the limit {limit_name:?} cannot be {capacity}; it must be between 0 (paused) and \
+             {CAPACITY_MAX}, and `unset` makes it unlimited"
+        )));
+    }
+    Ok(capacity as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_have_an_order() {
+        assert!(Source::Operator.replaces(Source::Configuration));
+        assert!(Source::Registration.replaces(Source::Registration));
+        assert!(!Source::Registration.replaces(Source::Operator));
+        assert!(Source::Submit.replaces(Source::Unset));
+        assert!(
+            !Source::Submit.replaces(Source::Submit),
+            "the first submit counts"
+        );
+    }
+
+    #[test]
+    fn capacities_are_bounded() {
+        assert_eq!(check_capacity("group:x", 0).unwrap(), 0);
+        assert_eq!(
+            check_capacity("group:x", CAPACITY_MAX).unwrap(),
+            i32::MAX as u32
+        );
+        assert!(check_capacity("group:x", -1).is_err());
+        assert!(check_capacity("group:x", CAPACITY_MAX + 1).is_err());
+    }
+}

@@ -1,0 +1,47 @@
+//! Names: of kinds, queues, groups, jobs, workflows, workers and unique keys.
+
+use crate::bounds::NAME_BYTES_MAX;
+use crate::{Error, Result};
+
+/// Checks a name. `what` says whose name it is, for the error.
+pub fn check(what: &str, name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::invalid(format!(
+            "the {what} is empty; give it at least one character"
+        )));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "the {what} has {} bytes; at most {NAME_BYTES_MAX} are allowed",
+            name.len()
+        )));
+    }
+    if let Some((at, bad)) = name.char_indices().find(|(_, c)| c.is_control()) {
+        return Err(Error::invalid(format!(
+            "the {what} {name:?} has the control character {bad:?} at byte {at}; remove it"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_stores_disagree_about() {
+        for bad in [
+            "",
+            "a\0b",
+            "a\nb",
+            "tab\there",
+            "\u{7f}",
+            &"x".repeat(NAME_BYTES_MAX + 1),
+        ] {
+            assert!(check("kind", bad).is_err(), "{bad:?}");
+        }
+        for good in ["a", "überweisung", "עברית", "a b", "'; drop table task; --"] {
+            check("kind", good).unwrap();
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The order in which tasks start: priority, raised by waiting; then the fair tag; then age.
+
+use crate::Millis;
+use crate::bounds::AGEING_INTERVAL_MS;
+
+/// One task of a job of weight 1, in units of the fair tag. A job's tag advances by
+/// `SHARE_SCALE / weight` per task, so weights up to 1000 stay exact to a per mille.
+pub const SHARE_SCALE: i64 = 1_000_000;
+
+/// The rank of a task that came to the gate at `arrival`: lower goes first. One step of
+/// priority is worth one ageing interval of waiting. The key never changes, and still a task
+/// is overtaken only by tasks that came less than its lack of priority later.
+pub fn ready_rank(arrival: Millis, priority: i32) -> i64 {
+    arrival.div_euclid(AGEING_INTERVAL_MS) - i64::from(priority)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_outweighs_priority_in_the_end() {
+        let low = ready_rank(0, 0);
+        assert!(ready_rank(0, 3) < low, "a higher priority goes first");
+        assert!(ready_rank(2 * AGEING_INTERVAL_MS, 3) < low);
+        assert!(
+            ready_rank(4 * AGEING_INTERVAL_MS, 3) > low,
+            "but not for ever"
+        );
+    }
+}

@@ -1,0 +1,181 @@
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::admit::{bring, step};
+use super::gate;
+use crate::bounds::GATE_STEP;
+use crate::planted::{Bug, is_planted};
+use crate::tables::{Lane, Lease, ReadyRow, Tables};
+use crate::{Attempt, Claim, Result, Scope, TaskId, Token};
+
+/// Hands out the first ready tasks of the lanes a worker serves, under one new lease.
+pub fn claim(tables: &mut dyn Tables, claim: &Claim) -> Result<Vec<Attempt>> {
+    claim.check()?;
+    let mut budget = GATE_STEP;
+    let now = tables.now();
+    let mut lanes = tables.lanes(&claim.queues, &claim.kinds)?;
+    tables.see_worker(&claim.worker, now + claim.lease_ms, Some(&lanes))?;
+    for row in tables.line_no_worker(&lanes, budget)? {
+        gate::reconsider(tables, row)?;
+        budget -= 1;
+    }
+    step(tables, &mut budget)?;
+    retain_open(tables, &mut lanes)?;
+    let rows = pick(tables, &lanes, claim.tasks_max as usize, &mut budget)?;
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let lease = next_lease(tables, claim, &rows)?;
+    let attempts = tables.start(&rows, &lease)?;
+    pass_windows(tables, &attempts, &mut budget)?;
+    Ok(attempts)
+}
+
+/// Leaves out lanes whose kind is outside its time of day.
+fn retain_open(tables: &mut dyn Tables, lanes: &mut Vec<Lane>) -> Result<()> {
+    let now = tables.now();
+    let mut open = Vec::with_capacity(lanes.len());
+    for lane in lanes.drain(..) {
+        let window = tables.kind(&lane.kind)?.and_then(|kind| kind.window);
+        if window.is_none_or(|window| window.is_open(now)) {
+            open.push(lane);
+        }
+    }
+    *lanes = open;
+    Ok(())
+}
+
+fn next_lease(tables: &mut dyn Tables, claim: &Claim, rows: &[ReadyRow]) -> Result<Lease> {
+    let mut counters = tables.counters()?;
+    counters.token += 1;
+    let furthest = rows.iter().map(|row| row.tag).max().unwrap_or_default();
+    counters.virtual_time = counters.virtual_time.max(furthest);
+    tables.set_counters(counters)?;
+    Ok(Lease {
+        token: Token(counters.token),
+        worker: claim.worker.clone(),
+        expires_at: tables.now() + claim.lease_ms,
+    })
+}
+
+/// A claimed task leaves its job's window; the next of the job may pass its line.
+fn pass_windows(tables: &mut dyn Tables, attempts: &[Attempt], budget: &mut u32) -> Result<()> {
+    let mut passed = false;
+    for job in attempts.iter().filter_map(|attempt| attempt.job.as_ref()) {
+        if let Some(limit) = tables.limit_named(&Scope::Job.name(job))? {
+            gate::claimed(tables, limit)?;
+            passed = true;
+        }
+    }
+    if passed {
+        gate::settle(tables, budget)?;
+    }
+    Ok(())
+}
+
+/// One lane's next rows while several lanes are merged.
+struct Cursor {
+    rows: VecDeque<ReadyRow>,
+    last: Option<ReadyRow>,
+    page: u32,
+}
+
+impl Cursor {
+    fn next(&mut self, tables: &mut dyn Tables, lane: &Lane) -> Result<Option<ReadyRow>> {
+        if self.rows.is_empty() {
+            self.rows = tables.ready_page(lane.id, self.last, self.page)?.into();
+        }
+        let next = self.rows.pop_front();
+        self.last = next.or(self.last);
+        Ok(next)
+    }
+}
+
+/// The first `wanted` ready rows over all lanes. Every lane is an index range of its own, so
+/// nothing is read that could not be claimed.
+fn pick(
+    tables: &mut dyn Tables,
+    lanes: &[Lane],
+    wanted: usize,
+    budget: &mut u32,
+) -> Result<Vec<ReadyRow>> {
+    let mut picked = Vec::new();
+    if wanted == 0 {
+        return Ok(picked);
+    }
+    let version = tables.counters()?.limits_version;
+    let page = (2 * wanted / lanes.len().max(1)).clamp(4.min(wanted), wanted) as u32;
+    let mut cursors: Vec<Cursor> = lanes
+        .iter()
+        .map(|_| Cursor {
+            rows: VecDeque::new(),
+            last: None,
+            page,
+        })
+        .collect();
+    let mut heads: BinaryHeap<Reverse<(i64, i64, TaskId, usize)>> = BinaryHeap::new();
+    let mut current: Vec<Option<ReadyRow>> = vec![None; lanes.len()];
+    let mut refill: Vec<usize> = (0..lanes.len()).collect();
+    while picked.len() < wanted {
+        for i in refill.drain(..) {
+            current[i] = cursors[i].next(tables, &lanes[i])?;
+            if let Some(row) = current[i] {
+                heads.push(Reverse((row.rank, row.tag, row.task, i)));
+            }
+        }
+        let Some(Reverse((_, _, _, i))) = heads.pop() else {
+            break;
+        };
+        refill.push(i);
+        let Some(row) = current[i].take() else {
+            continue;
+        };
+        if row.stamp == version || !is_stale(tables, row)? {
+            picked.push(row);
+        } else if *budget > 0 {
+            *budget -= 1;
+            send_back(tables, row)?;
+        } else {
+            break;
+        }
+    }
+    Ok(picked)
+}
+
+/// Whether a limit began to apply after the task was made ready.
+fn is_stale(tables: &mut dyn Tables, row: ReadyRow) -> Result<bool> {
+    if is_planted(Bug::StaleReady) {
+        return Ok(false);
+    }
+    let Some(tags) = tables.tags(row.task)? else {
+        return Ok(false);
+    };
+    for need in gate::needs(tables, &tags)? {
+        // A limit this transaction has not locked cannot be judged: back to the gate.
+        if tables
+            .limit(need.limit)?
+            .is_none_or(|limit| limit.since > row.stamp)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Sends a ready task back to the gate.
+fn send_back(tables: &mut dyn Tables, row: ReadyRow) -> Result<()> {
+    withdraw(tables, row)?;
+    bring(tables, row.task)?;
+    Ok(())
+}
+
+/// Takes an admission back: the task stands nowhere and holds only what is its own for life.
+pub(super) fn withdraw(tables: &mut dyn Tables, row: ReadyRow) -> Result<()> {
+    tables.take_ready(row)?;
+    if row.gated
+        && let Some(tags) = tables.tags(row.task)?
+    {
+        gate::release(tables, &tags, false, tags.job.is_some())?;
+    }
+    Ok(())
+}

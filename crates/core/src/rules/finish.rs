@@ -1,0 +1,188 @@
+use super::admit::bring;
+use super::{claim, gate};
+use crate::bounds::{BATCH_MAX, ERROR_BYTES_MAX, GATE_STEP, PAYLOAD_BYTES_MAX};
+use crate::planted::{Bug, is_planted};
+use crate::tables::{Final, Stopped, Tables, Tags};
+use crate::{
+    Error, Exit, Finish, Finished, Kind, Ledger, Lost, Millis, Next, Outcome, Result, State,
+    after_exit,
+};
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// Ends attempts, hands their slots on, and claims in the same step.
+pub fn finish(tables: &mut dyn Tables, finish: Finish) -> Result<Finished> {
+    if finish.exits.len() > BATCH_MAX {
+        return Err(Error::invalid(format!(
+            "at most {BATCH_MAX} attempts can end at once"
+        )));
+    }
+    let mut finished = Finished::default();
+    let mut gated = false;
+    for exit in finish.exits {
+        match stop(tables, &exit)? {
+            Some(stopped) => {
+                gated |= stopped.gated;
+                leave(tables, exit, stopped)?;
+            }
+            None => finished.lost.push(Lost {
+                task: exit.task,
+                token: exit.token,
+            }),
+        }
+    }
+    if gated {
+        let mut budget = GATE_STEP;
+        gate::settle(tables, &mut budget)?;
+    }
+    if let Some(wanted) = &finish.claim {
+        finished.claimed = claim(tables, wanted)?;
+    }
+    Ok(finished)
+}
+
+fn stop(tables: &mut dyn Tables, exit: &Exit) -> Result<Option<Stopped>> {
+    if is_planted(Bug::FinishWithoutToken)
+        && let Some(crate::tables::Position::Running(token)) = tables.position(exit.task)?
+    {
+        return tables.stop(exit.task, token);
+    }
+    tables.stop(exit.task, exit.token)
+}
+
+fn leave(tables: &mut dyn Tables, exit: Exit, stopped: Stopped) -> Result<()> {
+    let Exit {
+        task,
+        token,
+        outcome,
+    } = exit;
+    let Some(tags) = tables.tags(task)? else {
+        return Ok(());
+    };
+    let kind = kind_of(tables, &tags)?;
+    let now = tables.now();
+    move_on(tables, &tags, &kind, stopped, |ledger| {
+        after_exit(bounded(outcome), ledger, token, kind.backoff, now)
+    })
+}
+
+/// The kind of a task; one that was removed is treated with the defaults.
+pub(super) fn kind_of(tables: &mut dyn Tables, tags: &Tags) -> Result<std::sync::Arc<Kind>> {
+    Ok(tables
+        .kind(&tags.kind)?
+        .unwrap_or_else(|| Kind::new(tags.kind.clone()).into()))
+}
+
+/// The one way out of running: gives back what the attempt held and puts the task where the
+/// decision leads.
+pub(super) fn move_on(
+    tables: &mut dyn Tables,
+    tags: &Tags,
+    kind: &Kind,
+    stopped: Stopped,
+    decide: impl FnOnce(&mut Ledger) -> Next,
+) -> Result<()> {
+    let mut ledger = Ledger {
+        spent: tags.spent,
+        deaths: tags.deaths,
+        max_attempts: tags.max_attempts.unwrap_or(kind.max_attempts),
+        cancel_requested: stopped.cancel_requested,
+    };
+    let before = ledger;
+    let next = decide(&mut ledger);
+    let keeps = is_planted(Bug::BackoffKeepsSlot) && matches!(next, Next::Scheduled { .. });
+    if stopped.gated && !keeps {
+        gate::release(tables, tags, next.is_final(), false)?;
+    }
+    match next {
+        Next::Final {
+            state,
+            result,
+            error,
+        } => {
+            let remove_at = remove_at(kind, state, tables.now());
+            if ledger != before && remove_at.is_none_or(|at| at > tables.now()) {
+                tables.put_ledger(tags.task, ledger, None)?;
+            }
+            let error = error.map(cut);
+            tables.end_task(
+                tags.task,
+                &Final {
+                    state,
+                    result,
+                    error,
+                    remove_at,
+                },
+            )
+        }
+        Next::Scheduled { run_at, error } => {
+            write_ledger(tables, tags, before, ledger, error)?;
+            if run_at > tables.now() {
+                return tables.put_scheduled(tags.task, run_at);
+            }
+            bring(tables, tags.task).map(drop)
+        }
+        Next::Arrived { error } => {
+            write_ledger(tables, tags, before, ledger, error)?;
+            bring(tables, tags.task).map(drop)
+        }
+    }
+}
+
+fn write_ledger(
+    tables: &mut dyn Tables,
+    tags: &Tags,
+    before: Ledger,
+    ledger: Ledger,
+    error: Option<String>,
+) -> Result<()> {
+    if ledger == before && error.is_none() {
+        return Ok(());
+    }
+    tables.put_ledger(tags.task, ledger, error.map(cut).as_deref())
+}
+
+/// Until when a finished task is kept.
+pub(super) fn remove_at(kind: &Kind, state: State, now: Millis) -> Option<Millis> {
+    let days = match state {
+        State::Completed => kind.remove_on_completed_days,
+        _ => kind.remove_on_failed_days,
+    };
+    days.map(|days| now + i64::from(days) * DAY_MS)
+}
+
+/// A result that is too large fails the task: it would not come out of every store again.
+fn bounded(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Completed(result) if result.len() > PAYLOAD_BYTES_MAX => Outcome::Failed {
+            error: format!(
+                "the result has {} bytes; at most {PAYLOAD_BYTES_MAX} are kept",
+                result.len()
+            ),
+            retryable: false,
+            retry_in_ms: None,
+        },
+        outcome => outcome,
+    }
+}
+
+fn cut(mut error: String) -> String {
+    if error.len() > ERROR_BYTES_MAX {
+        let end = (0..=ERROR_BYTES_MAX)
+            .rev()
+            .find(|at| error.is_char_boundary(*at));
+        error.truncate(end.unwrap_or(0));
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_errors_are_cut_between_characters() {
+        let text = cut("ä".repeat(ERROR_BYTES_MAX));
+        assert!(text.len() <= ERROR_BYTES_MAX && text.chars().all(|c| c == 'ä'));
+    }
+}

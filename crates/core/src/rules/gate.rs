@@ -1,0 +1,600 @@
+//! The gate: where a task gets a slot of every limit that applies to it, all or none, or is
+//! parked in the line of the one limit that stopped it.
+//!
+//! The rules, in the order they are tried on one task:
+//!
+//! 1. A lifetime slot (its workflow's) is taken first and kept.
+//! 2. No slot goes to a task that no live worker serves.
+//! 3. A task of a job passes its job's line only within the job's window; there it gets its
+//!    fair tag.
+//! 4. Every attempt slot is taken together, or none is. Nobody overtakes the head of a line.
+//! 5. A task that moved between lines too often collects its slots one after another, in
+//!    ascending order of limit, and keeps them; one task at a time per limit may do so.
+//!
+//! After every committed step this holds for each limit that is not marked dirty: the head of
+//! its line does not fit.
+
+use std::cmp::Ordering;
+
+use crate::bounds::MOVES_BEFORE_RESERVING;
+use crate::planted::{Bug, is_planted};
+use crate::tables::{Class, LineRow, ReadyRow, Tables, Tags};
+use crate::{
+    Error, ErrorKind, Hold, Limit, LimitId, Result, SHARE_SCALE, Scope, Source, TaskId, ready_rank,
+};
+
+/// A slot (or several) of one limit that a task needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Need {
+    /// The limit.
+    pub limit: LimitId,
+    /// How many slots.
+    pub weight: u32,
+    /// For how long.
+    pub hold: Hold,
+    /// Whether the task holds them already.
+    pub taken: bool,
+}
+
+/// What became of a task at the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was admitted and is ready.
+    Ready,
+    /// It stands in a line.
+    Parked,
+    /// It was not touched: this transaction does not hold the lock of this limit.
+    Unlocked(LimitId),
+}
+
+/// A task in front of the gate.
+#[derive(Debug, Clone)]
+struct Waiter {
+    task: TaskId,
+    /// How it would stand in a line.
+    row: LineRow,
+    /// How it stands in a line now, if it does.
+    at: Option<LineRow>,
+    needs: Vec<Need>,
+    rank: i64,
+}
+
+enum Obstacle {
+    Full(LimitId),
+    TooHeavy(LimitId),
+}
+
+/// The limits that apply to a task, lifetime first, then its job's, then its group's.
+pub fn needs(tables: &mut dyn Tables, tags: &Tags) -> Result<Vec<Need>> {
+    let mut needs = Vec::new();
+    let mut need = |limit, weight, hold| {
+        needs.push(Need {
+            limit,
+            weight,
+            hold,
+            taken: false,
+        });
+    };
+    if let Some(workflow) = &tags.workflow {
+        let name = Scope::Workflow.name(workflow);
+        let limit = match tables.limit_named(&name)? {
+            Some(limit) => limit,
+            None => tables.make_limit(&name, Some(1), Source::Unset, 0, None)?,
+        };
+        let hold = if is_planted(Bug::WorkflowPerAttempt) {
+            Hold::Attempt
+        } else {
+            Hold::Lifetime
+        };
+        need(limit, 1, hold);
+    }
+    if let Some(job) = &tags.job
+        && let Some(limit) = tables.limit_named(&Scope::Job.name(job))?
+    {
+        need(limit, 1, Hold::Attempt);
+    }
+    let group = tags.group.as_ref().unwrap_or(&tags.kind);
+    if let Some(limit) = tables.limit_named(&Scope::Group.name(group))? {
+        need(limit, tags.weight, Hold::Attempt);
+    }
+    if needs.is_empty() {
+        return Ok(needs);
+    }
+    for (limit, _) in tables.slots_of(tags.task)? {
+        if let Some(need) = needs.iter_mut().find(|need| need.limit == limit) {
+            need.taken = true;
+        }
+    }
+    Ok(needs)
+}
+
+/// Brings a task that stands nowhere to the gate. On `Unlocked` it still stands nowhere.
+pub fn arrive(tables: &mut dyn Tables, tags: &Tags) -> Result<Verdict> {
+    let needs = needs(tables, tags)?;
+    let since = tables.now();
+    let mut counters = tables.counters()?;
+    let rank = ready_rank(since, tags.priority);
+    if needs.is_empty() {
+        tables.put_ready(ReadyRow {
+            lane: tags.lane,
+            rank,
+            tag: counters.virtual_time,
+            task: tags.task,
+            stamp: counters.limits_version,
+            gated: false,
+            since,
+        })?;
+        return Ok(Verdict::Ready);
+    }
+    if let Some(limit) = unlocked(tables, &needs)? {
+        return Ok(Verdict::Unlocked(limit));
+    }
+    counters.place += 1;
+    tables.set_counters(counters)?;
+    let row = LineRow {
+        limit: needs[0].limit,
+        class: Class::Waiting,
+        rank,
+        tag: 0,
+        place: counters.place,
+        task: tags.task,
+        lane: tags.lane,
+        moves: 0,
+        passed: false,
+        since,
+    };
+    consider(
+        tables,
+        Waiter {
+            task: tags.task,
+            row,
+            at: None,
+            needs,
+            rank,
+        },
+    )
+}
+
+/// Considers a task that stands in a line again.
+pub fn reconsider(tables: &mut dyn Tables, row: LineRow) -> Result<Verdict> {
+    match waiter(tables, row)? {
+        Some(waiter) => consider(tables, waiter),
+        None => Ok(Verdict::Parked),
+    }
+}
+
+/// Admits from the line of a limit while the head fits, for at most `budget` tasks.
+pub fn drain(tables: &mut dyn Tables, id: LimitId, budget: &mut u32) -> Result<Verdict> {
+    loop {
+        let Some(mut limit) = tables.limit(id)? else {
+            return Ok(Verdict::Unlocked(id));
+        };
+        let next = next_in_turn(tables, &limit)?;
+        let Some(waiter) = next else {
+            if limit.dirty {
+                limit.dirty = false;
+                tables.put_limit(&limit)?;
+            }
+            return Ok(Verdict::Parked);
+        };
+        if *budget == 0 {
+            return Ok(Verdict::Parked);
+        }
+        *budget -= 1;
+        if let Verdict::Unlocked(other) = consider(tables, waiter)? {
+            return Ok(Verdict::Unlocked(other));
+        }
+    }
+}
+
+/// Drains every dirty limit this transaction may touch. True when some are left.
+pub fn settle(tables: &mut dyn Tables, budget: &mut u32) -> Result<bool> {
+    // Draining one limit may disturb one with a lower id, so passes are made until one of
+    // them settles nothing.
+    loop {
+        let (mut after, mut settled, mut left) = (LimitId(0), false, false);
+        while let Some(id) = tables.next_dirty(after)? {
+            after = id;
+            drain(tables, id, budget)?;
+            match tables.limit(id)? {
+                Some(limit) if !limit.dirty => settled = true,
+                _ => left = true,
+            }
+        }
+        if !settled || *budget == 0 {
+            return Ok(left);
+        }
+    }
+}
+
+/// Gives back what a task holds: every slot when it is `ending`, else the attempt's. The task
+/// leaves its job's window if it is `ahead` there: past the line and not yet claimed.
+pub fn release(tables: &mut dyn Tables, tags: &Tags, ending: bool, ahead: bool) -> Result<()> {
+    for need in needs(tables, tags)? {
+        let mut limit = locked(tables, need.limit)?;
+        if ending || need.hold == Hold::Attempt {
+            free(tables, tags.task, &mut limit)?;
+        }
+        if limit.reserver == Some(tags.task) {
+            limit.reserver = None;
+            limit.disturb();
+        }
+        if ahead && let Some(share) = &mut limit.share {
+            share.ahead = share.ahead.saturating_sub(1);
+            limit.disturb();
+        }
+        tables.put_limit(&limit)?;
+    }
+    Ok(())
+}
+
+/// Notes that a ready task of a job was claimed: the next may pass the job's line.
+pub fn claimed(tables: &mut dyn Tables, job_limit: LimitId) -> Result<()> {
+    let mut limit = locked(tables, job_limit)?;
+    if let Some(share) = &mut limit.share {
+        share.ahead = share.ahead.saturating_sub(1);
+    }
+    limit.disturb();
+    tables.put_limit(&limit)
+}
+
+fn free(tables: &mut dyn Tables, task: TaskId, limit: &mut Limit) -> Result<()> {
+    let freed = tables.free_slots(task, limit.id)?;
+    limit.held = limit.held.saturating_sub(freed);
+    if freed > 0 && !is_planted(Bug::LostWake) {
+        limit.disturb();
+    }
+    if is_planted(Bug::CountedRelease) && freed == 0 {
+        limit.held = limit.held.saturating_sub(1);
+    }
+    Ok(())
+}
+
+fn waiter(tables: &mut dyn Tables, row: LineRow) -> Result<Option<Waiter>> {
+    let Some(tags) = tables.tags(row.task)? else {
+        return Ok(None);
+    };
+    let needs = needs(tables, &tags)?;
+    let rank = ready_rank(row.since, tags.priority);
+    Ok(Some(Waiter {
+        task: row.task,
+        row,
+        at: Some(row),
+        needs,
+        rank,
+    }))
+}
+
+/// The task whose turn it is in the line of a limit, if there is room for it.
+fn next_in_turn(tables: &mut dyn Tables, limit: &Limit) -> Result<Option<Waiter>> {
+    if limit.waiting == 0 {
+        return Ok(None);
+    }
+    if limit.aside > 0
+        && let Some(row) = next_aside(tables, limit)?
+    {
+        return waiter(tables, row);
+    }
+    let Some(row) = tables.line_first(limit.id, Class::Reserving, Class::Waiting)? else {
+        return Ok(None);
+    };
+    let Some(waiter) = waiter(tables, row)? else {
+        return Ok(None);
+    };
+    let weight = waiter
+        .needs
+        .iter()
+        .find(|need| need.limit == limit.id)
+        .map(|need| need.weight);
+    // A limit that no longer applies holds nobody back.
+    let Some(weight) = weight else {
+        return Ok(Some(waiter));
+    };
+    let room = limit.is_too_small_for(weight)
+        || (limit.fits(weight) && (row.passed || limit.has_window()));
+    Ok(room.then_some(waiter))
+}
+
+/// A task set aside in the line whose reason is gone: the seat is free, or it is no longer
+/// too heavy. Those without a worker are looked at when a worker comes.
+fn next_aside(tables: &mut dyn Tables, limit: &Limit) -> Result<Option<LineRow>> {
+    if limit.reserver.is_none()
+        && let Some(row) = tables.line_first(limit.id, Class::Seat, Class::Seat)?
+    {
+        return Ok(Some(row));
+    }
+    let lightest = tables.line_first(limit.id, Class::TooHeavy, Class::TooHeavy)?;
+    Ok(lightest.filter(|row| {
+        limit
+            .capacity
+            .is_none_or(|capacity| row.rank <= i64::from(capacity))
+    }))
+}
+
+fn unlocked(tables: &mut dyn Tables, needs: &[Need]) -> Result<Option<LimitId>> {
+    for need in needs {
+        if tables.limit(need.limit)?.is_none() {
+            return Ok(Some(need.limit));
+        }
+    }
+    Ok(None)
+}
+
+fn consider(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
+    if let Some(limit) = unlocked(tables, &waiter.needs)? {
+        return Ok(Verdict::Unlocked(limit));
+    }
+    if let Some(full) = take_lifetime(tables, &mut waiter)? {
+        return park(tables, waiter, full, Class::Waiting);
+    }
+    let first_attempt = waiter.needs.iter().find(|need| need.hold == Hold::Attempt);
+    let Some(first_attempt) = first_attempt.map(|need| need.limit) else {
+        return admit(tables, waiter);
+    };
+    if !tables.is_served(waiter.row.lane)? {
+        give_back(tables, &mut waiter)?;
+        return park(tables, waiter, first_attempt, Class::NoWorker);
+    }
+    match obstacle(tables, &mut waiter)? {
+        None => admit(tables, waiter),
+        Some(Obstacle::TooHeavy(limit)) => {
+            give_back(tables, &mut waiter)?;
+            park(tables, waiter, limit, Class::TooHeavy)
+        }
+        Some(Obstacle::Full(limit)) => {
+            if waiter
+                .at
+                .is_some_and(|at| at.limit != limit && attempt_limit(&waiter, at.limit))
+            {
+                waiter.row.moves += 1;
+            }
+            if waiter.row.moves >= MOVES_BEFORE_RESERVING {
+                reserve(tables, waiter)
+            } else {
+                park(tables, waiter, limit, Class::Waiting)
+            }
+        }
+    }
+}
+
+fn attempt_limit(waiter: &Waiter, limit: LimitId) -> bool {
+    waiter
+        .needs
+        .iter()
+        .any(|need| need.limit == limit && need.hold == Hold::Attempt)
+}
+
+/// Takes the lifetime slots one after another; returns the first limit that is full.
+fn take_lifetime(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<Option<LimitId>> {
+    for i in 0..waiter.needs.len() {
+        let need = waiter.needs[i];
+        if need.hold == Hold::Attempt || need.taken {
+            continue;
+        }
+        let limit = locked(tables, need.limit)?;
+        if !limit.fits(need.weight) || overtakes(tables, waiter, need)? {
+            return Ok(Some(need.limit));
+        }
+        take(tables, waiter, i)?;
+    }
+    Ok(None)
+}
+
+/// The first attempt limit that stops the task. A task of a job that finds room at its job
+/// passes the job's line here, even if another limit stops it then.
+fn obstacle(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<Option<Obstacle>> {
+    for i in 0..waiter.needs.len() {
+        let need = waiter.needs[i];
+        if need.hold == Hold::Lifetime || need.taken {
+            continue;
+        }
+        let limit = locked(tables, need.limit)?;
+        if limit.is_too_small_for(need.weight) {
+            return Ok(Some(Obstacle::TooHeavy(need.limit)));
+        }
+        let window = waiter.row.passed || limit.has_window();
+        let fits = limit.fits(need.weight)
+            || (is_planted(Bug::CheckThenAct) && limit.fits(need.weight.saturating_sub(1)));
+        if !fits || !window || overtakes(tables, waiter, need)? {
+            return Ok(Some(Obstacle::Full(need.limit)));
+        }
+        pass(tables, waiter, limit)?;
+        if is_planted(Bug::TakeThenPark) {
+            take(tables, waiter, i)?;
+        }
+    }
+    Ok(None)
+}
+
+/// Gives a task its fair tag as it passes its job's line.
+fn pass(tables: &mut dyn Tables, waiter: &mut Waiter, mut limit: Limit) -> Result<()> {
+    let Some(share) = &mut limit.share else {
+        return Ok(());
+    };
+    if waiter.row.passed {
+        return Ok(());
+    }
+    let step = SHARE_SCALE / i64::from(share.weight.max(1));
+    share.last_tag = tables.counters()?.virtual_time.max(share.last_tag + step);
+    share.ahead += 1;
+    waiter.row.tag = share.last_tag;
+    waiter.row.passed = true;
+    tables.put_limit(&limit)
+}
+
+/// Whether somebody stands before the task in the line of a limit it needs.
+fn overtakes(tables: &mut dyn Tables, waiter: &Waiter, need: Need) -> Result<bool> {
+    if waiter
+        .at
+        .is_some_and(|at| at.limit == need.limit && at.class.is_in_turn())
+    {
+        return Ok(false);
+    }
+    let Some(head) = tables.line_first(need.limit, Class::Reserving, Class::Waiting)? else {
+        return Ok(false);
+    };
+    let key = line_key(waiter, need.hold);
+    let before = head
+        .class
+        .cmp(&waiter.row.class.min(Class::Waiting))
+        .then((head.rank, head.tag, head.place).cmp(&key));
+    Ok(before == Ordering::Less)
+}
+
+fn line_key(waiter: &Waiter, hold: Hold) -> (i64, i64, i64) {
+    match hold {
+        Hold::Lifetime => (0, 0, waiter.row.place),
+        Hold::Attempt => (waiter.rank, waiter.row.tag, waiter.row.place),
+    }
+}
+
+/// Collects the attempt slots in ascending order of limit and keeps each while waiting for
+/// the next. Only the holder of the seat of the lowest limit may do so, and slots are always
+/// collected upwards, so no two reservers wait for each other.
+fn reserve(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
+    let mut ascending: Vec<usize> = (0..waiter.needs.len())
+        .filter(|i| waiter.needs[*i].hold == Hold::Attempt)
+        .collect();
+    ascending.sort_by_key(|i| waiter.needs[*i].limit);
+    let seat = waiter.needs[ascending[0]].limit;
+    let mut limit = locked(tables, seat)?;
+    if limit.reserver.is_some_and(|task| task != waiter.task) {
+        return park(tables, waiter, seat, Class::Seat);
+    }
+    if limit.reserver.is_none() {
+        limit.reserver = Some(waiter.task);
+        tables.put_limit(&limit)?;
+    }
+    waiter.row.class = Class::Reserving;
+    for i in ascending {
+        let need = waiter.needs[i];
+        if need.taken {
+            continue;
+        }
+        let limit = locked(tables, need.limit)?;
+        let window = waiter.row.passed || limit.has_window();
+        if !limit.fits(need.weight) || !window || overtakes(tables, &waiter, need)? {
+            return park(tables, waiter, need.limit, Class::Reserving);
+        }
+        pass(tables, &mut waiter, limit)?;
+        take(tables, &mut waiter, i)?;
+    }
+    admit(tables, waiter)
+}
+
+/// A reserver that cannot go on lets go of its slots and its seat.
+fn give_back(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<()> {
+    for i in 0..waiter.needs.len() {
+        let need = waiter.needs[i];
+        let mut limit = locked(tables, need.limit)?;
+        if need.hold == Hold::Attempt && need.taken {
+            free(tables, waiter.task, &mut limit)?;
+            waiter.needs[i].taken = false;
+        }
+        if limit.reserver == Some(waiter.task) {
+            limit.reserver = None;
+            limit.disturb();
+        }
+        tables.put_limit(&limit)?;
+    }
+    Ok(())
+}
+
+fn take(tables: &mut dyn Tables, waiter: &mut Waiter, i: usize) -> Result<()> {
+    let need = waiter.needs[i];
+    let mut limit = locked(tables, need.limit)?;
+    tables.take_slots(waiter.task, need.limit, need.weight)?;
+    limit.held += need.weight;
+    tables.put_limit(&limit)?;
+    waiter.needs[i].taken = true;
+    Ok(())
+}
+
+/// Takes what is still to be taken and makes the task ready.
+fn admit(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
+    leave_line(tables, &waiter)?;
+    for i in 0..waiter.needs.len() {
+        if !waiter.needs[i].taken {
+            take(tables, &mut waiter, i)?;
+        }
+        let mut limit = locked(tables, waiter.needs[i].limit)?;
+        if limit.reserver == Some(waiter.task) {
+            limit.reserver = None;
+            limit.disturb();
+            tables.put_limit(&limit)?;
+        }
+    }
+    let counters = tables.counters()?;
+    tables.put_ready(ReadyRow {
+        lane: waiter.row.lane,
+        rank: waiter.rank,
+        tag: if waiter.row.passed {
+            waiter.row.tag
+        } else {
+            counters.virtual_time
+        },
+        task: waiter.task,
+        stamp: counters.limits_version,
+        gated: true,
+        since: tables.now(),
+    })?;
+    Ok(Verdict::Ready)
+}
+
+fn park(tables: &mut dyn Tables, mut waiter: Waiter, at: LimitId, class: Class) -> Result<Verdict> {
+    leave_line(tables, &waiter)?;
+    let mut limit = locked(tables, at)?;
+    // Back in its job's own line a task gives up its place in the window; else those behind
+    // it would wait for the window and it for them.
+    if waiter.row.passed
+        && let Some(share) = &mut limit.share
+    {
+        share.ahead = share.ahead.saturating_sub(1);
+        waiter.row.passed = false;
+        waiter.row.tag = 0;
+    }
+    let need = waiter.needs.iter().find(|need| need.limit == at);
+    let (mut rank, tag, place) = line_key(&waiter, need.map_or(Hold::Attempt, |need| need.hold));
+    if class == Class::TooHeavy {
+        // The lightest first, so that a raised limit finds whom it can help.
+        rank = need.map_or(0, |need| i64::from(need.weight));
+    }
+    tables.put_line(LineRow {
+        limit: at,
+        class,
+        rank,
+        tag,
+        place,
+        ..waiter.row
+    })?;
+    limit.waiting += 1;
+    limit.aside += u32::from(!class.is_in_turn());
+    tables.put_limit(&limit)?;
+    Ok(Verdict::Parked)
+}
+
+/// Takes a task out of the line it stands in.
+fn leave_line(tables: &mut dyn Tables, waiter: &Waiter) -> Result<()> {
+    waiter.at.map_or(Ok(()), |at| unpark(tables, at))
+}
+
+/// Takes a row out of its line. Whoever stood behind it is looked at again.
+pub fn unpark(tables: &mut dyn Tables, row: LineRow) -> Result<()> {
+    tables.take_line(row)?;
+    let mut limit = locked(tables, row.limit)?;
+    limit.waiting = limit.waiting.saturating_sub(1);
+    limit.aside = limit
+        .aside
+        .saturating_sub(u32::from(!row.class.is_in_turn()));
+    limit.disturb();
+    tables.put_limit(&limit)
+}
+
+fn locked(tables: &mut dyn Tables, id: LimitId) -> Result<Limit> {
+    tables.limit(id)?.ok_or_else(|| {
+        Error::new(
+            ErrorKind::Incompatible,
+            format!("limit {id} is needed and is not there"),
+        )
+    })
+}

@@ -1,0 +1,24 @@
+//! The verbs, written once over [`Tables`](crate::tables::Tables): one file each.
+
+mod admit;
+mod cancel;
+mod claim;
+mod extend;
+mod finish;
+pub mod gate;
+mod prune;
+mod reap;
+mod register;
+mod set_limit;
+mod submit;
+
+pub use admit::admit;
+pub use cancel::cancel;
+pub use claim::claim;
+pub use extend::extend;
+pub use finish::finish;
+pub use prune::prune;
+pub use reap::reap;
+pub use register::register;
+pub use set_limit::set_limit;
+pub use submit::{check_submission, submit};

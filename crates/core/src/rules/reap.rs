@@ -1,0 +1,62 @@
+use super::admit::bring;
+use super::claim::withdraw;
+use super::finish::{kind_of, move_on};
+use super::gate;
+use crate::bounds::{GATE_STEP, LEASE_MS};
+use crate::planted::{Bug, is_planted};
+use crate::tables::{Stopped, Tables};
+use crate::{Reaped, Result, TaskId, Token, after_death};
+
+/// Leases looked at in one step.
+const LEASES_MAX: u32 = 100;
+
+/// How long the name of a dead worker is kept.
+const WORKER_KEPT_MS: i64 = 60 * 60 * 1000;
+
+/// Ends attempts whose lease ran out, and parks admitted tasks that no live worker serves.
+pub fn reap(tables: &mut dyn Tables) -> Result<Reaped> {
+    let mut budget = GATE_STEP;
+    let mut reaped = Reaped::default();
+    // The bug: a lease is judged by a reading from before its renewal.
+    let stale_ms = if is_planted(Bug::ReapRenewed) {
+        1500
+    } else {
+        0
+    };
+    let expired = tables.expired_leases(tables.now() + stale_ms, LEASES_MAX)?;
+    reaped.more = expired.len() == LEASES_MAX as usize;
+    for token in expired {
+        for task in tables.running_under(token)? {
+            expire(tables, task, token)?;
+            reaped.expired += 1;
+        }
+        tables.drop_lease(token)?;
+    }
+    let unserved = tables.ready_unserved(tables.now() - LEASE_MS, budget)?;
+    reaped.unserved = unserved.len() as u32;
+    for row in unserved {
+        withdraw(tables, row)?;
+        bring(tables, row.task)?;
+    }
+    tables.forget_workers(tables.now() - WORKER_KEPT_MS)?;
+    reaped.more |= gate::settle(tables, &mut budget)?;
+    Ok(reaped)
+}
+
+fn expire(tables: &mut dyn Tables, task: TaskId, token: Token) -> Result<()> {
+    let Some(stopped) = tables.stop(task, token)? else {
+        return Ok(());
+    };
+    let Some(tags) = tables.tags(task)? else {
+        return Ok(());
+    };
+    let kind = kind_of(tables, &tags)?;
+    let gated = stopped.gated && !is_planted(Bug::ReapKeepsSlots);
+    move_on(
+        tables,
+        &tags,
+        &kind,
+        Stopped { gated, ..stopped },
+        after_death,
+    )
+}

@@ -1,0 +1,36 @@
+use super::set_limit;
+use crate::tables::Tables;
+use crate::{Registered, Registration, Result, Scope, SetLimit, Source};
+
+/// Makes kinds and the limits of their groups known.
+pub fn register(tables: &mut dyn Tables, registration: &Registration) -> Result<Registered> {
+    registration
+        .kinds
+        .iter()
+        .try_for_each(|kind| kind.check())?;
+    for kind in &registration.kinds {
+        tables.put_kind(kind)?;
+    }
+    let mut registered = Registered::default();
+    for (group, capacity) in &registration.limits {
+        let name = Scope::Group.name(group);
+        let source = registration.source.unwrap_or(Source::Registration);
+        let set = SetLimit {
+            name: name.clone(),
+            capacity: Some(*capacity),
+            source,
+        };
+        if set_limit(tables, &set)?.is_some() {
+            continue;
+        }
+        if let Some(id) = tables.limit_named(&name)?
+            && let Some(limit) = tables.limit(id)?
+            && limit.capacity != Some(*capacity)
+        {
+            registered
+                .overruled
+                .push((group.clone(), limit.capacity, limit.source));
+        }
+    }
+    Ok(registered)
+}

@@ -1,0 +1,128 @@
+use crate::bounds::{SHARE_WEIGHT_MAX, SUBMIT_TASKS_MAX};
+use crate::tables::{ReadyRow, Tables};
+use crate::{
+    Error, JobSpec, Kind, LaneId, NewTask, Result, Scope, Source, Submission, Submitted, TaskId,
+    name, ready_rank,
+};
+
+/// Checks what can be checked without a store. Comes before any write.
+pub fn check_submission(submission: &Submission, payload_bytes_max: usize) -> Result<()> {
+    if submission.tasks.len() > SUBMIT_TASKS_MAX {
+        return Err(Error::invalid(format!(
+            "{} tasks in one submission; at most {SUBMIT_TASKS_MAX} are allowed, split it",
+            submission.tasks.len()
+        )));
+    }
+    for job in &submission.jobs {
+        name::check("job", &job.name)?;
+        if !(1..=SHARE_WEIGHT_MAX).contains(&job.weight) {
+            return Err(Error::invalid(format!(
+                "the weight of job {:?} is {}; it must be between 1 and {SHARE_WEIGHT_MAX}",
+                job.name, job.weight
+            )));
+        }
+    }
+    submission
+        .tasks
+        .iter()
+        .try_for_each(|task| task.check(payload_bytes_max))
+}
+
+/// Stores tasks. It only inserts, and locks nothing that claim or finish needs.
+pub fn submit(tables: &mut dyn Tables, submission: &Submission) -> Result<Vec<Submitted>> {
+    for job in &submission.jobs {
+        make_job(tables, job)?;
+    }
+    submission
+        .tasks
+        .iter()
+        .map(|task| submit_one(tables, task))
+        .collect()
+}
+
+fn make_job(tables: &mut dyn Tables, job: &JobSpec) -> Result<()> {
+    let name = Scope::Job.name(&job.name);
+    if tables.limit_named(&name)?.is_none() {
+        tables.make_limit(&name, job.concurrency, Source::Submit, 0, Some(job.weight))?;
+    }
+    Ok(())
+}
+
+fn submit_one(tables: &mut dyn Tables, task: &NewTask) -> Result<Submitted> {
+    if let Some(key) = &task.unique_key
+        && let Some(task) = tables.unique(key)?
+    {
+        return Ok(Submitted {
+            task,
+            is_new: false,
+        });
+    }
+    let lane = lane_of(tables, task)?;
+    let gated = is_gated(tables, task)?;
+    let id = tables.insert_task(task, lane)?;
+    if let Some(run_at) = task.run_at.filter(|run_at| *run_at > tables.now()) {
+        tables.put_scheduled(id, run_at)?;
+    } else if gated {
+        tables.put_arrived(id)?;
+    } else {
+        put_ready(tables, task, id, lane)?;
+    }
+    Ok(Submitted {
+        task: id,
+        is_new: true,
+    })
+}
+
+fn lane_of(tables: &mut dyn Tables, task: &NewTask) -> Result<LaneId> {
+    let queue = match (&task.queue, tables.kind(&task.kind)?) {
+        (Some(queue), Some(_)) => queue.as_str().into(),
+        (None, Some(kind)) => kind.queue.clone(),
+        (queue, None) => {
+            let kind = Kind::new(task.kind.as_str());
+            tables.put_kind(&kind)?;
+            queue.as_deref().map_or(kind.queue, Into::into)
+        }
+    };
+    tables.lane(&queue, &task.kind)
+}
+
+/// Whether the task has to go through the gate.
+fn is_gated(tables: &mut dyn Tables, task: &NewTask) -> Result<bool> {
+    if let Some(job) = &task.job {
+        make_job(
+            tables,
+            &JobSpec {
+                name: job.clone(),
+                concurrency: None,
+                weight: 1,
+            },
+        )?;
+    }
+    let name = Scope::Group.name(task.group());
+    let group = tables.limit_named(&name)?;
+    if let Some(id) = group
+        && let Some(limit) = tables.limit(id)?
+        && limit.is_too_small_for(task.weight)
+    {
+        return Err(Error::invalid(format!(
+            "a task of weight {} can never run under {name:?}, whose limit is {}; lower its \
+             weight or raise the limit",
+            task.weight,
+            limit.capacity.unwrap_or_default()
+        )));
+    }
+    Ok(group.is_some() || task.job.is_some() || task.workflow.is_some())
+}
+
+fn put_ready(tables: &mut dyn Tables, task: &NewTask, id: TaskId, lane: LaneId) -> Result<()> {
+    let counters = tables.counters()?;
+    tables.put_ready(ReadyRow {
+        lane,
+        rank: ready_rank(tables.now(), task.priority),
+        tag: counters.virtual_time,
+        task: id,
+        stamp: counters.limits_version,
+        gated: false,
+        since: tables.now(),
+    })
+}

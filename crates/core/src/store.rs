@@ -1,0 +1,303 @@
+//! The seam: the verbs that write. Each is one atomic step over a batch.
+//!
+//! **After an error.** [`Invalid`](crate::ErrorKind::Invalid), `NotFound` and `Refused` mean
+//! that nothing was written. After `Unavailable` the step *may have happened*; each verb says
+//! how to find out.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Exit, Kind, LimitId, Millis, Result, Source, TaskId, Token, WorkerId};
+
+/// The verbs that write.
+#[async_trait]
+pub trait Store: Send + Sync + std::fmt::Debug {
+    /// Brings the schema up to date. May be repeated; a newer schema is refused as
+    /// `Incompatible`.
+    async fn migrate(&self) -> Result<()>;
+
+    /// Makes kinds and the limits of their groups known. May be repeated.
+    async fn register(&self, registration: Registration) -> Result<Registered>;
+
+    /// Stores tasks, all or none. It only inserts: tasks that no limit, job or workflow
+    /// applies to are ready at once, the others arrive at the gate. After `Unavailable`
+    /// they may be stored: submit again with the same unique keys and nothing is doubled.
+    async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>>;
+
+    /// Lets what waits at the gate through: what is due, what arrived, and lines that may
+    /// have room, a bounded number of tasks. May be repeated.
+    async fn admit(&self) -> Result<Admitted>;
+
+    /// Hands out ready tasks of the worker's queues and kinds under one new lease. Lets
+    /// through what waits at the gate first. After `Unavailable` the lease may exist: nobody
+    /// renews it, so it runs out and the tasks come back.
+    async fn claim(&self, claim: Claim) -> Result<Vec<Attempt>>;
+
+    /// Renews leases, records progress, and tells which attempts were lost or should stop.
+    /// May be repeated.
+    async fn extend(&self, extend: Extend) -> Result<Extended>;
+
+    /// Ends attempts, hands their slots on, and claims in the same step. An exit with a stale
+    /// token changes nothing and is reported as such, so after `Unavailable` the same exits
+    /// can be sent again: those that were accepted come back as stale.
+    async fn finish(&self, finish: Finish) -> Result<Finished>;
+
+    /// Cancels tasks: what waits ends at once, what runs is told through its heartbeat. May be
+    /// repeated.
+    async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>>;
+
+    /// Ends attempts whose lease ran out and parks what no live worker serves. May be
+    /// repeated.
+    async fn reap(&self) -> Result<Reaped>;
+
+    /// Removes finished tasks that were kept long enough, and limits nobody uses. May be
+    /// repeated.
+    async fn prune(&self) -> Result<Pruned>;
+
+    /// Sets or unsets a capacity; returns the limit's version, or none where a stronger
+    /// source holds it. Lowering drains: what runs is not touched. May be repeated.
+    async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>>;
+
+    /// Returns when something may have become claimable, here or in another process. A hint
+    /// only: a caller polls as well.
+    async fn changed(&self);
+}
+
+/// What a worker brings along.
+#[derive(Debug, Clone, Default)]
+pub struct Registration {
+    /// Its kinds. A kind that is known already is overwritten.
+    pub kinds: Vec<Kind>,
+    /// Capacities by group.
+    pub limits: Vec<(String, u32)>,
+    /// Who sets these limits: a registration or a configuration file.
+    pub source: Option<Source>,
+}
+
+/// What became of a registration.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Registered {
+    /// Groups whose capacity is held by a stronger source, and that capacity.
+    pub overruled: Vec<(String, Option<u32>, Source)>,
+}
+
+/// A job, made known with its first tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobSpec {
+    /// Its name.
+    pub name: String,
+    /// Tasks of it that may run at once; none means unlimited.
+    pub concurrency: Option<u32>,
+    /// Its share relative to other jobs. Default: 1.
+    pub weight: u32,
+}
+
+/// Tasks to store, and the jobs they belong to.
+#[derive(Debug, Clone, Default)]
+pub struct Submission {
+    /// Jobs; one that exists already is left as it is.
+    pub jobs: Vec<JobSpec>,
+    /// Tasks.
+    pub tasks: Vec<crate::NewTask>,
+}
+
+/// What became of a submitted task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Submitted {
+    /// Its id, or that of the unfinished task with the same unique key.
+    pub task: TaskId,
+    /// Whether it was stored by this submit.
+    pub is_new: bool,
+}
+
+/// What the gate did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Admitted {
+    /// Tasks that became ready.
+    pub ready: u32,
+    /// Tasks that were parked or moved.
+    pub parked: u32,
+    /// Whether work was left for the next step.
+    pub more: bool,
+}
+
+/// What a worker asks for.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Queues it serves.
+    pub queues: Arc<[Arc<str>]>,
+    /// Kinds it has a handler for and room for.
+    pub kinds: Arc<[Arc<str>]>,
+    /// At most so many.
+    pub tasks_max: u32,
+    /// For how long.
+    pub lease_ms: i64,
+}
+
+/// One claimed task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// The task.
+    pub task: TaskId,
+    /// The fencing token of its lease.
+    pub token: Token,
+    /// Names the handler.
+    pub kind: Arc<str>,
+    /// The queue it came from.
+    pub queue: Arc<str>,
+    /// JSON for the handler.
+    pub payload: Vec<u8>,
+    /// The first attempt is number 1.
+    pub number: u32,
+    /// Attempts it is given.
+    pub max_attempts: u32,
+    /// How long it may run.
+    pub timeout_ms: Option<i64>,
+    /// Its job.
+    pub job: Option<Arc<str>>,
+    /// Its workflow.
+    pub workflow: Option<Arc<str>>,
+    /// Slots it holds.
+    pub slots: Vec<SlotHeld>,
+    /// When the lease ends by the store's clock.
+    pub expires_at: Millis,
+}
+
+/// One slot in the hands of a task.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SlotHeld {
+    /// The limit's id.
+    pub limit: LimitId,
+    /// The limit's name.
+    pub name: Arc<str>,
+    /// The slot's stable number.
+    pub number: u32,
+}
+
+/// A progress report of a handler.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Between 0 and 100.
+    pub percent: u8,
+    /// A few words.
+    pub message: String,
+}
+
+/// A heartbeat.
+#[derive(Debug, Clone)]
+pub struct Extend {
+    /// The worker.
+    pub worker: WorkerId,
+    /// The leases it still needs.
+    pub tokens: Vec<Token>,
+    /// For how long from now.
+    pub lease_ms: i64,
+    /// Progress since the last heartbeat.
+    pub progress: Vec<(TaskId, Token, Progress)>,
+}
+
+/// The answer to a heartbeat.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Extended {
+    /// Leases that are gone: their attempts must stop and none of their writes is accepted.
+    pub lost: Vec<Token>,
+    /// Attempts that should stop because somebody cancelled the task.
+    pub cancelled: Vec<(TaskId, Token)>,
+}
+
+/// Attempts that end, and what the worker wants next.
+#[derive(Debug, Clone)]
+pub struct Finish {
+    /// The exits.
+    pub exits: Vec<Exit>,
+    /// What to claim in the same step.
+    pub claim: Option<Claim>,
+}
+
+/// An exit whose lease was gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost {
+    /// The task.
+    pub task: TaskId,
+    /// The stale token.
+    pub token: Token,
+}
+
+/// What became of the exits.
+#[derive(Debug, Clone, Default)]
+pub struct Finished {
+    /// Exits that changed nothing, because their token is stale.
+    pub lost: Vec<Lost>,
+    /// What was claimed.
+    pub claimed: Vec<Attempt>,
+}
+
+/// What became of a cancel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelOutcome {
+    /// It waited and has ended.
+    Cancelled,
+    /// It runs; its worker is told with the next heartbeat.
+    Requested,
+    /// It had ended before.
+    Finished,
+    /// There is no such task.
+    NotFound,
+}
+
+/// What the reaper found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// Attempts whose lease had run out.
+    pub expired: u32,
+    /// Admitted tasks that no live worker serves; their slots went to others.
+    pub unserved: u32,
+    /// Whether work was left for the next step.
+    pub more: bool,
+}
+
+/// What was removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Finished tasks.
+    pub tasks: u32,
+    /// Limits nobody used.
+    pub limits: u32,
+    /// Whether work was left for the next step.
+    pub more: bool,
+}
+
+/// A change of a limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetLimit {
+    /// The limit's whole name, such as `group:mail`.
+    pub name: String,
+    /// The new capacity; none unsets it.
+    pub capacity: Option<u32>,
+    /// Who asks.
+    pub source: Source,
+}
+
+impl Claim {
+    /// Checks every bound.
+    pub fn check(&self) -> Result<()> {
+        use crate::bounds::{BATCH_MAX, DURATION_MS_MAX, LEASE_MS_MIN};
+        if !(LEASE_MS_MIN..=DURATION_MS_MAX).contains(&self.lease_ms) {
+            return Err(Error::invalid(format!(
+                "the lease of {} ms is not between {LEASE_MS_MIN} ms and one year",
+                self.lease_ms
+            )));
+        }
+        if self.tasks_max as usize > BATCH_MAX {
+            return Err(Error::invalid(format!(
+                "at most {BATCH_MAX} tasks can be claimed at once"
+            )));
+        }
+        Ok(())
+    }
+}

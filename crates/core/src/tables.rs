@@ -1,0 +1,348 @@
+//! What the rules need of a store inside one transaction.
+//!
+//! A task stands in exactly one place: scheduled, arrived, ready, in one line, running, or
+//! final. Each place is a table of its own, so that claim reads the ready table and nothing
+//! else, and a task in two places is a fault that can be seen.
+//!
+//! Whoever implements this trait keeps rows; whoever calls it (the [`rules`](crate::rules))
+//! decides. All of a transaction's calls take effect together or not at all.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Source,
+    State, TaskId, Token, WorkerId,
+};
+
+/// Numbers the store counts up. They change in the same transaction as what they number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Counters {
+    /// The last token given.
+    pub token: i64,
+    /// The last place in line given.
+    pub place: i64,
+    /// The fair tag of the furthest task that was claimed.
+    pub virtual_time: i64,
+    /// Raised when a limit begins to apply to a group that had none.
+    pub limits_version: i64,
+}
+
+/// A lane of the ready table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lane {
+    /// Its id.
+    pub id: LaneId,
+    /// The queue.
+    pub queue: Arc<str>,
+    /// The kind.
+    pub kind: Arc<str>,
+}
+
+/// What the rules must know of an unfinished task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tags {
+    /// The task.
+    pub task: TaskId,
+    /// Its lane.
+    pub lane: LaneId,
+    /// Its kind.
+    pub kind: Arc<str>,
+    /// Its group, if it is not its kind.
+    pub group: Option<Arc<str>>,
+    /// Its job.
+    pub job: Option<Arc<str>>,
+    /// Its workflow.
+    pub workflow: Option<Arc<str>>,
+    /// Slots it takes of its group's limit.
+    pub weight: u32,
+    /// Its priority.
+    pub priority: i32,
+    /// Attempts it is given, if it says so itself.
+    pub max_attempts: Option<u32>,
+    /// Attempts spent.
+    pub spent: u32,
+    /// Deaths of its process.
+    pub deaths: u32,
+}
+
+/// Why a task stands in a line, and whether it can be the head of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// It collects its slots one after another and goes first.
+    Reserving = 0,
+    /// It waits its turn.
+    Waiting = 1,
+    /// It has moved often enough to reserve and waits until nobody else does.
+    Seat = 2,
+    /// It takes more slots than the limit has now.
+    TooHeavy = 3,
+    /// No live worker serves it; its slot would help nobody.
+    NoWorker = 4,
+}
+
+impl Class {
+    /// Every class, in the order of their numbers.
+    pub const ALL: [Self; 5] = [
+        Self::Reserving,
+        Self::Waiting,
+        Self::Seat,
+        Self::TooHeavy,
+        Self::NoWorker,
+    ];
+
+    /// Whether a task of this class can be the head of the line.
+    pub fn is_in_turn(self) -> bool {
+        matches!(self, Self::Reserving | Self::Waiting)
+    }
+}
+
+/// A row of the ready table; claim goes by `(lane, rank, tag, task)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ReadyRow {
+    /// The lane.
+    pub lane: LaneId,
+    /// Priority, raised by waiting.
+    pub rank: i64,
+    /// The fair tag.
+    pub tag: i64,
+    /// The task.
+    pub task: TaskId,
+    /// The limits version it was made ready under.
+    pub stamp: i64,
+    /// Whether it came through the gate: it holds slots or counts in its job's window.
+    pub gated: bool,
+    /// When it was made ready.
+    pub since: Millis,
+}
+
+/// A row of a line; its order is `(limit, class, rank, tag, place)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LineRow {
+    /// The limit that stopped the task.
+    pub limit: LimitId,
+    /// Why it stands here.
+    pub class: Class,
+    /// Priority, raised by waiting; 0 in lines that go by arrival alone.
+    pub rank: i64,
+    /// The fair tag; 0 until the task passed its job's line.
+    pub tag: i64,
+    /// The order of arrival at the gate.
+    pub place: i64,
+    /// The task.
+    pub task: TaskId,
+    /// Its lane.
+    pub lane: LaneId,
+    /// How often it moved between lines.
+    pub moves: u32,
+    /// Whether it passed its job's line.
+    pub passed: bool,
+    /// When it came to the gate.
+    pub since: Millis,
+}
+
+/// A running attempt that was just taken off the running table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stopped {
+    /// Whether somebody asked for the task's end.
+    pub cancel_requested: bool,
+    /// Whether it came through the gate.
+    pub gated: bool,
+}
+
+/// Where a task stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Position {
+    /// Not due before this time.
+    Scheduled(Millis),
+    /// At the gate; nobody has looked yet.
+    Arrived,
+    /// Ready.
+    Ready(ReadyRow),
+    /// In a line.
+    Line(LineRow),
+    /// Running under this token.
+    Running(Token),
+    /// Finished for good.
+    Final(State),
+}
+
+impl Position {
+    /// The state a caller sees.
+    pub fn state(&self) -> State {
+        match self {
+            Self::Scheduled(_) => State::Scheduled,
+            Self::Arrived | Self::Ready(_) => State::Pending,
+            Self::Line(_) => State::Blocked,
+            Self::Running(_) => State::Processing,
+            Self::Final(state) => *state,
+        }
+    }
+}
+
+/// A lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Its fencing token.
+    pub token: Token,
+    /// Who holds it.
+    pub worker: WorkerId,
+    /// When it runs out.
+    pub expires_at: Millis,
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Final {
+    /// In which state.
+    pub state: State,
+    /// The handler's result.
+    pub result: Option<Vec<u8>>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// Until when it is kept; none keeps it for ever.
+    pub remove_at: Option<Millis>,
+}
+
+/// The rows of a store inside one transaction.
+pub trait Tables {
+    /// The store's time; the same throughout the transaction.
+    fn now(&self) -> Millis;
+
+    /// The counters.
+    fn counters(&mut self) -> Result<Counters>;
+    /// Writes the counters.
+    fn set_counters(&mut self, counters: Counters) -> Result<()>;
+
+    /// A kind by name.
+    fn kind(&mut self, name: &str) -> Result<Option<Arc<Kind>>>;
+    /// Makes or overwrites a kind.
+    fn put_kind(&mut self, kind: &Kind) -> Result<()>;
+    /// The lane of a queue and a kind, made when new.
+    fn lane(&mut self, queue: &str, kind: &str) -> Result<LaneId>;
+    /// The lanes that exist of these queues and kinds, ascending.
+    fn lanes(&mut self, queues: &[Arc<str>], kinds: &[Arc<str>]) -> Result<Vec<Lane>>;
+
+    /// Notes that a worker lives until `alive_until` and, when `lanes` are given, that it
+    /// serves them.
+    fn see_worker(
+        &mut self,
+        worker: &WorkerId,
+        alive_until: Millis,
+        lanes: Option<&[Lane]>,
+    ) -> Result<()>;
+    /// Whether a live worker serves the lane.
+    fn is_served(&mut self, lane: LaneId) -> Result<bool>;
+    /// Removes workers that died before `before`.
+    fn forget_workers(&mut self, before: Millis) -> Result<()>;
+
+    /// A limit by id. None where this transaction does not hold its lock.
+    fn limit(&mut self, id: LimitId) -> Result<Option<Limit>>;
+    /// The id of a limit.
+    fn limit_named(&mut self, name: &str) -> Result<Option<LimitId>>;
+    /// Makes a limit that nobody holds or awaits. `share_weight` is given for a job's.
+    fn make_limit(
+        &mut self,
+        name: &str,
+        capacity: Option<u32>,
+        source: Source,
+        since: i64,
+        share_weight: Option<u32>,
+    ) -> Result<LimitId>;
+    /// Writes a limit back.
+    fn put_limit(&mut self, limit: &Limit) -> Result<()>;
+    /// The first limit with an id above `after` whose line somebody should look at.
+    fn next_dirty(&mut self, after: LimitId) -> Result<Option<LimitId>>;
+    /// Limits that nobody set, holds or awaits and whose scope has no further use for them.
+    fn idle_limits(&mut self, limits_max: u32) -> Result<Vec<LimitId>>;
+    /// Removes a limit and its slots.
+    fn drop_limit(&mut self, id: LimitId) -> Result<()>;
+
+    /// Takes the `weight` lowest free slots.
+    fn take_slots(&mut self, task: TaskId, limit: LimitId, weight: u32) -> Result<()>;
+    /// Frees every slot the task holds of the limit; returns how many.
+    fn free_slots(&mut self, task: TaskId, limit: LimitId) -> Result<u32>;
+    /// How many slots the task holds, by limit, ascending.
+    fn slots_of(&mut self, task: TaskId) -> Result<Vec<(LimitId, u32)>>;
+
+    /// The unfinished task with this key.
+    fn unique(&mut self, key: &str) -> Result<Option<TaskId>>;
+    /// Stores a task. It stands nowhere yet.
+    fn insert_task(&mut self, task: &NewTask, lane: LaneId) -> Result<TaskId>;
+    /// What the rules must know of an unfinished task.
+    fn tags(&mut self, task: TaskId) -> Result<Option<Tags>>;
+    /// Writes the attempts spent, the deaths and the last error.
+    fn put_ledger(&mut self, task: TaskId, ledger: Ledger, error: Option<&str>) -> Result<()>;
+    /// Ends a task that stands nowhere, and frees its unique key. Removes it where
+    /// `remove_at` is not in the future.
+    fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()>;
+    /// Removes ended tasks whose time has come; returns how many.
+    fn remove_ended(&mut self, tasks_max: u32) -> Result<u32>;
+
+    /// Where a task stands.
+    fn position(&mut self, task: TaskId) -> Result<Option<Position>>;
+
+    /// Puts a task on the schedule.
+    fn put_scheduled(&mut self, task: TaskId, run_at: Millis) -> Result<()>;
+    /// Takes a task off the schedule.
+    fn take_scheduled(&mut self, task: TaskId, run_at: Millis) -> Result<()>;
+    /// Takes the first due tasks off the schedule.
+    fn take_due(&mut self, tasks_max: u32) -> Result<Vec<TaskId>>;
+
+    /// Puts a task at the gate.
+    fn put_arrived(&mut self, task: TaskId) -> Result<()>;
+    /// Takes one task away from the gate.
+    fn take_arrived_one(&mut self, task: TaskId) -> Result<()>;
+    /// Takes the first arrived tasks away from the gate, in order of id.
+    fn take_arrived(&mut self, tasks_max: u32) -> Result<Vec<TaskId>>;
+
+    /// Makes a task ready.
+    fn put_ready(&mut self, row: ReadyRow) -> Result<()>;
+    /// Takes a ready task out.
+    fn take_ready(&mut self, row: ReadyRow) -> Result<()>;
+    /// The ready tasks of a lane behind `after`, in order.
+    fn ready_page(
+        &mut self,
+        lane: LaneId,
+        after: Option<ReadyRow>,
+        rows_max: u32,
+    ) -> Result<Vec<ReadyRow>>;
+    /// Gated ready tasks since before `before` in lanes no live worker serves.
+    fn ready_unserved(&mut self, before: Millis, rows_max: u32) -> Result<Vec<ReadyRow>>;
+
+    /// Puts a task in a line.
+    fn put_line(&mut self, row: LineRow) -> Result<()>;
+    /// Takes a task out of its line.
+    fn take_line(&mut self, row: LineRow) -> Result<()>;
+    /// The first of a line among the given classes, which follow each other.
+    fn line_first(&mut self, limit: LimitId, from: Class, to: Class) -> Result<Option<LineRow>>;
+    /// Tasks of these lanes that were parked because nobody served them.
+    fn line_no_worker(&mut self, lanes: &[Lane], rows_max: u32) -> Result<Vec<LineRow>>;
+
+    /// Moves ready tasks to running under one lease, which is made.
+    fn start(&mut self, rows: &[ReadyRow], lease: &Lease) -> Result<Vec<Attempt>>;
+    /// Takes an attempt off the running table, if the token is the one it runs under.
+    fn stop(&mut self, task: TaskId, token: Token) -> Result<Option<Stopped>>;
+    /// Asks a running attempt to stop.
+    fn request_cancel(&mut self, task: TaskId, token: Token) -> Result<()>;
+    /// Writes progress of a running attempt.
+    fn put_progress(&mut self, task: TaskId, token: Token, progress: &Progress) -> Result<()>;
+    /// Running attempts of these leases that were asked to stop.
+    fn cancel_requests(&mut self, tokens: &[Token]) -> Result<Vec<(TaskId, Token)>>;
+    /// Running attempts of a lease, ascending.
+    fn running_under(&mut self, token: Token) -> Result<Vec<TaskId>>;
+    /// Running attempts of a group, ascending.
+    fn running_in_group(&mut self, group: &str) -> Result<Vec<(TaskId, Token)>>;
+    /// Notes that a running attempt holds slots from now on.
+    fn set_gated(&mut self, task: TaskId, token: Token) -> Result<()>;
+
+    /// Renews a lease that has not run out; false where there is none.
+    fn renew_lease(&mut self, token: Token, worker: &WorkerId, expires_at: Millis) -> Result<bool>;
+    /// Leases that run out at `at` or before, oldest first.
+    fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>>;
+    /// Removes a lease.
+    fn drop_lease(&mut self, token: Token) -> Result<()>;
+}
