@@ -18,18 +18,10 @@ pub struct Violation {
 
 /// Checks one committed state.
 pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
-    let mut check = Check {
-        snapshot,
-        tasks: BTreeMap::new(),
-        limits: BTreeMap::new(),
-        found: vec![],
-    };
+    let mut check =
+        Check { snapshot, tasks: BTreeMap::new(), limits: BTreeMap::new(), found: vec![] };
     check.tasks = snapshot.tasks.iter().map(|task| (task.id, task)).collect();
-    check.limits = snapshot
-        .limits
-        .iter()
-        .map(|limit| (limit.id, limit))
-        .collect();
+    check.limits = snapshot.limits.iter().map(|limit| (limit.id, limit)).collect();
     check.one_position_each();
     check.unique_keys();
     check.leases();
@@ -52,14 +44,7 @@ pub fn check_at_rest(snapshot: &Snapshot) -> Vec<Violation> {
     };
     left("slots are held", snapshot.slots.len());
     left("tasks are unfinished", snapshot.tasks.len());
-    left(
-        "limits have a line",
-        snapshot
-            .limits
-            .iter()
-            .filter(|limit| limit.waiting > 0)
-            .count(),
-    );
+    left("limits have a line", snapshot.limits.iter().filter(|limit| limit.waiting > 0).count());
     found
 }
 
@@ -97,12 +82,7 @@ impl Check<'_> {
     }
 
     fn leases(&mut self) {
-        let tokens: BTreeSet<_> = self
-            .snapshot
-            .leases
-            .iter()
-            .map(|lease| lease.token)
-            .collect();
+        let tokens: BTreeSet<_> = self.snapshot.leases.iter().map(|lease| lease.token).collect();
         for task in &self.snapshot.tasks {
             if let Some(Position::Running(token)) = task.positions.first()
                 && !tokens.contains(token)
@@ -137,16 +117,10 @@ impl Check<'_> {
         let rule = "a slot is held by a task that may hold it";
         let name = self.name(limit);
         let (Some(task), Some(limit)) = (self.tasks.get(&id), self.limits.get(&limit)) else {
-            return self.fault(
-                rule,
-                format!("{units} of {name} by task {id}, which is not there"),
-            );
+            return self.fault(rule, format!("{units} of {name} by task {id}, which is not there"));
         };
         if !applies(limit, task) {
-            return self.fault(
-                rule,
-                format!("{units} of {name} by task {id}, which needs none"),
-            );
+            return self.fault(rule, format!("{units} of {name} by task {id}, which needs none"));
         }
         let holds = match task.positions.first() {
             Some(Position::Ready(row)) => row.gated,
@@ -168,23 +142,12 @@ impl Check<'_> {
             Some(Position::Running(_)) => i64::MAX,
             _ => return,
         };
-        for limit in self
-            .snapshot
-            .limits
-            .iter()
-            .filter(|limit| applies(limit, task))
-        {
-            let weight = if limit.scope() == Scope::Group {
-                task.weight
-            } else {
-                1
-            };
+        for limit in self.snapshot.limits.iter().filter(|limit| applies(limit, task)) {
+            let weight = if limit.scope() == Scope::Group { task.weight } else { 1 };
             let units = held.get(&(task.id, limit.id)).copied().unwrap_or_default();
             if limit.since <= stamp && units != weight {
-                let found = format!(
-                    "task {} needs {weight} of {} and holds {units}",
-                    task.id, limit.name
-                );
+                let found =
+                    format!("task {} needs {weight} of {} and holds {units}", task.id, limit.name);
                 self.fault("what is admitted holds its slots", found);
             }
         }
@@ -192,12 +155,7 @@ impl Check<'_> {
 
     fn counts(&mut self) {
         for limit in &self.snapshot.limits {
-            let held = self
-                .snapshot
-                .slots
-                .iter()
-                .filter(|slot| slot.limit == limit.id)
-                .count();
+            let held = self.snapshot.slots.iter().filter(|slot| slot.limit == limit.id).count();
             let lines: Vec<LineRow> = self.line(limit.id);
             let aside = lines.iter().filter(|row| !row.class.is_in_turn()).count();
             let evidence = (held as u32, lines.len() as u32, aside as u32);
@@ -213,10 +171,8 @@ impl Check<'_> {
             if let Some(share) = limit.share
                 && share.ahead != ahead
             {
-                let found = format!(
-                    "{} counts {} ahead; there are {ahead}",
-                    limit.name, share.ahead
-                );
+                let found =
+                    format!("{} counts {} ahead; there are {ahead}", limit.name, share.ahead);
                 self.fault("numbers kept for speed equal the evidence", found);
             }
         }
@@ -229,12 +185,8 @@ impl Check<'_> {
             Some(Position::Line(row)) => row.passed,
             _ => false,
         };
-        self.snapshot
-            .tasks
-            .iter()
-            .filter(|task| applies(limit, task))
-            .filter(is_ahead)
-            .count() as u32
+        self.snapshot.tasks.iter().filter(|task| applies(limit, task)).filter(is_ahead).count()
+            as u32
     }
 
     fn line(&self, limit: LimitId) -> Vec<LineRow> {
@@ -248,20 +200,12 @@ impl Check<'_> {
     /// No head of a line has room, unless somebody is about to look.
     fn lines(&mut self) {
         for limit in &self.snapshot.limits {
-            let head = self
-                .line(limit.id)
-                .into_iter()
-                .filter(|row| row.class.is_in_turn())
-                .min();
+            let head = self.line(limit.id).into_iter().filter(|row| row.class.is_in_turn()).min();
             let Some(head) = head else { continue };
             let Some(task) = self.tasks.get(&head.task) else {
                 continue;
             };
-            let weight = if limit.scope() == Scope::Group {
-                task.weight
-            } else {
-                1
-            };
+            let weight = if limit.scope() == Scope::Group { task.weight } else { 1 };
             let room = limit.fits(weight) && (head.passed || limit.has_window());
             if room && !limit.dirty {
                 let found = format!(
@@ -274,9 +218,7 @@ impl Check<'_> {
     }
 
     fn name(&self, limit: LimitId) -> String {
-        self.limits
-            .get(&limit)
-            .map_or_else(|| format!("limit {limit}"), |l| l.name.to_string())
+        self.limits.get(&limit).map_or_else(|| format!("limit {limit}"), |l| l.name.to_string())
     }
 }
 

@@ -31,10 +31,7 @@ pub struct Error {
 impl Error {
     /// An error of the given kind. `text` says what is wrong, where, and what to do.
     pub fn new(kind: Kind, text: impl Into<String>) -> Self {
-        Self {
-            kind,
-            text: text.into(),
-        }
+        Self { kind, text: text.into() }
     }
 
     /// Bad input.

@@ -53,16 +53,8 @@ impl Kind {
                 self.name, self.max_attempts
             )));
         }
-        let durations = [
-            self.timeout_ms,
-            Some(self.backoff.base_ms),
-            Some(self.backoff.cap_ms),
-        ];
-        if durations
-            .into_iter()
-            .flatten()
-            .any(|ms| !(1..=DURATION_MS_MAX).contains(&ms))
-        {
+        let durations = [self.timeout_ms, Some(self.backoff.base_ms), Some(self.backoff.cap_ms)];
+        if durations.into_iter().flatten().any(|ms| !(1..=DURATION_MS_MAX).contains(&ms)) {
             return Err(Error::invalid(format!(
                 "a duration of kind {:?} is not between 1 ms and one year",
                 self.name

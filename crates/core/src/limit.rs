@@ -79,13 +79,8 @@ pub enum Source {
 
 impl Source {
     /// Every source, weakest first.
-    pub const ALL: [Self; 5] = [
-        Self::Unset,
-        Self::Submit,
-        Self::Registration,
-        Self::Configuration,
-        Self::Operator,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Unset, Self::Submit, Self::Registration, Self::Configuration, Self::Operator];
 
     /// The word for it.
     pub fn as_str(self) -> &'static str {
@@ -168,15 +163,13 @@ impl Limit {
 
     /// Whether `weight` more slots can be taken.
     pub fn fits(&self, weight: u32) -> bool {
-        self.capacity
-            .is_none_or(|capacity| self.held.saturating_add(weight) <= capacity)
+        self.capacity.is_none_or(|capacity| self.held.saturating_add(weight) <= capacity)
     }
 
     /// Whether `weight` slots would not fit even if nobody held any. A paused limit is full,
     /// not too small.
     pub fn is_too_small_for(&self, weight: u32) -> bool {
-        self.capacity
-            .is_some_and(|capacity| capacity > 0 && weight > capacity)
+        self.capacity.is_some_and(|capacity| capacity > 0 && weight > capacity)
     }
 
     /// Whether one more task may pass the line of a job without having been claimed.
@@ -211,19 +204,13 @@ mod tests {
         assert!(Source::Registration.replaces(Source::Registration));
         assert!(!Source::Registration.replaces(Source::Operator));
         assert!(Source::Submit.replaces(Source::Unset));
-        assert!(
-            !Source::Submit.replaces(Source::Submit),
-            "the first submit counts"
-        );
+        assert!(!Source::Submit.replaces(Source::Submit), "the first submit counts");
     }
 
     #[test]
     fn capacities_are_bounded() {
         assert_eq!(check_capacity("group:x", 0).unwrap(), 0);
-        assert_eq!(
-            check_capacity("group:x", CAPACITY_MAX).unwrap(),
-            i32::MAX as u32
-        );
+        assert_eq!(check_capacity("group:x", CAPACITY_MAX).unwrap(), i32::MAX as u32);
         assert!(check_capacity("group:x", -1).is_err());
         assert!(check_capacity("group:x", CAPACITY_MAX + 1).is_err());
     }

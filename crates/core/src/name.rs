@@ -6,9 +6,7 @@ use crate::{Error, Result};
 /// Checks a name. `what` says whose name it is, for the error.
 pub fn check(what: &str, name: &str) -> Result<()> {
     if name.is_empty() {
-        return Err(Error::invalid(format!(
-            "the {what} is empty; give it at least one character"
-        )));
+        return Err(Error::invalid(format!("the {what} is empty; give it at least one character")));
     }
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::invalid(format!(
@@ -30,14 +28,7 @@ mod tests {
 
     #[test]
     fn refuses_what_stores_disagree_about() {
-        for bad in [
-            "",
-            "a\0b",
-            "a\nb",
-            "tab\there",
-            "\u{7f}",
-            &"x".repeat(NAME_BYTES_MAX + 1),
-        ] {
+        for bad in ["", "a\0b", "a\nb", "tab\there", "\u{7f}", &"x".repeat(NAME_BYTES_MAX + 1)] {
             assert!(check("kind", bad).is_err(), "{bad:?}");
         }
         for good in ["a", "überweisung", "עברית", "a b", "'; drop table task; --"] {

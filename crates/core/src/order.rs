@@ -23,9 +23,6 @@ mod tests {
         let low = ready_rank(0, 0);
         assert!(ready_rank(0, 3) < low, "a higher priority goes first");
         assert!(ready_rank(2 * AGEING_INTERVAL_MS, 3) < low);
-        assert!(
-            ready_rank(4 * AGEING_INTERVAL_MS, 3) > low,
-            "but not for ever"
-        );
+        assert!(ready_rank(4 * AGEING_INTERVAL_MS, 3) > low, "but not for ever");
     }
 }

@@ -81,19 +81,11 @@ pub enum Next {
 
 impl Next {
     fn cancelled() -> Self {
-        Self::Final {
-            state: State::Cancelled,
-            result: None,
-            error: None,
-        }
+        Self::Final { state: State::Cancelled, result: None, error: None }
     }
 
     fn failed(error: String) -> Self {
-        Self::Final {
-            state: State::Failed,
-            result: None,
-            error: Some(error),
-        }
+        Self::Final { state: State::Failed, result: None, error: Some(error) }
     }
 
     /// Whether the task is finished for good.
@@ -111,17 +103,11 @@ pub fn after_exit(
     now: Millis,
 ) -> Next {
     match outcome {
-        Outcome::Completed(result) => Next::Final {
-            state: State::Completed,
-            result: Some(result),
-            error: None,
-        },
+        Outcome::Completed(result) => {
+            Next::Final { state: State::Completed, result: Some(result), error: None }
+        }
         Outcome::Cancelled => Next::cancelled(),
-        Outcome::Failed {
-            error,
-            retryable,
-            retry_in_ms,
-        } => {
+        Outcome::Failed { error, retryable, retry_in_ms } => {
             ledger.spent += 1;
             if !retryable || ledger.spent >= ledger.max_attempts {
                 return Next::failed(error);
@@ -159,11 +145,7 @@ pub fn after_death(ledger: &mut Ledger) -> Next {
 }
 
 fn later(ledger: &Ledger, run_at: Millis, error: Option<String>) -> Next {
-    if ledger.cancel_requested {
-        Next::cancelled()
-    } else {
-        Next::Scheduled { run_at, error }
-    }
+    if ledger.cancel_requested { Next::cancelled() } else { Next::Scheduled { run_at, error } }
 }
 
 #[cfg(test)]
@@ -171,20 +153,11 @@ mod tests {
     use super::*;
 
     fn ledger() -> Ledger {
-        Ledger {
-            spent: 0,
-            deaths: 0,
-            max_attempts: 3,
-            cancel_requested: false,
-        }
+        Ledger { spent: 0, deaths: 0, max_attempts: 3, cancel_requested: false }
     }
 
     fn failed(retryable: bool) -> Outcome {
-        Outcome::Failed {
-            error: "no".into(),
-            retryable,
-            retry_in_ms: Some(10),
-        }
+        Outcome::Failed { error: "no".into(), retryable, retry_in_ms: Some(10) }
     }
 
     fn exit(outcome: Outcome, ledger: &mut Ledger) -> Next {
@@ -196,23 +169,14 @@ mod tests {
         let mut ledger = ledger();
         for _ in 0..2 {
             let next = exit(failed(true), &mut ledger);
-            assert_eq!(
-                next,
-                Next::Scheduled {
-                    run_at: 110,
-                    error: Some("no".into())
-                }
-            );
+            assert_eq!(next, Next::Scheduled { run_at: 110, error: Some("no".into()) });
         }
         assert_eq!(exit(failed(true), &mut ledger), Next::failed("no".into()));
     }
 
     #[test]
     fn a_fatal_error_is_final_at_once() {
-        assert_eq!(
-            exit(failed(false), &mut ledger()),
-            Next::failed("no".into())
-        );
+        assert_eq!(exit(failed(false), &mut ledger()), Next::failed("no".into()));
     }
 
     #[test]
@@ -225,40 +189,23 @@ mod tests {
 
     #[test]
     fn a_cancel_request_ends_what_would_run_again() {
-        let mut ledger = Ledger {
-            cancel_requested: true,
-            ..ledger()
-        };
-        for outcome in [
-            failed(true),
-            Outcome::Snoozed { for_ms: 5 },
-            Outcome::Released,
-        ] {
+        let mut ledger = Ledger { cancel_requested: true, ..ledger() };
+        for outcome in [failed(true), Outcome::Snoozed { for_ms: 5 }, Outcome::Released] {
             assert_eq!(exit(outcome, &mut ledger), Next::cancelled());
         }
         assert_eq!(after_death(&mut ledger), Next::cancelled());
         assert!(matches!(
             exit(Outcome::Completed(vec![]), &mut ledger),
-            Next::Final {
-                state: State::Completed,
-                ..
-            }
+            Next::Final { state: State::Completed, .. }
         ));
     }
 
     #[test]
     fn deaths_lead_to_quarantine() {
-        let mut ledger = Ledger {
-            max_attempts: 100,
-            ..ledger()
-        };
+        let mut ledger = Ledger { max_attempts: 100, ..ledger() };
         assert!(matches!(after_death(&mut ledger), Next::Arrived { .. }));
         assert!(matches!(after_death(&mut ledger), Next::Arrived { .. }));
-        let Next::Final {
-            state: State::Failed,
-            error: Some(error),
-            ..
-        } = after_death(&mut ledger)
+        let Next::Final { state: State::Failed, error: Some(error), .. } = after_death(&mut ledger)
         else {
             panic!("not quarantined")
         };

@@ -46,13 +46,7 @@ mod tests {
 
     #[test]
     fn takes_json_and_nothing_else() {
-        for good in [
-            &b"null"[..],
-            b"{\"a\":[1,2]}",
-            b"\"[[[\"",
-            b" 1 ",
-            b"\"\\\"[\"",
-        ] {
+        for good in [&b"null"[..], b"{\"a\":[1,2]}", b"\"[[[\"", b" 1 ", b"\"\\\"[\""] {
             check(good, PAYLOAD_BYTES_MAX).unwrap();
         }
         for bad in [&b""[..], b"{", b"{} {}", b"nul", b"\xff", b"[1,]"] {

@@ -15,10 +15,7 @@ pub struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self {
-            base_ms: 1000,
-            cap_ms: 3_600_000,
-        }
+        Self { base_ms: 1000, cap_ms: 3_600_000 }
     }
 }
 
@@ -28,10 +25,7 @@ impl Backoff {
     /// is needed and every store comes to the same delay.
     pub fn delay_ms(&self, spent: u32, token: Token) -> i64 {
         let exponent = spent.saturating_sub(1).min(40);
-        let full = self
-            .base_ms
-            .saturating_mul(1_i64 << exponent)
-            .clamp(1, self.cap_ms.max(1));
+        let full = self.base_ms.saturating_mul(1_i64 << exponent).clamp(1, self.cap_ms.max(1));
         let half = full / 2;
         let spread = (scramble(token.0 as u64) % (full - half + 1) as u64) as i64;
         half + spread
@@ -52,25 +46,10 @@ mod tests {
 
     #[test]
     fn doubles_up_to_the_cap_and_jitters() {
-        let backoff = Backoff {
-            base_ms: 100,
-            cap_ms: 1000,
-        };
-        for (spent, full) in [
-            (1, 100),
-            (2, 200),
-            (3, 400),
-            (4, 800),
-            (5, 1000),
-            (90, 1000),
-        ] {
-            let delays: Vec<i64> = (0..200)
-                .map(|t| backoff.delay_ms(spent, Token(t)))
-                .collect();
-            assert!(
-                delays.iter().all(|d| (full / 2..=full).contains(d)),
-                "{spent}: {delays:?}"
-            );
+        let backoff = Backoff { base_ms: 100, cap_ms: 1000 };
+        for (spent, full) in [(1, 100), (2, 200), (3, 400), (4, 800), (5, 1000), (90, 1000)] {
+            let delays: Vec<i64> = (0..200).map(|t| backoff.delay_ms(spent, Token(t))).collect();
+            assert!(delays.iter().all(|d| (full / 2..=full).contains(d)), "{spent}: {delays:?}");
             assert!(delays.iter().any(|d| *d != delays[0]));
         }
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::GATE_STEP;
 use crate::{
     Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Source,
     State, TaskId, Token, WorkerId,
@@ -85,13 +86,8 @@ pub enum Class {
 
 impl Class {
     /// Every class, in the order of their numbers.
-    pub const ALL: [Self; 5] = [
-        Self::Reserving,
-        Self::Waiting,
-        Self::Seat,
-        Self::TooHeavy,
-        Self::NoWorker,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Reserving, Self::Waiting, Self::Seat, Self::TooHeavy, Self::NoWorker];
 
     /// Whether a task of this class can be the head of the line.
     pub fn is_in_turn(self) -> bool {
@@ -211,6 +207,11 @@ pub struct Final {
 pub trait Tables {
     /// The store's time; the same throughout the transaction.
     fn now(&self) -> Millis;
+
+    /// Tasks the gate may look at in this transaction; the next one takes up what is left.
+    fn gate_budget(&self) -> u32 {
+        GATE_STEP
+    }
 
     /// The counters.
     fn counters(&mut self) -> Result<Counters>;

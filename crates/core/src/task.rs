@@ -133,25 +133,14 @@ impl NewTask {
             ("unique key", &self.unique_key),
         ];
         for (what, name) in names {
-            name.as_deref()
-                .map_or(Ok(()), |name| name::check(what, name))?;
+            name.as_deref().map_or(Ok(()), |name| name::check(what, name))?;
         }
         payload::check(&self.payload, payload_bytes_max)?;
         between("weight", i64::from(self.weight), 1, i64::from(WEIGHT_MAX))?;
         let priority_max = i64::from(PRIORITY_MAX);
-        between(
-            "priority",
-            i64::from(self.priority),
-            -priority_max,
-            priority_max,
-        )?;
+        between("priority", i64::from(self.priority), -priority_max, priority_max)?;
         if let Some(attempts) = self.max_attempts {
-            between(
-                "max_attempts",
-                i64::from(attempts),
-                1,
-                i64::from(ATTEMPTS_MAX),
-            )?;
+            between("max_attempts", i64::from(attempts), 1, i64::from(ATTEMPTS_MAX))?;
         }
         if let Some(timeout) = self.timeout_ms {
             between("timeout in ms", timeout, 1, DURATION_MS_MAX)?;
@@ -164,7 +153,5 @@ fn between(what: &str, value: i64, low: i64, high: i64) -> Result<()> {
     if (low..=high).contains(&value) {
         return Ok(());
     }
-    Err(Error::invalid(format!(
-        "the {what} is {value}; it must be between {low} and {high}"
-    )))
+    Err(Error::invalid(format!("the {what} is {value}; it must be between {low} and {high}")))
 }

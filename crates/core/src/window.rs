@@ -19,10 +19,7 @@ pub struct DayWindow {
 impl DayWindow {
     /// Reads `HH:MM` twice.
     pub fn parse(start: &str, end: &str) -> Result<Self> {
-        let window = Self {
-            start_ms: time_of_day(start)?,
-            end_ms: time_of_day(end)?,
-        };
+        let window = Self { start_ms: time_of_day(start)?, end_ms: time_of_day(end)? };
         window.check()?;
         Ok(window)
     }
@@ -53,10 +50,7 @@ fn time_of_day(text: &str) -> Result<i64> {
     let bad = || Error::invalid(format!("{text:?} is not a time of day; write it as HH:MM"));
     let (hours, minutes) = text.split_once(':').ok_or_else(bad)?;
     let part = |part: &str, below: i64| {
-        part.parse::<i64>()
-            .ok()
-            .filter(|n| (0..below).contains(n))
-            .ok_or_else(bad)
+        part.parse::<i64>().ok().filter(|n| (0..below).contains(n)).ok_or_else(bad)
     };
     Ok((part(hours, 24)? * 60 + part(minutes, 60)?) * 60_000)
 }
@@ -69,10 +63,7 @@ mod tests {
     fn opens_and_closes_also_over_midnight() {
         let hour = |h: i64| 17 * DAY_MS + h * 3_600_000;
         let day = DayWindow::parse("09:00", "17:00").unwrap();
-        assert_eq!(
-            [8, 9, 16, 17].map(|h| day.is_open(hour(h))),
-            [false, true, true, false]
-        );
+        assert_eq!([8, 9, 16, 17].map(|h| day.is_open(hour(h))), [false, true, true, false]);
         let night = DayWindow::parse("22:00", "06:00").unwrap();
         assert_eq!(
             [21, 22, 0, 5, 6].map(|h| night.is_open(hour(h))),
@@ -82,12 +73,8 @@ mod tests {
 
     #[test]
     fn refuses_nonsense() {
-        for (start, end) in [
-            ("9", "10:00"),
-            ("24:00", "01:00"),
-            ("08:00", "08:00"),
-            ("a:b", "1:2"),
-        ] {
+        for (start, end) in [("9", "10:00"), ("24:00", "01:00"), ("08:00", "08:00"), ("a:b", "1:2")]
+        {
             assert!(DayWindow::parse(start, end).is_err(), "{start} {end}");
         }
     }

@@ -1,1 +1,5 @@
-//! placeholder
+//! Where tidegate keeps its tasks. The rooms have the same furniture: each implements
+//! [`Store`](tidegate_core::Store) to write and [`Inspect`](tidegate_core::Inspect) to read.
+
+pub mod clock;
+pub mod memory;

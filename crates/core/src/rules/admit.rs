@@ -1,21 +1,17 @@
 use super::gate::{self, Verdict};
-use crate::bounds::GATE_STEP;
 use crate::planted::{Bug, is_planted};
 use crate::tables::{ReadyRow, Tables};
 use crate::{Admitted, LimitId, Result, TaskId, ready_rank};
 
 /// Lets what waits at the gate through, one bounded step.
 pub fn admit(tables: &mut dyn Tables) -> Result<Admitted> {
-    let mut budget = GATE_STEP;
+    let mut budget = tables.gate_budget();
     step(tables, &mut budget)
 }
 
 /// Looks at lines that may have room, then at what is due and what arrived.
 pub(super) fn step(tables: &mut dyn Tables, budget: &mut u32) -> Result<Admitted> {
-    let mut admitted = Admitted {
-        more: gate::settle(tables, budget)?,
-        ..Admitted::default()
-    };
+    let mut admitted = Admitted { more: gate::settle(tables, budget)?, ..Admitted::default() };
     let due = tables.take_due(*budget)?;
     *budget -= (due.len() as u32).min(*budget);
     let arrived = tables.take_arrived(*budget)?;

@@ -1,6 +1,5 @@
 use super::finish::{kind_of, remove_at};
 use super::gate;
-use crate::bounds::GATE_STEP;
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Final, Position, Tables};
 use crate::{CancelOutcome, Result, State, TaskId};
@@ -8,7 +7,7 @@ use crate::{CancelOutcome, Result, State, TaskId};
 /// Cancels tasks: what waits ends at once, what runs is told through its heartbeat.
 pub fn cancel(tables: &mut dyn Tables, tasks: &[TaskId]) -> Result<Vec<CancelOutcome>> {
     let outcomes = tasks.iter().map(|task| cancel_one(tables, *task)).collect();
-    let mut budget = GATE_STEP;
+    let mut budget = tables.gate_budget();
     gate::settle(tables, &mut budget)?;
     outcomes
 }
@@ -54,11 +53,6 @@ fn end(tables: &mut dyn Tables, task: TaskId, ahead: bool) -> Result<()> {
     }
     let kind = kind_of(tables, &tags)?;
     let remove_at = remove_at(&kind, State::Cancelled, tables.now());
-    let end = Final {
-        state: State::Cancelled,
-        result: None,
-        error: None,
-        remove_at,
-    };
+    let end = Final { state: State::Cancelled, result: None, error: None, remove_at };
     tables.end_task(task, &end)
 }

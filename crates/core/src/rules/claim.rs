@@ -3,7 +3,6 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::admit::{bring, step};
 use super::gate;
-use crate::bounds::GATE_STEP;
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Lane, Lease, ReadyRow, Tables};
 use crate::{Attempt, Claim, Result, Scope, TaskId, Token};
@@ -11,7 +10,7 @@ use crate::{Attempt, Claim, Result, Scope, TaskId, Token};
 /// Hands out the first ready tasks of the lanes a worker serves, under one new lease.
 pub fn claim(tables: &mut dyn Tables, claim: &Claim) -> Result<Vec<Attempt>> {
     claim.check()?;
-    let mut budget = GATE_STEP;
+    let mut budget = tables.gate_budget();
     let now = tables.now();
     let mut lanes = tables.lanes(&claim.queues, &claim.kinds)?;
     tables.see_worker(&claim.worker, now + claim.lease_ms, Some(&lanes))?;
@@ -105,14 +104,8 @@ fn pick(
     }
     let version = tables.counters()?.limits_version;
     let page = (2 * wanted / lanes.len().max(1)).clamp(4.min(wanted), wanted) as u32;
-    let mut cursors: Vec<Cursor> = lanes
-        .iter()
-        .map(|_| Cursor {
-            rows: VecDeque::new(),
-            last: None,
-            page,
-        })
-        .collect();
+    let mut cursors: Vec<Cursor> =
+        lanes.iter().map(|_| Cursor { rows: VecDeque::new(), last: None, page }).collect();
     let mut heads: BinaryHeap<Reverse<(i64, i64, TaskId, usize)>> = BinaryHeap::new();
     let mut current: Vec<Option<ReadyRow>> = vec![None; lanes.len()];
     let mut refill: Vec<usize> = (0..lanes.len()).collect();
@@ -152,10 +145,7 @@ fn is_stale(tables: &mut dyn Tables, row: ReadyRow) -> Result<bool> {
     };
     for need in gate::needs(tables, &tags)? {
         // A limit this transaction has not locked cannot be judged: back to the gate.
-        if tables
-            .limit(need.limit)?
-            .is_none_or(|limit| limit.since > row.stamp)
-        {
+        if tables.limit(need.limit)?.is_none_or(|limit| limit.since > row.stamp) {
             return Ok(true);
         }
     }

@@ -4,10 +4,7 @@ use crate::{Error, Extend, Extended, Progress, Result};
 
 /// Renews leases, writes progress, and tells which attempts were lost or should stop.
 pub fn extend(tables: &mut dyn Tables, extend: &Extend) -> Result<Extended> {
-    extend
-        .progress
-        .iter()
-        .try_for_each(|(_, _, progress)| check(progress))?;
+    extend.progress.iter().try_for_each(|(_, _, progress)| check(progress))?;
     let expires_at = tables.now() + extend.lease_ms;
     tables.see_worker(&extend.worker, expires_at, None)?;
     let mut extended = Extended::default();

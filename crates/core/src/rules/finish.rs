@@ -1,6 +1,6 @@
 use super::admit::bring;
 use super::{claim, gate};
-use crate::bounds::{BATCH_MAX, ERROR_BYTES_MAX, GATE_STEP, PAYLOAD_BYTES_MAX};
+use crate::bounds::{BATCH_MAX, ERROR_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Final, Stopped, Tables, Tags};
 use crate::{
@@ -13,9 +13,7 @@ const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 /// Ends attempts, hands their slots on, and claims in the same step.
 pub fn finish(tables: &mut dyn Tables, finish: Finish) -> Result<Finished> {
     if finish.exits.len() > BATCH_MAX {
-        return Err(Error::invalid(format!(
-            "at most {BATCH_MAX} attempts can end at once"
-        )));
+        return Err(Error::invalid(format!("at most {BATCH_MAX} attempts can end at once")));
     }
     let mut finished = Finished::default();
     let mut gated = false;
@@ -25,14 +23,11 @@ pub fn finish(tables: &mut dyn Tables, finish: Finish) -> Result<Finished> {
                 gated |= stopped.gated;
                 leave(tables, exit, stopped)?;
             }
-            None => finished.lost.push(Lost {
-                task: exit.task,
-                token: exit.token,
-            }),
+            None => finished.lost.push(Lost { task: exit.task, token: exit.token }),
         }
     }
     if gated {
-        let mut budget = GATE_STEP;
+        let mut budget = tables.gate_budget();
         gate::settle(tables, &mut budget)?;
     }
     if let Some(wanted) = &finish.claim {
@@ -51,11 +46,7 @@ fn stop(tables: &mut dyn Tables, exit: &Exit) -> Result<Option<Stopped>> {
 }
 
 fn leave(tables: &mut dyn Tables, exit: Exit, stopped: Stopped) -> Result<()> {
-    let Exit {
-        task,
-        token,
-        outcome,
-    } = exit;
+    let Exit { task, token, outcome } = exit;
     let Some(tags) = tables.tags(task)? else {
         return Ok(());
     };
@@ -68,9 +59,7 @@ fn leave(tables: &mut dyn Tables, exit: Exit, stopped: Stopped) -> Result<()> {
 
 /// The kind of a task; one that was removed is treated with the defaults.
 pub(super) fn kind_of(tables: &mut dyn Tables, tags: &Tags) -> Result<std::sync::Arc<Kind>> {
-    Ok(tables
-        .kind(&tags.kind)?
-        .unwrap_or_else(|| Kind::new(tags.kind.clone()).into()))
+    Ok(tables.kind(&tags.kind)?.unwrap_or_else(|| Kind::new(tags.kind.clone()).into()))
 }
 
 /// The one way out of running: gives back what the attempt held and puts the task where the
@@ -95,25 +84,13 @@ pub(super) fn move_on(
         gate::release(tables, tags, next.is_final(), false)?;
     }
     match next {
-        Next::Final {
-            state,
-            result,
-            error,
-        } => {
+        Next::Final { state, result, error } => {
             let remove_at = remove_at(kind, state, tables.now());
             if ledger != before && remove_at.is_none_or(|at| at > tables.now()) {
                 tables.put_ledger(tags.task, ledger, None)?;
             }
             let error = error.map(cut);
-            tables.end_task(
-                tags.task,
-                &Final {
-                    state,
-                    result,
-                    error,
-                    remove_at,
-                },
-            )
+            tables.end_task(tags.task, &Final { state, result, error, remove_at })
         }
         Next::Scheduled { run_at, error } => {
             write_ledger(tables, tags, before, ledger, error)?;
@@ -168,9 +145,7 @@ fn bounded(outcome: Outcome) -> Outcome {
 
 fn cut(mut error: String) -> String {
     if error.len() > ERROR_BYTES_MAX {
-        let end = (0..=ERROR_BYTES_MAX)
-            .rev()
-            .find(|at| error.is_char_boundary(*at));
+        let end = (0..=ERROR_BYTES_MAX).rev().find(|at| error.is_char_boundary(*at));
         error.truncate(end.unwrap_or(0));
     }
     error

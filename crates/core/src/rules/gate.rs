@@ -68,12 +68,7 @@ enum Obstacle {
 pub fn needs(tables: &mut dyn Tables, tags: &Tags) -> Result<Vec<Need>> {
     let mut needs = Vec::new();
     let mut need = |limit, weight, hold| {
-        needs.push(Need {
-            limit,
-            weight,
-            hold,
-            taken: false,
-        });
+        needs.push(Need { limit, weight, hold, taken: false });
     };
     if let Some(workflow) = &tags.workflow {
         let name = Scope::Workflow.name(workflow);
@@ -81,11 +76,7 @@ pub fn needs(tables: &mut dyn Tables, tags: &Tags) -> Result<Vec<Need>> {
             Some(limit) => limit,
             None => tables.make_limit(&name, Some(1), Source::Unset, 0, None)?,
         };
-        let hold = if is_planted(Bug::WorkflowPerAttempt) {
-            Hold::Attempt
-        } else {
-            Hold::Lifetime
-        };
+        let hold = if is_planted(Bug::WorkflowPerAttempt) { Hold::Attempt } else { Hold::Lifetime };
         need(limit, 1, hold);
     }
     if let Some(job) = &tags.job
@@ -143,16 +134,7 @@ pub fn arrive(tables: &mut dyn Tables, tags: &Tags) -> Result<Verdict> {
         passed: false,
         since,
     };
-    consider(
-        tables,
-        Waiter {
-            task: tags.task,
-            row,
-            at: None,
-            needs,
-            rank,
-        },
-    )
+    consider(tables, Waiter { task: tags.task, row, at: None, needs, rank })
 }
 
 /// Considers a task that stands in a line again.
@@ -256,13 +238,7 @@ fn waiter(tables: &mut dyn Tables, row: LineRow) -> Result<Option<Waiter>> {
     };
     let needs = needs(tables, &tags)?;
     let rank = ready_rank(row.since, tags.priority);
-    Ok(Some(Waiter {
-        task: row.task,
-        row,
-        at: Some(row),
-        needs,
-        rank,
-    }))
+    Ok(Some(Waiter { task: row.task, row, at: Some(row), needs, rank }))
 }
 
 /// The task whose turn it is in the line of a limit, if there is room for it.
@@ -281,11 +257,7 @@ fn next_in_turn(tables: &mut dyn Tables, limit: &Limit) -> Result<Option<Waiter>
     let Some(waiter) = waiter(tables, row)? else {
         return Ok(None);
     };
-    let weight = waiter
-        .needs
-        .iter()
-        .find(|need| need.limit == limit.id)
-        .map(|need| need.weight);
+    let weight = waiter.needs.iter().find(|need| need.limit == limit.id).map(|need| need.weight);
     // A limit that no longer applies holds nobody back.
     let Some(weight) = weight else {
         return Ok(Some(waiter));
@@ -304,11 +276,7 @@ fn next_aside(tables: &mut dyn Tables, limit: &Limit) -> Result<Option<LineRow>>
         return Ok(Some(row));
     }
     let lightest = tables.line_first(limit.id, Class::TooHeavy, Class::TooHeavy)?;
-    Ok(lightest.filter(|row| {
-        limit
-            .capacity
-            .is_none_or(|capacity| row.rank <= i64::from(capacity))
-    }))
+    Ok(lightest.filter(|row| limit.capacity.is_none_or(|capacity| row.rank <= i64::from(capacity))))
 }
 
 fn unlocked(tables: &mut dyn Tables, needs: &[Need]) -> Result<Option<LimitId>> {
@@ -342,10 +310,7 @@ fn consider(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
             park(tables, waiter, limit, Class::TooHeavy)
         }
         Some(Obstacle::Full(limit)) => {
-            if waiter
-                .at
-                .is_some_and(|at| at.limit != limit && attempt_limit(&waiter, at.limit))
-            {
+            if waiter.at.is_some_and(|at| at.limit != limit && attempt_limit(&waiter, at.limit)) {
                 waiter.row.moves += 1;
             }
             if waiter.row.moves >= MOVES_BEFORE_RESERVING {
@@ -358,10 +323,7 @@ fn consider(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
 }
 
 fn attempt_limit(waiter: &Waiter, limit: LimitId) -> bool {
-    waiter
-        .needs
-        .iter()
-        .any(|need| need.limit == limit && need.hold == Hold::Attempt)
+    waiter.needs.iter().any(|need| need.limit == limit && need.hold == Hold::Attempt)
 }
 
 /// Takes the lifetime slots one after another; returns the first limit that is full.
@@ -424,10 +386,7 @@ fn pass(tables: &mut dyn Tables, waiter: &mut Waiter, mut limit: Limit) -> Resul
 
 /// Whether somebody stands before the task in the line of a limit it needs.
 fn overtakes(tables: &mut dyn Tables, waiter: &Waiter, need: Need) -> Result<bool> {
-    if waiter
-        .at
-        .is_some_and(|at| at.limit == need.limit && at.class.is_in_turn())
-    {
+    if waiter.at.is_some_and(|at| at.limit == need.limit && at.class.is_in_turn()) {
         return Ok(false);
     }
     let Some(head) = tables.line_first(need.limit, Class::Reserving, Class::Waiting)? else {
@@ -452,9 +411,8 @@ fn line_key(waiter: &Waiter, hold: Hold) -> (i64, i64, i64) {
 /// the next. Only the holder of the seat of the lowest limit may do so, and slots are always
 /// collected upwards, so no two reservers wait for each other.
 fn reserve(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
-    let mut ascending: Vec<usize> = (0..waiter.needs.len())
-        .filter(|i| waiter.needs[*i].hold == Hold::Attempt)
-        .collect();
+    let mut ascending: Vec<usize> =
+        (0..waiter.needs.len()).filter(|i| waiter.needs[*i].hold == Hold::Attempt).collect();
     ascending.sort_by_key(|i| waiter.needs[*i].limit);
     let seat = waiter.needs[ascending[0]].limit;
     let mut limit = locked(tables, seat)?;
@@ -528,11 +486,7 @@ fn admit(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
     tables.put_ready(ReadyRow {
         lane: waiter.row.lane,
         rank: waiter.rank,
-        tag: if waiter.row.passed {
-            waiter.row.tag
-        } else {
-            counters.virtual_time
-        },
+        tag: if waiter.row.passed { waiter.row.tag } else { counters.virtual_time },
         task: waiter.task,
         stamp: counters.limits_version,
         gated: true,
@@ -559,14 +513,7 @@ fn park(tables: &mut dyn Tables, mut waiter: Waiter, at: LimitId, class: Class) 
         // The lightest first, so that a raised limit finds whom it can help.
         rank = need.map_or(0, |need| i64::from(need.weight));
     }
-    tables.put_line(LineRow {
-        limit: at,
-        class,
-        rank,
-        tag,
-        place,
-        ..waiter.row
-    })?;
+    tables.put_line(LineRow { limit: at, class, rank, tag, place, ..waiter.row })?;
     limit.waiting += 1;
     limit.aside += u32::from(!class.is_in_turn());
     tables.put_limit(&limit)?;
@@ -583,18 +530,13 @@ pub fn unpark(tables: &mut dyn Tables, row: LineRow) -> Result<()> {
     tables.take_line(row)?;
     let mut limit = locked(tables, row.limit)?;
     limit.waiting = limit.waiting.saturating_sub(1);
-    limit.aside = limit
-        .aside
-        .saturating_sub(u32::from(!row.class.is_in_turn()));
+    limit.aside = limit.aside.saturating_sub(u32::from(!row.class.is_in_turn()));
     limit.disturb();
     tables.put_limit(&limit)
 }
 
 fn locked(tables: &mut dyn Tables, id: LimitId) -> Result<Limit> {
     tables.limit(id)?.ok_or_else(|| {
-        Error::new(
-            ErrorKind::Incompatible,
-            format!("limit {id} is needed and is not there"),
-        )
+        Error::new(ErrorKind::Incompatible, format!("limit {id} is needed and is not there"))
     })
 }

@@ -10,9 +10,5 @@ pub fn prune(tables: &mut dyn Tables) -> Result<Pruned> {
     for id in idle {
         tables.drop_limit(id)?;
     }
-    Ok(Pruned {
-        tasks,
-        limits,
-        more: tasks == GATE_STEP || limits == GATE_STEP,
-    })
+    Ok(Pruned { tasks, limits, more: tasks == GATE_STEP || limits == GATE_STEP })
 }

@@ -2,7 +2,7 @@ use super::admit::bring;
 use super::claim::withdraw;
 use super::finish::{kind_of, move_on};
 use super::gate;
-use crate::bounds::{GATE_STEP, LEASE_MS};
+use crate::bounds::LEASE_MS;
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Stopped, Tables};
 use crate::{Reaped, Result, TaskId, Token, after_death};
@@ -15,14 +15,10 @@ const WORKER_KEPT_MS: i64 = 60 * 60 * 1000;
 
 /// Ends attempts whose lease ran out, and parks admitted tasks that no live worker serves.
 pub fn reap(tables: &mut dyn Tables) -> Result<Reaped> {
-    let mut budget = GATE_STEP;
+    let mut budget = tables.gate_budget();
     let mut reaped = Reaped::default();
     // The bug: a lease is judged by a reading from before its renewal.
-    let stale_ms = if is_planted(Bug::ReapRenewed) {
-        1500
-    } else {
-        0
-    };
+    let stale_ms = if is_planted(Bug::ReapRenewed) { 1500 } else { 0 };
     let expired = tables.expired_leases(tables.now() + stale_ms, LEASES_MAX)?;
     reaped.more = expired.len() == LEASES_MAX as usize;
     for token in expired {
@@ -52,11 +48,5 @@ fn expire(tables: &mut dyn Tables, task: TaskId, token: Token) -> Result<()> {
     };
     let kind = kind_of(tables, &tags)?;
     let gated = stopped.gated && !is_planted(Bug::ReapKeepsSlots);
-    move_on(
-        tables,
-        &tags,
-        &kind,
-        Stopped { gated, ..stopped },
-        after_death,
-    )
+    move_on(tables, &tags, &kind, Stopped { gated, ..stopped }, after_death)
 }

@@ -1,13 +1,13 @@
 use super::set_limit;
 use crate::tables::Tables;
-use crate::{Registered, Registration, Result, Scope, SetLimit, Source};
+use crate::{Registered, Registration, Result, Scope, SetLimit, Source, name};
 
 /// Makes kinds and the limits of their groups known.
 pub fn register(tables: &mut dyn Tables, registration: &Registration) -> Result<Registered> {
-    registration
-        .kinds
-        .iter()
-        .try_for_each(|kind| kind.check())?;
+    for (group, _) in &registration.limits {
+        name::check("group", group)?;
+    }
+    registration.kinds.iter().try_for_each(|kind| kind.check())?;
     for kind in &registration.kinds {
         tables.put_kind(kind)?;
     }
@@ -15,11 +15,7 @@ pub fn register(tables: &mut dyn Tables, registration: &Registration) -> Result<
     for (group, capacity) in &registration.limits {
         let name = Scope::Group.name(group);
         let source = registration.source.unwrap_or(Source::Registration);
-        let set = SetLimit {
-            name: name.clone(),
-            capacity: Some(*capacity),
-            source,
-        };
+        let set = SetLimit { name: name.clone(), capacity: Some(*capacity), source };
         if set_limit(tables, &set)?.is_some() {
             continue;
         }
@@ -27,9 +23,7 @@ pub fn register(tables: &mut dyn Tables, registration: &Registration) -> Result<
             && let Some(limit) = tables.limit(id)?
             && limit.capacity != Some(*capacity)
         {
-            registered
-                .overruled
-                .push((group.clone(), limit.capacity, limit.source));
+            registered.overruled.push((group.clone(), limit.capacity, limit.source));
         }
     }
     Ok(registered)

@@ -1,5 +1,4 @@
 use super::gate;
-use crate::bounds::GATE_STEP;
 use crate::planted::{Bug, is_planted};
 use crate::tables::Tables;
 use crate::{Error, Limit, LimitId, Result, Scope, SetLimit, Source, check_capacity, name};
@@ -22,7 +21,7 @@ pub fn set_limit(tables: &mut dyn Tables, set: &SetLimit) -> Result<Option<i64>>
         None => unset(&mut limit, set.source),
     };
     tables.put_limit(&limit)?;
-    let mut budget = GATE_STEP;
+    let mut budget = tables.gate_budget();
     gate::settle(tables, &mut budget)?;
     Ok(replaced.then_some(limit.version))
 }
@@ -35,9 +34,7 @@ fn check(set: &SetLimit) -> Result<()> {
             "{scope:?} limits cannot be set; name it group:NAME or job:NAME"
         )));
     }
-    set.capacity.map_or(Ok(0), |capacity| {
-        check_capacity(&set.name, i64::from(capacity))
-    })?;
+    set.capacity.map_or(Ok(0), |capacity| check_capacity(&set.name, i64::from(capacity)))?;
     Ok(())
 }
 
@@ -104,11 +101,7 @@ fn unset(limit: &mut Limit, by: Source) -> bool {
 
 fn change(limit: &mut Limit, capacity: Option<u32>, source: Source) {
     // A job's limit stays as long as the job does, also unlimited.
-    let source = if limit.share.is_some() {
-        source.max(Source::Submit)
-    } else {
-        source
-    };
+    let source = if limit.share.is_some() { source.max(Source::Submit) } else { source };
     limit.capacity = capacity;
     limit.source = source;
     limit.version += 1;

@@ -22,22 +22,19 @@ pub fn check_submission(submission: &Submission, payload_bytes_max: usize) -> Re
             )));
         }
     }
-    submission
-        .tasks
-        .iter()
-        .try_for_each(|task| task.check(payload_bytes_max))
+    submission.tasks.iter().try_for_each(|task| task.check(payload_bytes_max))
 }
 
 /// Stores tasks. It only inserts, and locks nothing that claim or finish needs.
 pub fn submit(tables: &mut dyn Tables, submission: &Submission) -> Result<Vec<Submitted>> {
+    // Refusals come before the first write, so that a refused submission leaves no trace.
+    for task in &submission.tasks {
+        refuse_too_heavy(tables, task)?;
+    }
     for job in &submission.jobs {
         make_job(tables, job)?;
     }
-    submission
-        .tasks
-        .iter()
-        .map(|task| submit_one(tables, task))
-        .collect()
+    submission.tasks.iter().map(|task| submit_one(tables, task)).collect()
 }
 
 fn make_job(tables: &mut dyn Tables, job: &JobSpec) -> Result<()> {
@@ -52,10 +49,7 @@ fn submit_one(tables: &mut dyn Tables, task: &NewTask) -> Result<Submitted> {
     if let Some(key) = &task.unique_key
         && let Some(task) = tables.unique(key)?
     {
-        return Ok(Submitted {
-            task,
-            is_new: false,
-        });
+        return Ok(Submitted { task, is_new: false });
     }
     let lane = lane_of(tables, task)?;
     let gated = is_gated(tables, task)?;
@@ -67,10 +61,7 @@ fn submit_one(tables: &mut dyn Tables, task: &NewTask) -> Result<Submitted> {
     } else {
         put_ready(tables, task, id, lane)?;
     }
-    Ok(Submitted {
-        task: id,
-        is_new: true,
-    })
+    Ok(Submitted { task: id, is_new: true })
 }
 
 fn lane_of(tables: &mut dyn Tables, task: &NewTask) -> Result<LaneId> {
@@ -89,18 +80,20 @@ fn lane_of(tables: &mut dyn Tables, task: &NewTask) -> Result<LaneId> {
 /// Whether the task has to go through the gate.
 fn is_gated(tables: &mut dyn Tables, task: &NewTask) -> Result<bool> {
     if let Some(job) = &task.job {
-        make_job(
-            tables,
-            &JobSpec {
-                name: job.clone(),
-                concurrency: None,
-                weight: 1,
-            },
-        )?;
+        make_job(tables, &JobSpec { name: job.clone(), concurrency: None, weight: 1 })?;
+    }
+    if task.job.is_some() || task.workflow.is_some() {
+        return Ok(true);
+    }
+    Ok(tables.limit_named(&Scope::Group.name(task.group()))?.is_some())
+}
+
+fn refuse_too_heavy(tables: &mut dyn Tables, task: &NewTask) -> Result<()> {
+    if task.weight == 1 {
+        return Ok(());
     }
     let name = Scope::Group.name(task.group());
-    let group = tables.limit_named(&name)?;
-    if let Some(id) = group
+    if let Some(id) = tables.limit_named(&name)?
         && let Some(limit) = tables.limit(id)?
         && limit.is_too_small_for(task.weight)
     {
@@ -111,7 +104,7 @@ fn is_gated(tables: &mut dyn Tables, task: &NewTask) -> Result<bool> {
             limit.capacity.unwrap_or_default()
         )));
     }
-    Ok(group.is_some() || task.job.is_some() || task.workflow.is_some())
+    Ok(())
 }
 
 fn put_ready(tables: &mut dyn Tables, task: &NewTask, id: TaskId, lane: LaneId) -> Result<()> {

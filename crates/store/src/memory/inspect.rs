@@ -1,0 +1,274 @@
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use tidegate_core::inspect::{
+    Explanation, Holder, Inspect, JobView, Reason, SlotRow, Snapshot, TaskFilter, TaskRow, TaskView,
+};
+use tidegate_core::tables::{LineRow, Position, ReadyRow, Tables};
+use tidegate_core::{
+    Kind, LaneId, Limit, LimitId, Millis, Result, Scope, State as TaskState, TaskId, Token,
+};
+
+use super::Memory;
+use super::state::{State, Task};
+
+/// Holders listed in an explanation.
+const HOLDERS_MAX: usize = 100;
+
+#[async_trait]
+impl Inspect for Memory {
+    async fn now(&self) -> Result<Millis> {
+        Ok((self.inner.clock)())
+    }
+
+    async fn task(&self, task: TaskId) -> Result<Option<TaskView>> {
+        let state = self.state();
+        Ok(state.tasks.get(&task).map(|row| TaskView {
+            payload: Some(row.new.payload.clone()),
+            result: row.result.clone(),
+            ..state.view(task, row)
+        }))
+    }
+
+    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
+        let state = self.state();
+        let after = filter.after.map_or(TaskId(i64::MIN), |task| TaskId(task.0 + 1));
+        let views = state.tasks.range(after..).map(|(id, row)| state.view(*id, row));
+        Ok(views.filter(|view| matches(&filter, view)).take(filter.tasks_max as usize).collect())
+    }
+
+    async fn explain(&self, task: TaskId) -> Result<Option<Explanation>> {
+        let mut state = self.state();
+        state.now = (self.inner.clock)();
+        state.explain(task)
+    }
+
+    async fn counts(&self) -> Result<BTreeMap<TaskState, u64>> {
+        let state = self.state();
+        let mut counts = BTreeMap::new();
+        for position in state.tasks.values().filter_map(|task| task.position) {
+            *counts.entry(position.state()).or_default() += 1;
+        }
+        Ok(counts)
+    }
+
+    async fn limits(&self) -> Result<Vec<Limit>> {
+        let state = self.state();
+        Ok(state.limit_names.values().filter_map(|id| state.limits.get(id).cloned()).collect())
+    }
+
+    async fn holders(&self, limit: LimitId) -> Result<Vec<Holder>> {
+        Ok(self.state().holders(limit))
+    }
+
+    async fn jobs(&self) -> Result<Vec<JobView>> {
+        let state = self.state();
+        let jobs = state.limits.values().filter(|limit| limit.scope() == Scope::Job);
+        let mut jobs: Vec<JobView> = jobs.map(|limit| state.job(limit)).collect();
+        jobs.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(jobs)
+    }
+
+    async fn kinds(&self) -> Result<Vec<Kind>> {
+        Ok(self.state().kinds.values().map(|kind| Kind::clone(kind)).collect())
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot> {
+        let mut state = self.state();
+        state.now = (self.inner.clock)();
+        Ok(state.snapshot())
+    }
+}
+
+fn matches(filter: &TaskFilter, view: &TaskView) -> bool {
+    let same = |wanted: &Option<String>, name: Option<&str>| {
+        wanted.as_deref().is_none_or(|wanted| Some(wanted) == name)
+    };
+    (filter.states.is_empty() || filter.states.contains(&view.state))
+        && same(&filter.kind, Some(&view.kind))
+        && same(&filter.queue, Some(&view.queue))
+        && same(&filter.job, view.job.as_deref())
+        && same(&filter.workflow, view.workflow.as_deref())
+}
+
+impl State {
+    fn view(&self, id: TaskId, task: &Task) -> TaskView {
+        let position = task.position.unwrap_or(Position::Arrived);
+        let kind_attempts = self.kinds.get(&task.tags.kind).map_or(1, |kind| kind.max_attempts);
+        let progress = match position {
+            Position::Running(token) => self.running.get(&(token, id)),
+            _ => None,
+        };
+        TaskView {
+            id,
+            kind: task.tags.kind.clone(),
+            queue: task.queue.clone(),
+            state: position.state(),
+            group: task.tags.group.clone(),
+            job: task.tags.job.clone(),
+            workflow: task.tags.workflow.clone(),
+            unique_key: task.new.unique_key.as_deref().map(Into::into),
+            weight: task.tags.weight,
+            priority: task.tags.priority,
+            spent: task.tags.spent,
+            max_attempts: task.tags.max_attempts.unwrap_or(kind_attempts),
+            deaths: task.tags.deaths,
+            created_at: task.created_at,
+            run_at: match position {
+                Position::Scheduled(run_at) => Some(run_at),
+                _ => None,
+            },
+            finished_at: task.finished_at,
+            error: task.error.clone(),
+            progress: progress.and_then(|running| running.progress.clone()),
+            payload: None,
+            result: None,
+        }
+    }
+
+    fn explain(&mut self, id: TaskId) -> Result<Option<Explanation>> {
+        let Some(task) = self.tasks.get(&id) else {
+            return Ok(None);
+        };
+        let position = task.position.unwrap_or(Position::Arrived);
+        let created_at = task.created_at;
+        let (reason, since) = match position {
+            Position::Scheduled(run_at) => (Reason::NotDue { run_at }, Some(created_at)),
+            Position::Arrived => (Reason::AtGate, None),
+            Position::Line(row) => (self.explain_line(row), Some(row.since)),
+            Position::Ready(row) => (self.explain_ready(row)?, Some(row.since)),
+            Position::Running(token) => self.explain_running(id, token),
+            Position::Final(_) => (Reason::Ended, self.tasks[&id].finished_at),
+        };
+        Ok(Some(Explanation { task: id, state: position.state(), reason, since }))
+    }
+
+    fn explain_line(&self, row: LineRow) -> Reason {
+        let limit = self.limits.get(&row.limit);
+        let before = self.line.iter().filter(|other| other.limit == row.limit && **other < row);
+        let mut holders = self.holders(row.limit);
+        holders.truncate(HOLDERS_MAX);
+        Reason::InLine {
+            limit: limit.map_or_else(|| "".into(), |limit| limit.name.clone()),
+            capacity: limit.and_then(|limit| limit.capacity),
+            held: limit.map_or(0, |limit| limit.held),
+            class: row.class,
+            place: before.count() as u64 + 1,
+            holders,
+        }
+    }
+
+    fn explain_ready(&mut self, row: ReadyRow) -> Result<Reason> {
+        let is_served = self.is_served(row.lane)?;
+        let ahead = self.ready.iter().filter(|other| other.lane == row.lane && **other < row);
+        let ahead = ahead.count() as u64;
+        let (queue, kind) = self.lane_name(row.lane);
+        let window = self.kinds.get(&kind).and_then(|kind| kind.window);
+        let is_open = window.is_none_or(|window| window.is_open(self.now));
+        Ok(Reason::Ready { queue, kind, is_served, is_open, ahead })
+    }
+
+    fn lane_name(&self, lane: LaneId) -> (std::sync::Arc<str>, std::sync::Arc<str>) {
+        let found = self.lanes.iter().find(|(_, id)| **id == lane);
+        found.map_or_else(|| ("".into(), "".into()), |(name, _)| name.clone())
+    }
+
+    fn explain_running(&self, task: TaskId, token: Token) -> (Reason, Option<Millis>) {
+        let since = self.running.get(&(token, task)).map(|running| running.started_at);
+        let Some(lease) = self.leases.get(&token) else {
+            return (Reason::AtGate, since);
+        };
+        let held = self.held.iter().filter(|(holder, _, _)| *holder == task);
+        let reason = Reason::Running {
+            worker: lease.worker.clone(),
+            expires_at: lease.expires_at,
+            slots: held.map(|(_, limit, number)| self.slot_held(*limit, *number)).collect(),
+        };
+        (reason, since)
+    }
+
+    fn holders(&self, limit: LimitId) -> Vec<Holder> {
+        let slots = self.slots.get(&limit).into_iter().flatten().enumerate();
+        let held = slots.filter_map(|(number, task)| Some((number as u32, (*task)?)));
+        held.map(|(slot, task)| {
+            let row = self.tasks.get(&task);
+            let lease = match row.and_then(|row| row.position) {
+                Some(Position::Running(token)) => self.leases.get(&token),
+                _ => None,
+            };
+            Holder {
+                slot,
+                task,
+                kind: row.map_or_else(|| "".into(), |row| row.tags.kind.clone()),
+                worker: lease.map(|lease| lease.worker.clone()),
+                expires_at: lease.map(|lease| lease.expires_at),
+            }
+        })
+        .collect()
+    }
+
+    fn job(&self, limit: &Limit) -> JobView {
+        let name = limit.name.strip_prefix("job:").unwrap_or(&limit.name);
+        let mut tasks = BTreeMap::new();
+        for task in self.tasks.values().filter(|task| task.tags.job.as_deref() == Some(name)) {
+            if let Some(position) = task.position {
+                *tasks.entry(position.state()).or_default() += 1;
+            }
+        }
+        JobView {
+            name: name.into(),
+            concurrency: limit.capacity,
+            weight: limit.share.map_or(1, |share| share.weight),
+            tasks,
+        }
+    }
+
+    /// Everything the invariants speak of.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut finished = BTreeMap::new();
+        let mut tasks = Vec::new();
+        for (id, task) in &self.tasks {
+            match task.position {
+                Some(Position::Final(state)) => *finished.entry(state).or_default() += 1,
+                position => tasks.push(self.task_row(*id, task, position)),
+            }
+        }
+        let mut slots: Vec<SlotRow> = self
+            .held
+            .iter()
+            .map(|(task, limit, number)| SlotRow { limit: *limit, number: *number, task: *task })
+            .collect();
+        slots.sort_unstable();
+        Snapshot {
+            now: self.now,
+            counters: self.counters,
+            tasks,
+            limits: self.limits.values().cloned().collect(),
+            slots,
+            leases: self.leases.values().cloned().collect(),
+            finished,
+        }
+    }
+
+    fn task_row(&self, id: TaskId, task: &Task, position: Option<Position>) -> TaskRow {
+        let gated = match position {
+            Some(Position::Running(token)) => {
+                self.running.get(&(token, id)).is_some_and(|running| running.gated)
+            }
+            _ => false,
+        };
+        TaskRow {
+            id,
+            kind: task.tags.kind.clone(),
+            group: task.tags.group.clone(),
+            job: task.tags.job.clone(),
+            workflow: task.tags.workflow.clone(),
+            unique_key: task.new.unique_key.as_deref().map(Into::into),
+            weight: task.tags.weight,
+            spent: task.tags.spent,
+            deaths: task.tags.deaths,
+            positions: position.into_iter().collect(),
+            gated,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The reference: the rules in a mutex. Nothing survives the process.
+
+mod inspect;
+mod state;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
+use tidegate_core::{
+    Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, Millis, Pruned,
+    Reaped, Registered, Registration, Result, SetLimit, Store, Submission, Submitted, TaskId,
+    rules,
+};
+use tokio::sync::Notify;
+
+pub use state::State;
+
+use crate::clock;
+
+/// A store in memory.
+#[derive(Clone)]
+pub struct Memory {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    state: Mutex<State>,
+    clock: Box<dyn Fn() -> Millis + Send + Sync>,
+    changed: Notify,
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").finish_non_exhaustive()
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Memory {
+    /// An empty store on the system's clock.
+    pub fn new() -> Self {
+        Self::with_clock(clock::system)
+    }
+
+    /// An empty store on a clock of the caller's.
+    pub fn with_clock(clock: impl Fn() -> Millis + Send + Sync + 'static) -> Self {
+        let inner = Inner {
+            state: Mutex::new(State::default()),
+            clock: Box::new(clock),
+            changed: Notify::new(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// One transaction: the time is read once.
+    fn at_once<T>(&self, verb: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        let mut state = self.state();
+        state.now = (self.inner.clock)();
+        let outcome = verb(&mut state);
+        drop(state);
+        self.inner.changed.notify_waiters();
+        outcome
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Store for Memory {
+    async fn migrate(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn register(&self, registration: Registration) -> Result<Registered> {
+        self.at_once(|state| rules::register(state, &registration))
+    }
+
+    async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>> {
+        rules::check_submission(&submission, PAYLOAD_BYTES_MAX)?;
+        self.at_once(|state| rules::submit(state, &submission))
+    }
+
+    async fn admit(&self) -> Result<Admitted> {
+        self.at_once(|state| rules::admit(state))
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Vec<Attempt>> {
+        self.at_once(|state| rules::claim(state, &claim))
+    }
+
+    async fn extend(&self, extend: Extend) -> Result<Extended> {
+        self.at_once(|state| rules::extend(state, &extend))
+    }
+
+    async fn finish(&self, finish: Finish) -> Result<Finished> {
+        self.at_once(|state| rules::finish(state, finish))
+    }
+
+    async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
+        self.at_once(|state| rules::cancel(state, &tasks))
+    }
+
+    async fn reap(&self) -> Result<Reaped> {
+        self.at_once(|state| rules::reap(state))
+    }
+
+    async fn prune(&self) -> Result<Pruned> {
+        self.at_once(|state| rules::prune(state))
+    }
+
+    async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
+        self.at_once(|state| rules::set_limit(state, &set))
+    }
+
+    async fn changed(&self) {
+        self.inner.changed.notified().await;
+    }
+}
