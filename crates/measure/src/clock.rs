@@ -24,9 +24,7 @@ pub struct Stopwatch {
 impl Stopwatch {
     /// Starts to count now.
     pub fn start() -> Self {
-        Self {
-            started_ns: monotonic_ns(),
-        }
+        Self { started_ns: monotonic_ns() }
     }
 
     /// The time since the start.

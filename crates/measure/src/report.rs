@@ -83,11 +83,7 @@ impl Line {
 
 /// Zero time would make an infinite rate, which JSON cannot say.
 fn rate(tasks: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 {
-        tasks as f64 / seconds
-    } else {
-        0.0
-    }
+    if seconds > 0.0 { tasks as f64 / seconds } else { 0.0 }
 }
 
 /// Shows lines as an aligned table.
@@ -133,10 +129,8 @@ fn cells(line: &Line) -> Vec<String> {
 }
 
 fn extra(figures: &Map<String, Value>) -> String {
-    let figures: Vec<String> = figures
-        .iter()
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect();
+    let figures: Vec<String> =
+        figures.iter().map(|(name, value)| format!("{name}={value}")).collect();
     figures.join(" ")
 }
 
@@ -150,18 +144,15 @@ mod tests {
 
     #[test]
     fn the_ratio_is_to_the_raw_loop() {
-        let line = Line::new("drain", "sqlite", 1_000, 2.0)
-            .beside_raw(1_000.0)
-            .with_batch(100);
+        let line = Line::new("drain", "sqlite", 1_000, 2.0).beside_raw(1_000.0).with_batch(100);
         assert_eq!(line.tasks_per_s, 500.0);
         assert_eq!(line.ratio, Some(0.5));
     }
 
     #[test]
     fn json_is_one_line_and_comes_back_the_same() {
-        let line = Line::new("drain", "memory", 10, 0.0)
-            .with_violations(0)
-            .with_extra("p50_ms", 1.5);
+        let line =
+            Line::new("drain", "memory", 10, 0.0).with_violations(0).with_extra("p50_ms", 1.5);
         let json = line.to_json();
         assert!(!json.contains('\n'));
         assert_eq!(serde_json::from_str::<Line>(&json).unwrap(), line);

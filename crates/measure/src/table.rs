@@ -10,9 +10,7 @@ pub(crate) struct Table {
 impl Table {
     /// A table with these column heads.
     pub(crate) fn new(heads: &[&str]) -> Self {
-        Self {
-            rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()],
-        }
+        Self { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
     }
 
     /// Adds a row; it has as many cells as there are heads.
@@ -48,11 +46,7 @@ impl fmt::Display for Table {
 
 /// The first column holds names and starts at the left; numbers end at the right.
 fn aligned(place: usize, cell: &str, width: usize) -> String {
-    if place == 0 {
-        format!("{cell:<width$}")
-    } else {
-        format!("  {cell:>width$}")
-    }
+    if place == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") }
 }
 
 /// A whole number with its thousands apart.

@@ -41,13 +41,7 @@ impl Story {
 
     fn limit(&self, t_ns: u64, name: &str, capacity: Option<u32>, version: Option<i64>) -> &Self {
         let name = name.to_owned();
-        self.write(Record::Limit(LimitSeen {
-            t_ns,
-            process: process(1),
-            name,
-            capacity,
-            version,
-        }))
+        self.write(Record::Limit(LimitSeen { t_ns, process: process(1), name, capacity, version }))
     }
 
     fn verify(&self, expected: &[&str]) -> Report {
@@ -57,10 +51,7 @@ impl Story {
 }
 
 fn process(pid: u32) -> Process {
-    Process {
-        pid,
-        start: format!("start-{pid}"),
-    }
+    Process { pid, start: format!("start-{pid}") }
 }
 
 fn enter(
@@ -82,44 +73,26 @@ fn enter(
         workflow: workflow.map(str::to_owned),
         limits: limits
             .iter()
-            .map(|(name, weight)| Hold {
-                name: (*name).to_owned(),
-                weight: *weight,
-            })
+            .map(|(name, weight)| Hold { name: (*name).to_owned(), weight: *weight })
             .collect(),
     })
 }
 
 fn exit(pid: u32, t_ns: u64, task: i64, attempt: u32, outcome: Outcome) -> Record {
-    Record::Exit(Exit {
-        t_ns,
-        process: process(pid),
-        task,
-        token: i64::from(attempt),
-        outcome,
-    })
+    Record::Exit(Exit { t_ns, process: process(pid), task, token: i64::from(attempt), outcome })
 }
 
 fn signal(pid: u32, t_ns: u64) -> Signal {
-    Signal {
-        t_ns,
-        process: Process::by_pid(pid),
-    }
+    Signal { t_ns, process: Process::by_pid(pid) }
 }
 
 #[test]
 fn a_full_limit_is_reached_and_clean() {
     let story = Story::new();
-    story
-        .enter(10, 1, &[("group:mail", 1)])
-        .enter(11, 2, &[("group:mail", 1)]);
+    story.enter(10, 1, &[("group:mail", 1)]).enter(11, 2, &[("group:mail", 1)]);
     // The end of one and the enter of the next in the same instant are a hand-over.
-    story
-        .exit(20, 1, 1, Outcome::Completed)
-        .enter(20, 3, &[("group:mail", 1)]);
-    story
-        .exit(30, 2, 1, Outcome::Completed)
-        .exit(31, 3, 1, Outcome::Failed);
+    story.exit(20, 1, 1, Outcome::Completed).enter(20, 3, &[("group:mail", 1)]);
+    story.exit(30, 2, 1, Outcome::Completed).exit(31, 3, 1, Outcome::Failed);
     let report = story.verify(&["group:mail=2"]);
     assert!(report.clean(), "{report}");
     let limit = &report.limits[0];
@@ -130,9 +103,7 @@ fn a_full_limit_is_reached_and_clean() {
 #[test]
 fn a_limit_never_full_is_not_reached() {
     let story = Story::new();
-    story
-        .enter(10, 1, &[("a", 1)])
-        .exit(20, 1, 1, Outcome::Completed);
+    story.enter(10, 1, &[("a", 1)]).exit(20, 1, 1, Outcome::Completed);
     let report = story.verify(&["a=2"]);
     assert!(report.clean() && !report.limits[0].reached);
 }
@@ -140,19 +111,11 @@ fn a_limit_never_full_is_not_reached() {
 #[test]
 fn one_holder_too_many_is_caught() {
     let story = Story::new();
-    story
-        .enter(10, 1, &[("a", 1)])
-        .enter(11, 2, &[("a", 1)])
-        .enter(12, 3, &[("a", 1)]);
+    story.enter(10, 1, &[("a", 1)]).enter(11, 2, &[("a", 1)]).enter(12, 3, &[("a", 1)]);
     let report = story.verify(&["a=2"]);
     assert_eq!(report.violations.limit_exceeded, 1);
     assert_eq!(report.limits[0].violations, 1);
-    assert!(
-        report
-            .to_string()
-            .contains("task 3 entered a as holder 3 of 2"),
-        "{report}"
-    );
+    assert!(report.to_string().contains("task 3 entered a as holder 3 of 2"), "{report}");
 }
 
 #[test]
@@ -167,39 +130,26 @@ fn weights_count() {
 fn a_capacity_raised_against_expectation_is_caught() {
     let story = Story::new();
     story.limit(1, "a", Some(1), None).enter(10, 1, &[("a", 1)]);
-    story
-        .limit(11, "a", Some(2), None)
-        .enter(12, 2, &[("a", 1)]);
+    story.limit(11, "a", Some(2), None).enter(12, 2, &[("a", 1)]);
     assert!(story.verify(&[]).clean(), "the records allow it");
-    assert_eq!(
-        story.verify(&["a=1"]).violations.limit_exceeded,
-        1,
-        "the caller does not"
-    );
+    assert_eq!(story.verify(&["a=1"]).violations.limit_exceeded, 1, "the caller does not");
 }
 
 #[test]
 fn lowering_lets_holders_finish_but_none_enter() {
     let story = Story::new();
     story.limit(1, "a", Some(3), None);
-    story
-        .enter(10, 1, &[("a", 1)])
-        .enter(11, 2, &[("a", 1)])
-        .enter(12, 3, &[("a", 1)]);
+    story.enter(10, 1, &[("a", 1)]).enter(11, 2, &[("a", 1)]).enter(12, 3, &[("a", 1)]);
     story.limit(13, "a", Some(1), None);
     assert!(story.verify(&[]).clean(), "draining is no violation");
-    story
-        .exit(14, 1, 1, Outcome::Completed)
-        .enter(15, 4, &[("a", 1)]);
+    story.exit(14, 1, 1, Outcome::Completed).enter(15, 4, &[("a", 1)]);
     assert_eq!(story.verify(&[]).violations.limit_exceeded, 1);
 }
 
 #[test]
 fn old_news_of_a_limit_is_passed_over() {
     let story = Story::new();
-    story
-        .limit(1, "a", Some(2), Some(8))
-        .limit(2, "a", Some(1), Some(7));
+    story.limit(1, "a", Some(2), Some(8)).limit(2, "a", Some(1), Some(7));
     story.enter(10, 1, &[("a", 1)]).enter(11, 2, &[("a", 1)]);
     assert!(story.verify(&[]).clean());
 }
@@ -216,33 +166,17 @@ fn an_expectation_that_nothing_met_proves_nothing() {
 fn a_slot_given_away_before_the_answer_was_read_is_no_violation() {
     let story = Story::new();
     story.enter(10, 1, &[("a", 1)]);
-    story.write(Record::Leave(Leave {
-        t_ns: 20,
-        process: process(1),
-        task: 1,
-        token: 1,
-    }));
-    story
-        .write(enter(2, 21, 2, 1, None, &[("a", 1)]))
-        .exit(22, 1, 1, Outcome::Completed);
+    story.write(Record::Leave(Leave { t_ns: 20, process: process(1), task: 1, token: 1 }));
+    story.write(enter(2, 21, 2, 1, None, &[("a", 1)])).exit(22, 1, 1, Outcome::Completed);
     assert!(story.verify(&["a=1"]).clean());
 }
 
 #[test]
 fn overlapping_workflow_steps_are_caught() {
     let story = Story::new();
-    story
-        .step(10, 1, 1)
-        .step(15, 2, 1)
-        .exit(20, 1, 1, Outcome::Completed);
+    story.step(10, 1, 1).step(15, 2, 1).exit(20, 1, 1, Outcome::Completed);
     let report = story.verify(&[]);
-    assert_eq!(
-        (
-            report.violations.workflow_overlap,
-            report.violations.workflow_order
-        ),
-        (1, 1)
-    );
+    assert_eq!((report.violations.workflow_overlap, report.violations.workflow_order), (1, 1));
 }
 
 #[test]
@@ -252,13 +186,7 @@ fn a_workflow_step_between_two_attempts_of_an_earlier_one_is_caught() {
     story.step(12, 2, 1).exit(13, 2, 1, Outcome::Completed);
     story.step(14, 1, 2).exit(15, 1, 2, Outcome::Completed);
     let report = story.verify(&[]);
-    assert_eq!(
-        (
-            report.violations.workflow_overlap,
-            report.violations.workflow_order
-        ),
-        (0, 1)
-    );
+    assert_eq!((report.violations.workflow_overlap, report.violations.workflow_order), (0, 1));
 }
 
 #[test]
@@ -283,53 +211,40 @@ fn a_double_completion_is_caught() {
         );
     }
     let report = story.verify(&[]);
-    assert_eq!(
-        (report.violations.completed_twice, report.completed),
-        (1, 1)
-    );
+    assert_eq!((report.violations.completed_twice, report.completed), (1, 1));
 }
 
 #[test]
 fn a_token_used_twice_and_an_end_without_beginning_are_caught() {
     let story = Story::new();
-    story
-        .enter(10, 1, &[])
-        .enter(11, 1, &[])
-        .exit(12, 9, 1, Outcome::Completed);
+    story.enter(10, 1, &[]).enter(11, 1, &[]).exit(12, 9, 1, Outcome::Completed);
     let report = story.verify(&[]);
-    assert_eq!(
-        (report.violations.token_reused, report.violations.stray_end),
-        (1, 1)
-    );
+    assert_eq!((report.violations.token_reused, report.violations.stray_end), (1, 1));
 }
 
 #[test]
 fn a_kill_ends_what_its_process_ran_and_recovery_is_measured() {
     let story = Story::new();
-    story
-        .write(enter(5, 10, 1, 1, None, &[("a", 1)]))
-        .write(enter(5, 11, 2, 1, None, &[]));
+    story.write(enter(5, 10, 1, 1, None, &[("a", 1)])).write(enter(5, 11, 2, 1, None, &[]));
     story.write(Record::Kill(signal(5, 1_000_000)));
-    story
-        .write(enter(6, 4_000_000, 1, 2, None, &[("a", 1)]))
-        .write(exit(6, 4_000_001, 1, 2, Outcome::Completed));
+    story.write(enter(6, 4_000_000, 1, 2, None, &[("a", 1)])).write(exit(
+        6,
+        4_000_001,
+        1,
+        2,
+        Outcome::Completed,
+    ));
     let report = story.verify(&["a=1"]);
     assert!(report.clean(), "{report}");
     assert_eq!((report.killed, report.open), (2, 0));
     assert_eq!((report.recovery.count, report.recovery.never), (1, 1));
-    assert_eq!(
-        (report.recovery.p50_ms, report.recovery.max_ms),
-        (Some(3.0), Some(3.0))
-    );
+    assert_eq!((report.recovery.p50_ms, report.recovery.max_ms), (Some(3.0), Some(3.0)));
 }
 
 #[test]
 fn an_attempt_without_an_end_is_open_until_the_last_record_of_its_process() {
     let story = Story::new();
-    story
-        .enter(10, 1, &[("a", 1)])
-        .enter(20, 2, &[])
-        .exit(21, 2, 1, Outcome::Completed);
+    story.enter(10, 1, &[("a", 1)]).enter(20, 2, &[]).exit(21, 2, 1, Outcome::Completed);
     story.write(enter(2, 20, 3, 1, None, &[("a", 1)]));
     let report = story.verify(&["a=1"]);
     assert_eq!((report.open, report.violations.limit_exceeded), (2, 1));
@@ -339,19 +254,12 @@ fn an_attempt_without_an_end_is_open_until_the_last_record_of_its_process() {
 fn a_paused_attempt_counts_up_to_the_pause_only_if_it_was_lost() {
     for (outcome, clean) in [(Outcome::Lost, true), (Outcome::Completed, false)] {
         let story = Story::new();
-        story
-            .write(enter(5, 10, 1, 1, None, &[("a", 1)]))
-            .write(Record::Stop(signal(5, 20)));
-        story
-            .write(enter(6, 30, 1, 2, None, &[("a", 1)]))
-            .write(Record::Cont(signal(5, 35)));
+        story.write(enter(5, 10, 1, 1, None, &[("a", 1)])).write(Record::Stop(signal(5, 20)));
+        story.write(enter(6, 30, 1, 2, None, &[("a", 1)])).write(Record::Cont(signal(5, 35)));
         story.write(exit(5, 40, 1, 1, outcome));
         let report = story.verify(&["a=1"]);
         assert_eq!(report.clean(), clean, "{outcome:?}: {report}");
-        assert_eq!(
-            (report.paused, report.beside_another),
-            (u64::from(clean), u64::from(!clean))
-        );
+        assert_eq!((report.paused, report.beside_another), (u64::from(clean), u64::from(!clean)));
     }
 }
 
@@ -360,12 +268,7 @@ fn a_cut_off_last_line_is_tolerated_and_reported() {
     let story = Story::new();
     story.enter(10, 1, &[]);
     let path = story.folder.path().join("history");
-    fs::OpenOptions::new()
-        .append(true)
-        .open(path)
-        .unwrap()
-        .write_all(b"{\"enter\":{\"t_")
-        .unwrap();
+    fs::OpenOptions::new().append(true).open(path).unwrap().write_all(b"{\"enter\":{\"t_").unwrap();
     let report = story.verify(&[]);
     assert_eq!((report.records, report.cut_lines[0].line), (1, 2));
     assert!(report.to_string().contains("cut off"));
@@ -375,11 +278,7 @@ fn a_cut_off_last_line_is_tolerated_and_reported() {
 fn a_malformed_line_is_refused_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("broken");
-    fs::write(
-        &path,
-        "{\"stop\":{\"t_ns\":1,\"process\":{\"pid\":1}}}\nnonsense\n",
-    )
-    .unwrap();
+    fs::write(&path, "{\"stop\":{\"t_ns\":1,\"process\":{\"pid\":1}}}\nnonsense\n").unwrap();
     let error = verify(&[&path], &Expected::default()).unwrap_err();
     assert!(matches!(error, Error::Malformed { line: 2, .. }), "{error}");
     assert!(error.to_string().contains("broken, line 2"), "{error}");
@@ -387,10 +286,7 @@ fn a_malformed_line_is_refused_with_its_place() {
 
 #[test]
 fn expectations_are_read_up_to_the_last_equals_sign() {
-    assert_eq!(
-        Expected::parse(["a=b=3"]).unwrap(),
-        Expected::default().with("a=b", 3)
-    );
+    assert_eq!(Expected::parse(["a=b=3"]).unwrap(), Expected::default().with("a=b", 3));
     assert!(Expected::parse(["a"]).is_err());
     assert!(Expected::parse(["a=-1"]).is_err());
 }
@@ -413,9 +309,7 @@ fn many_writers_share_a_file() {
             scope.spawn(move || {
                 for task in 0..500 {
                     let task = i64::from(pid) * 1_000 + task;
-                    writer
-                        .write(&enter(pid, 1, task, 1, None, &[("a", 1)]))
-                        .unwrap();
+                    writer.write(&enter(pid, 1, task, 1, None, &[("a", 1)])).unwrap();
                 }
             });
         }
@@ -449,10 +343,7 @@ fn a_million_records_are_verified() {
     }
     fs::write(story.folder.path().join("history"), lines).unwrap();
     let report = story.verify(&["a=10"]);
-    assert_eq!(
-        (report.records, report.completed, report.workflows),
-        (2 * TASKS, TASKS, 100)
-    );
+    assert_eq!((report.records, report.completed, report.workflows), (2 * TASKS, TASKS, 100));
     assert_eq!(report.limits[0].held_max, 11);
     assert_eq!(report.violations.total(), 1);
     assert_eq!(report.violations.limit_exceeded, 1);

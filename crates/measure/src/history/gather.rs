@@ -110,18 +110,10 @@ impl History {
     fn enter(&mut self, enter: Enter) {
         let process = self.process(enter.process, enter.t_ns);
         let holds = self.keep_holds(&enter.limits);
-        let workflow = enter
-            .workflow
-            .as_deref()
-            .map(|name| self.workflows.number(name));
-        if self
-            .running
-            .insert((enter.task, enter.token), self.attempts.len())
-            .is_some()
-        {
+        let workflow = enter.workflow.as_deref().map(|name| self.workflows.number(name));
+        if self.running.insert((enter.task, enter.token), self.attempts.len()).is_some() {
             let (task, token, t_ns) = (enter.task, enter.token, enter.t_ns);
-            self.violations
-                .add(Violation::TokenReused { task, token, t_ns });
+            self.violations.add(Violation::TokenReused { task, token, t_ns });
         }
         self.attempts.push(Attempt {
             task: enter.task,
@@ -167,8 +159,7 @@ impl History {
     }
 
     fn stray(&mut self, task: i64, token: i64, t_ns: u64) {
-        self.violations
-            .add(Violation::StrayEnd { task, token, t_ns });
+        self.violations.add(Violation::StrayEnd { task, token, t_ns });
     }
 
     fn keep_holds(&mut self, holds: &[Hold]) -> Range<usize> {

@@ -31,9 +31,8 @@ pub(super) fn check(history: &History, ends: &[Settled], violations: &mut Violat
 /// handler that cannot be stopped outlives its lease. But it should be rare.
 pub(super) fn attempts_beside_another(history: &History, ends: &[Settled]) -> u64 {
     let times = history.attempts.iter().zip(ends);
-    let mut times: Vec<(i64, u64, u64)> = times
-        .map(|(attempt, end)| (attempt.task, attempt.enter_ns, end.end_ns))
-        .collect();
+    let mut times: Vec<(i64, u64, u64)> =
+        times.map(|(attempt, end)| (attempt.task, attempt.enter_ns, end.end_ns)).collect();
     times.sort_unstable();
     let overlaps = times.chunk_by(|one, next| one.0 == next.0).map(|task| {
         let mut latest_ns = 0;
@@ -93,10 +92,6 @@ fn check_order(workflow: &str, steps: &[Step], violations: &mut Violations) {
                 earlier: earlier.task,
             });
         }
-        latest = task
-            .iter()
-            .copied()
-            .chain(latest)
-            .max_by_key(|step| step.end_ns);
+        latest = task.iter().copied().chain(latest).max_by_key(|step| step.end_ns);
     }
 }

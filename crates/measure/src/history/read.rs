@@ -14,11 +14,7 @@ pub enum Error {
     #[error("read history {path}: {source}", path = path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("history {path}, line {line}: {source}", path = path.display())]
-    Malformed {
-        path: PathBuf,
-        line: u64,
-        source: serde_json::Error,
-    },
+    Malformed { path: PathBuf, line: u64, source: serde_json::Error },
 }
 
 /// A last line that ends in the middle: its writer died, or the disk was full.
@@ -30,10 +26,7 @@ pub struct CutLine {
 
 /// Gives every record of the file at `path` to `take`, in the order of the file.
 pub(super) fn read(path: &Path, mut take: impl FnMut(Record)) -> Result<Option<CutLine>, Error> {
-    let failed = |source| Error::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| Error::Read { path: path.to_owned(), source };
     let mut file = BufReader::with_capacity(1 << 18, File::open(path).map_err(failed)?);
     let mut text = Vec::new();
     for line in 1.. {
@@ -45,17 +38,10 @@ pub(super) fn read(path: &Path, mut take: impl FnMut(Record)) -> Result<Option<C
             Ok(record) => take(record),
             // Only the last line can lack its end, so nothing after it is passed over.
             Err(_) if !text.ends_with(b"\n") => {
-                return Ok(Some(CutLine {
-                    path: path.to_owned(),
-                    line,
-                }));
+                return Ok(Some(CutLine { path: path.to_owned(), line }));
             }
             Err(source) => {
-                return Err(Error::Malformed {
-                    path: path.to_owned(),
-                    line,
-                    source,
-                });
+                return Err(Error::Malformed { path: path.to_owned(), line, source });
             }
         }
     }

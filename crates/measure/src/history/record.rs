@@ -120,27 +120,18 @@ impl Process {
     pub fn current() -> Self {
         static START: OnceLock<String> = OnceLock::new();
         let start = START.get_or_init(|| format!("{:x}", monotonic_ns()));
-        Self {
-            pid: std::process::id(),
-            start: start.clone(),
-        }
+        Self { pid: std::process::id(), start: start.clone() }
     }
 
     /// A process of which only the number is known, for signals.
     pub fn by_pid(pid: u32) -> Self {
-        Self {
-            pid,
-            start: String::new(),
-        }
+        Self { pid, start: String::new() }
     }
 }
 
 impl Signal {
     /// Something done to `process` now.
     pub fn now(process: Process) -> Self {
-        Self {
-            t_ns: monotonic_ns(),
-            process,
-        }
+        Self { t_ns: monotonic_ns(), process }
     }
 }

@@ -17,11 +17,8 @@ pub struct Recovery {
 
 /// Looks at every attempt that a kill ended.
 pub(super) fn measure(history: &History) -> Recovery {
-    let mut enters: Vec<(i64, u64)> = history
-        .attempts
-        .iter()
-        .map(|attempt| (attempt.task, attempt.enter_ns))
-        .collect();
+    let mut enters: Vec<(i64, u64)> =
+        history.attempts.iter().map(|attempt| (attempt.task, attempt.enter_ns)).collect();
     enters.sort_unstable();
     let mut waits_ns = Vec::new();
     let mut never = 0;
@@ -42,22 +39,15 @@ pub(super) fn measure(history: &History) -> Recovery {
 }
 
 fn killed(history: &History) -> impl Iterator<Item = (&Attempt, u64)> {
-    history
-        .attempts
-        .iter()
-        .filter(|attempt| attempt.leave_ns.is_none())
-        .filter_map(|attempt| {
-            let kill_ns = history.processes[attempt.process].kill_ns?;
-            Some((attempt, kill_ns))
-        })
+    history.attempts.iter().filter(|attempt| attempt.leave_ns.is_none()).filter_map(|attempt| {
+        let kill_ns = history.processes[attempt.process].kill_ns?;
+        Some((attempt, kill_ns))
+    })
 }
 
 fn next_enter(enters: &[(i64, u64)], attempt: &Attempt) -> Option<u64> {
     let after = enters.partition_point(|enter| *enter <= (attempt.task, attempt.enter_ns));
-    enters
-        .get(after)
-        .filter(|(task, _)| *task == attempt.task)
-        .map(|(_, enter_ns)| *enter_ns)
+    enters.get(after).filter(|(task, _)| *task == attempt.task).map(|(_, enter_ns)| *enter_ns)
 }
 
 fn milliseconds(nanoseconds: u64) -> f64 {

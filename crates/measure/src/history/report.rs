@@ -41,14 +41,8 @@ impl Report {
     }
 
     fn limits(&self) -> Table {
-        let mut table = Table::new(&[
-            "limit",
-            "capacity",
-            "most held",
-            "reached",
-            "enters",
-            "violations",
-        ]);
+        let mut table =
+            Table::new(&["limit", "capacity", "most held", "reached", "enters", "violations"]);
         for limit in &self.limits {
             table.row(vec![
                 limit.name.clone(),
@@ -73,10 +67,7 @@ impl Report {
             ("attempts", self.attempts),
             ("  ended by a kill", self.killed),
             ("  paused and lost", self.paused),
-            (
-                "  open, ended at the last record of their process",
-                self.open,
-            ),
+            ("  open, ended at the last record of their process", self.open),
             ("  beside another of the same task", self.beside_another),
         ];
         for (name, figure) in figures {
@@ -86,12 +77,7 @@ impl Report {
     }
 
     fn fmt_recovery(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Recovery {
-            count,
-            never,
-            p50_ms,
-            max_ms,
-        } = &self.recovery;
+        let Recovery { count, never, p50_ms, max_ms } = &self.recovery;
         if count + never == 0 {
             return Ok(());
         }
@@ -104,12 +90,7 @@ impl Report {
 
     fn fmt_violations(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "\nviolations: {}", grouped(self.violations.total()))?;
-        for (name, count) in self
-            .violations
-            .named()
-            .into_iter()
-            .filter(|(_, count)| *count > 0)
-        {
+        for (name, count) in self.violations.named().into_iter().filter(|(_, count)| *count > 0) {
             writeln!(out, "  {name}: {}", grouped(count))?;
         }
         for example in &self.examples {
@@ -123,12 +104,7 @@ impl fmt::Display for Report {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.figures().fmt(out)?;
         for cut in &self.cut_lines {
-            writeln!(
-                out,
-                "cut off and left out: {}, line {}",
-                cut.path.display(),
-                cut.line
-            )?;
+            writeln!(out, "cut off and left out: {}, line {}", cut.path.display(), cut.line)?;
         }
         if !self.limits.is_empty() {
             write!(out, "\n{}", self.limits())?;
@@ -139,7 +115,5 @@ impl fmt::Display for Report {
 }
 
 fn capacity(limit: &LimitReport) -> String {
-    limit
-        .capacity
-        .map_or_else(|| "-".to_owned(), |capacity| capacity.to_string())
+    limit.capacity.map_or_else(|| "-".to_owned(), |capacity| capacity.to_string())
 }

@@ -44,10 +44,7 @@ fn settle_one(attempt: &Attempt, life: &Life) -> Settled {
         (life.last_ns + 1, Ending::Open)
     };
     // An attempt of no length would be held by nobody at no time and escape every check.
-    Settled {
-        end_ns: end_ns.max(attempt.enter_ns + 1),
-        ending,
-    }
+    Settled { end_ns: end_ns.max(attempt.enter_ns + 1), ending }
 }
 
 /// No engine can keep a paused handler from being there: its lease runs out and the slot goes to

@@ -27,17 +27,9 @@ pub struct LimitReport {
 /// attempt ends before its end, and a capacity is in force for the enter that it allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
-    End {
-        weight: u32,
-    },
-    Capacity {
-        version: Option<i64>,
-        capacity: Option<u32>,
-    },
-    Enter {
-        task: i64,
-        weight: u32,
-    },
+    End { weight: u32 },
+    Capacity { version: Option<i64>, capacity: Option<u32> },
+    Enter { task: i64, weight: u32 },
 }
 
 /// Sweeps every limit that the history or the caller names.
@@ -67,21 +59,12 @@ pub(super) fn sweep(
 fn timelines(history: &mut History, ends: &[Settled]) -> Vec<Vec<(u64, Change)>> {
     let mut timelines = vec![Vec::new(); history.limits.all().len()];
     for seen in std::mem::take(&mut history.limits_seen) {
-        let change = Change::Capacity {
-            version: seen.version,
-            capacity: seen.capacity,
-        };
+        let change = Change::Capacity { version: seen.version, capacity: seen.capacity };
         timelines[history.limits.number(&seen.name)].push((seen.t_ns, change));
     }
     for (attempt, settled) in history.attempts.iter().zip(ends) {
         for &(limit, weight) in history.holds(attempt) {
-            timelines[limit].push((
-                attempt.enter_ns,
-                Change::Enter {
-                    task: attempt.task,
-                    weight,
-                },
-            ));
+            timelines[limit].push((attempt.enter_ns, Change::Enter { task: attempt.task, weight }));
             timelines[limit].push((settled.end_ns, Change::End { weight }));
         }
     }
@@ -105,11 +88,7 @@ impl Sweep {
             reached: false,
             violations: 0,
         };
-        Self {
-            report,
-            held: 0,
-            version: None,
-        }
+        Self { report, held: 0, version: None }
     }
 
     fn run(mut self, timeline: &[(u64, Change)], violations: &mut Violations) -> LimitReport {
@@ -144,13 +123,7 @@ impl Sweep {
         if self.held > u64::from(capacity) {
             self.report.violations += 1;
             let (limit, held) = (self.report.name.clone(), self.held);
-            violations.add(Violation::LimitExceeded {
-                limit,
-                t_ns,
-                task,
-                held,
-                capacity,
-            });
+            violations.add(Violation::LimitExceeded { limit, t_ns, task, held, capacity });
         }
     }
 
@@ -159,9 +132,7 @@ impl Sweep {
         let some_expected = self.report.expected && self.report.capacity > Some(0);
         if some_expected && self.report.enters == 0 {
             self.report.violations += 1;
-            violations.add(Violation::LimitNeverEntered {
-                limit: self.report.name.clone(),
-            });
+            violations.add(Violation::LimitNeverEntered { limit: self.report.name.clone() });
         }
     }
 }

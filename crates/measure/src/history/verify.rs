@@ -29,16 +29,12 @@ impl Expected {
 
     /// Reads expectations written as `NAME=N`.
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, ExpectedError> {
-        texts
-            .into_iter()
-            .try_fold(Self::default(), |expected, text| {
-                let (name, capacity) = text
-                    .rsplit_once('=')
-                    .ok_or_else(|| ExpectedError(text.to_owned()))?;
-                let capacity =
-                    u32::from_str(capacity).map_err(|_| ExpectedError(text.to_owned()))?;
-                Ok(expected.with(name, capacity))
-            })
+        texts.into_iter().try_fold(Self::default(), |expected, text| {
+            let (name, capacity) =
+                text.rsplit_once('=').ok_or_else(|| ExpectedError(text.to_owned()))?;
+            let capacity = u32::from_str(capacity).map_err(|_| ExpectedError(text.to_owned()))?;
+            Ok(expected.with(name, capacity))
+        })
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {

@@ -12,29 +12,13 @@ const EXAMPLES: usize = 50;
 #[serde(rename_all = "snake_case")]
 pub enum Violation {
     /// An enter raised what is held above the capacity in force.
-    LimitExceeded {
-        limit: String,
-        t_ns: u64,
-        task: i64,
-        held: u64,
-        capacity: u32,
-    },
+    LimitExceeded { limit: String, t_ns: u64, task: i64, held: u64, capacity: u32 },
     /// A limit was to be proved that no attempt ever held, so nothing was proved.
     LimitNeverEntered { limit: String },
     /// Two attempts of one workflow ran at the same time.
-    WorkflowOverlap {
-        workflow: String,
-        t_ns: u64,
-        task: i64,
-        running: i64,
-    },
+    WorkflowOverlap { workflow: String, t_ns: u64, task: i64, running: i64 },
     /// A task entered before an earlier task of its workflow had ended for good.
-    WorkflowOrder {
-        workflow: String,
-        t_ns: u64,
-        task: i64,
-        earlier: i64,
-    },
+    WorkflowOrder { workflow: String, t_ns: u64, task: i64, earlier: i64 },
     /// A task was completed more than once.
     CompletedTwice { task: i64, times: u64 },
     /// Two attempts had the same token, so neither could be told from the other.
@@ -107,36 +91,17 @@ impl Violations {
 impl fmt::Display for Violation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::LimitExceeded {
-                limit,
-                t_ns,
-                task,
-                held,
-                capacity,
-            } => {
-                write!(
-                    out,
-                    "{t_ns}: task {task} entered {limit} as holder {held} of {capacity}"
-                )
+            Self::LimitExceeded { limit, t_ns, task, held, capacity } => {
+                write!(out, "{t_ns}: task {task} entered {limit} as holder {held} of {capacity}")
             }
             Self::LimitNeverEntered { limit } => write!(out, "no attempt ever held {limit}"),
-            Self::WorkflowOverlap {
-                workflow,
-                t_ns,
-                task,
-                running,
-            } => {
+            Self::WorkflowOverlap { workflow, t_ns, task, running } => {
                 write!(
                     out,
                     "{t_ns}: task {task} of workflow {workflow} entered while task {running} ran"
                 )
             }
-            Self::WorkflowOrder {
-                workflow,
-                t_ns,
-                task,
-                earlier,
-            } => {
+            Self::WorkflowOrder { workflow, t_ns, task, earlier } => {
                 write!(
                     out,
                     "{t_ns}: task {task} of workflow {workflow} entered before task {earlier} had ended"
@@ -149,10 +114,7 @@ impl fmt::Display for Violation {
                 write!(out, "{t_ns}: task {task} entered again with token {token}")
             }
             Self::StrayEnd { task, token, t_ns } => {
-                write!(
-                    out,
-                    "{t_ns}: task {task}, token {token}: an end without a beginning"
-                )
+                write!(out, "{t_ns}: task {task}, token {token}: an end without a beginning")
             }
         }
     }

@@ -20,9 +20,7 @@ impl Writer {
     /// Opens the file at `path`, making it if there is none.
     pub fn append(path: impl AsRef<Path>) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create(true).open(path)?;
-        Ok(Self {
-            file: Arc::new(file),
-        })
+        Ok(Self { file: Arc::new(file) })
     }
 
     /// Appends one record.
