@@ -176,6 +176,9 @@ pub fn settle(tables: &mut dyn Tables, budget: &mut u32) -> Result<bool> {
     loop {
         let (mut after, mut settled, mut left) = (LimitId(0), false, false);
         while let Some(id) = tables.next_dirty(after)? {
+            if *budget == 0 {
+                return Ok(true);
+            }
             after = id;
             drain(tables, id, budget)?;
             match tables.limit(id)? {
@@ -183,7 +186,7 @@ pub fn settle(tables: &mut dyn Tables, budget: &mut u32) -> Result<bool> {
                 _ => left = true,
             }
         }
-        if !settled || *budget == 0 {
+        if !settled {
             return Ok(left);
         }
     }
