@@ -4,8 +4,8 @@ use super::finish::{kind_of, move_on};
 use super::gate;
 use crate::bounds::LEASE_MS;
 use crate::planted::{Bug, is_planted};
-use crate::tables::{Stopped, Tables};
-use crate::{Reaped, Result, TaskId, Token, after_death};
+use crate::tables::{ReadyRow, Stopped, Tables};
+use crate::{Hold, Reaped, Result, TaskId, Token, after_death};
 
 /// Leases looked at in one step.
 const LEASES_MAX: u32 = 100;
@@ -28,15 +28,23 @@ pub fn reap(tables: &mut dyn Tables) -> Result<Reaped> {
         }
         tables.drop_lease(token)?;
     }
-    let unserved = tables.ready_unserved(tables.now() - LEASE_MS, budget)?;
-    reaped.unserved = unserved.len() as u32;
-    for row in unserved {
-        withdraw(tables, row)?;
-        bring(tables, row.task)?;
+    for row in tables.ready_unserved(tables.now() - LEASE_MS, budget)? {
+        if holds_for_nobody(tables, row)? {
+            withdraw(tables, row)?;
+            bring(tables, row.task)?;
+            reaped.unserved += 1;
+        }
     }
     tables.forget_workers(tables.now() - WORKER_KEPT_MS)?;
     reaped.more |= gate::settle(tables, &mut budget)?;
     Ok(reaped)
+}
+
+/// Whether an admitted task that nobody serves holds slots that others could use. What is
+/// its own for life, such as its workflow's, helps nobody else.
+fn holds_for_nobody(tables: &mut dyn Tables, row: ReadyRow) -> Result<bool> {
+    let Some(tags) = tables.tags(row.task)? else { return Ok(false) };
+    Ok(gate::needs(tables, &tags)?.iter().any(|need| need.hold == Hold::Attempt))
 }
 
 fn expire(tables: &mut dyn Tables, task: TaskId, token: Token) -> Result<()> {
