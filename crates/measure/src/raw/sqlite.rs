@@ -94,7 +94,10 @@ impl RawSqlite {
             insert.execute(params![DUE, PAYLOAD])?;
         }
         drop(insert);
-        transaction.commit()
+        transaction.commit()?;
+        // So that a drain does not depend on the log the insert left: with it, most batch sizes were
+        // slower, by up to a third.
+        self.connection.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()))
     }
 
     /// Claims and completes all tasks, `batch` at a time; gives how many were completed.
