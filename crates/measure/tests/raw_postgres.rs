@@ -1,17 +1,14 @@
-//! The raw loop on PostgreSQL, where there is one.
+//! The raw loop on PostgreSQL, against a real server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_measure::raw::{Outcome, RawPostgres, Task};
-
-/// Says where a PostgreSQL is that the test may write to.
-const URL_VARIABLE: &str = "TIDEGATE_MEASURE_POSTGRES";
+use tidegate_testkit::postgres::Server;
 
 #[tokio::test]
-#[ignore = "needs a PostgreSQL, named by TIDEGATE_MEASURE_POSTGRES"]
 async fn every_task_is_completed_once_and_retried_where_asked() {
-    let url = std::env::var(URL_VARIABLE).expect("a PostgreSQL is named");
-    let raw = RawPostgres::open(&url, 4).await.unwrap();
+    let database = Server::shared().database();
+    let raw = RawPostgres::open(&database.url(), 4).await.unwrap();
     raw.insert(1_000).await.unwrap();
     let handled = AtomicU64::new(0);
     let handle = |task: &Task| {
