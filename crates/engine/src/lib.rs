@@ -1,1 +1,32 @@
-//! placeholder
+//! The client and the worker of tidegate.
+//!
+//! A [`Client`] submits [`Task`]s to a store. A [`Worker`] claims them, runs their handlers
+//! under a lease that it renews, and reports how they ended. A [`Keeper`] does what no worker
+//! is responsible for: it takes back the tasks of workers that died, and removes what is old.
+//!
+//! `examples/handlers.rs` shows every way to write a handler.
+
+mod client;
+mod handler;
+pub mod id;
+pub mod keeper;
+mod observer;
+mod shutdown;
+mod task;
+pub mod time;
+mod worker;
+
+pub use client::Client;
+pub use handler::{Context, Failure, Handler, IntoResult, KindOptions};
+pub use keeper::Keeper;
+pub use observer::{Ended, Observer};
+#[cfg(unix)]
+pub use shutdown::signals;
+pub use shutdown::{Phase, Shutdown};
+pub use task::Task;
+pub use tidegate_core::{
+    Attempt, CancelOutcome, DayWindow, Error, ErrorKind, Inspect, JobSpec, Kind, Result, Store,
+    Submitted, TaskId, Token, WorkerId,
+};
+pub use tidegate_macros::task;
+pub use worker::{Builder, Options, Summary, Worker};

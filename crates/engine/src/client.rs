@@ -1,0 +1,120 @@
+//! The client: hands tasks to the store and takes them back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
+use tidegate_core::inspect::{Explanation, TaskView};
+use tidegate_core::rules::check_submission;
+use tidegate_core::{
+    CancelOutcome, Error, ErrorKind, Inspect, JobSpec, Millis, Result, Scope, SetLimit, Source,
+    Store, Submission, Submitted, TaskId,
+};
+
+use crate::Task;
+
+/// Submits, cancels and looks. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    store: Arc<dyn Store>,
+    inspect: Arc<dyn Inspect>,
+}
+
+impl Client {
+    /// A client of a store. The reads are those of the same store; a delay counts from its
+    /// clock, not from this machine's.
+    pub fn new(store: Arc<dyn Store>, inspect: Arc<dyn Inspect>) -> Self {
+        Self { store, inspect }
+    }
+
+    /// Submits one task. After `Unavailable` it may be stored; give it a unique key and
+    /// submit it again.
+    pub async fn submit(&self, task: Task) -> Result<Submitted> {
+        let submitted = self.submit_many([task]).await?;
+        submitted.into_iter().next().ok_or_else(|| {
+            Error::new(ErrorKind::Incompatible, "the store took a task and named no id")
+        })
+    }
+
+    /// Submits tasks, all or none. The ids come back in the same order.
+    pub async fn submit_many(
+        &self,
+        tasks: impl IntoIterator<Item = Task>,
+    ) -> Result<Vec<Submitted>> {
+        self.submit_jobs([], tasks).await
+    }
+
+    /// Submits tasks with the jobs they belong to, all or none. A job that exists already is
+    /// left as it is.
+    pub async fn submit_jobs(
+        &self,
+        jobs: impl IntoIterator<Item = JobSpec>,
+        tasks: impl IntoIterator<Item = Task>,
+    ) -> Result<Vec<Submitted>> {
+        let tasks: Vec<Task> = tasks.into_iter().collect();
+        let limits = limits_of(&tasks);
+        let now = self.now_for(&tasks).await?;
+        let tasks: Result<_> = tasks.into_iter().map(|task| task.finish(now)).collect();
+        let submission = Submission { jobs: jobs.into_iter().collect(), tasks: tasks? };
+        check_submission(&submission, PAYLOAD_BYTES_MAX)?;
+        // The limits come first: a task that is stored is never without the limit it asked for.
+        for (group, capacity) in limits {
+            self.set(Scope::Group.name(&group), Some(capacity), Source::Submit).await?;
+        }
+        self.store.submit(submission).await
+    }
+
+    /// Cancels tasks: what waits ends at once, what runs is told by its worker's heartbeat.
+    pub async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
+        self.store.cancel(tasks).await
+    }
+
+    /// Sets a limit by its whole name, such as `group:mail`, as an operator does. Returns the
+    /// limit's version.
+    pub async fn set_limit(&self, name: impl Into<String>, capacity: u32) -> Result<Option<i64>> {
+        self.set(name.into(), Some(capacity), Source::Operator).await
+    }
+
+    /// Takes an operator's setting back; what was set below it holds again.
+    pub async fn unset_limit(&self, name: impl Into<String>) -> Result<Option<i64>> {
+        self.set(name.into(), None, Source::Operator).await
+    }
+
+    /// One task as it is now.
+    pub async fn task(&self, task: TaskId) -> Result<Option<TaskView>> {
+        self.inspect.task(task).await
+    }
+
+    /// Why a task is where it is.
+    pub async fn explain(&self, task: TaskId) -> Result<Option<Explanation>> {
+        self.inspect.explain(task).await
+    }
+
+    async fn set(
+        &self,
+        name: String,
+        capacity: Option<u32>,
+        source: Source,
+    ) -> Result<Option<i64>> {
+        self.store.set_limit(SetLimit { name, capacity, source }).await
+    }
+
+    /// The store's time, if a task needs it.
+    async fn now_for(&self, tasks: &[Task]) -> Result<Option<Millis>> {
+        match tasks.iter().any(|task| task.delay.is_some()) {
+            true => self.inspect.now().await.map(Some),
+            false => Ok(None),
+        }
+    }
+}
+
+/// The limits tasks bring along; of two for one group the first counts.
+fn limits_of(tasks: &[Task]) -> BTreeMap<String, u32> {
+    let mut limits = BTreeMap::new();
+    for task in tasks {
+        if let Some(capacity) = task.concurrency_limit {
+            limits.entry(task.new.group().to_owned()).or_insert(capacity);
+        }
+    }
+    limits
+}

@@ -1,0 +1,99 @@
+//! What a handler knows about its attempt.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tidegate_core::bounds::PROGRESS_BYTES_MAX;
+use tidegate_core::{Progress, SlotHeld, TaskId, Token};
+
+use crate::worker::running::Running;
+
+/// The attempt a handler runs. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Context {
+    running: Arc<Running>,
+}
+
+impl Context {
+    pub(crate) fn new(running: Arc<Running>) -> Self {
+        Self { running }
+    }
+
+    /// The task.
+    pub fn task(&self) -> TaskId {
+        self.running.attempt.task
+    }
+
+    /// The number of this attempt; the first is 1.
+    pub fn attempt(&self) -> u32 {
+        self.running.attempt.number
+    }
+
+    /// Attempts the task is given.
+    pub fn max_attempts(&self) -> u32 {
+        self.running.attempt.max_attempts
+    }
+
+    /// Whether a failure of this attempt is final.
+    pub fn is_last_attempt(&self) -> bool {
+        self.attempt() >= self.max_attempts()
+    }
+
+    /// The fencing token. Hand it to whatever the handler writes to: a writer that refuses
+    /// lower tokens than it has seen is safe from handlers that were thought dead.
+    pub fn token(&self) -> Token {
+        self.running.attempt.token
+    }
+
+    /// The task's kind.
+    pub fn kind(&self) -> &str {
+        &self.running.attempt.kind
+    }
+
+    /// The queue it came from.
+    pub fn queue(&self) -> &str {
+        &self.running.attempt.queue
+    }
+
+    /// Its job.
+    pub fn job(&self) -> Option<&str> {
+        self.running.attempt.job.as_deref()
+    }
+
+    /// Its workflow.
+    pub fn workflow(&self) -> Option<&str> {
+        self.running.attempt.workflow.as_deref()
+    }
+
+    /// The slots it holds. Their numbers are stable and below the capacity, so they can name
+    /// scarce things: ports, accounts, scratch folders.
+    pub fn slots(&self) -> &[SlotHeld] {
+        &self.running.attempt.slots
+    }
+
+    /// Reports progress. Only the last report before a heartbeat is sent; it can be called
+    /// often. More than 100 percent is 100, and a long message is cut.
+    pub fn progress(&self, percent: u8, message: impl Into<String>) {
+        let mut message = message.into();
+        let end = message.floor_char_boundary(PROGRESS_BYTES_MAX);
+        message.truncate(end);
+        self.running.report(Progress { percent: percent.min(100), message });
+    }
+
+    /// Returns when the handler should stop: its task was cancelled, its lease is lost, or
+    /// its worker stops. A handler that does not stop is dropped at its next await.
+    pub async fn cancelled(&self) {
+        self.running.told_to_stop().await;
+    }
+
+    /// Whether the handler should stop.
+    pub fn is_cancelled(&self) -> bool {
+        self.running.stop_reason().is_some()
+    }
+
+    /// When the lease ends at the earliest unless it is renewed, which the worker does by
+    /// itself. What must not happen twice at once must not happen after this.
+    pub fn lease_deadline(&self) -> Instant {
+        self.running.lease.ends_at()
+    }
+}

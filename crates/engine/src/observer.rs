@@ -1,0 +1,78 @@
+//! Hooks that see every attempt come and go.
+
+use std::fmt;
+
+use tidegate_core::{Attempt, Outcome};
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ended {
+    /// The handler returned a result.
+    Completed,
+    /// The handler failed for good.
+    Failed,
+    /// The handler failed and will be tried again.
+    Retry,
+    /// The handler asked to be called later.
+    Snoozed,
+    /// The attempt was given back unspent.
+    Released,
+    /// The task was cancelled.
+    Cancelled,
+    /// The lease was gone: whatever the handler did, the store did not take it.
+    Lost,
+}
+
+impl Ended {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Retry => "retry",
+            Self::Snoozed => "snoozed",
+            Self::Released => "released",
+            Self::Cancelled => "cancelled",
+            Self::Lost => "lost",
+        }
+    }
+
+    pub(crate) fn of(attempt: &Attempt, outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Completed(_) => Self::Completed,
+            Outcome::Failed { retryable, .. } if !retryable => Self::Failed,
+            Outcome::Failed { .. } if attempt.number >= attempt.max_attempts => Self::Failed,
+            Outcome::Failed { .. } => Self::Retry,
+            Outcome::Snoozed { .. } => Self::Snoozed,
+            Outcome::Released => Self::Released,
+            Outcome::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Sees attempts come and go. The hooks run on the handlers' threads and in the worker's
+/// loop: they must be quick and must not panic. The payload of the attempt is not in them.
+pub trait Observer: Send + Sync + fmt::Debug {
+    /// A handler is about to run: comes before its first instruction.
+    fn enter(&self, attempt: &Attempt) {
+        let _ = attempt;
+    }
+
+    /// A handler has returned, panicked or was dropped: comes when it is really gone, and
+    /// before the store is told, so before its slots can go to anybody else.
+    fn leave(&self, attempt: &Attempt) {
+        let _ = attempt;
+    }
+
+    /// The store has answered how an attempt ended. Left out where nobody can know: the store
+    /// was cut off while it was told, and no longer knew the attempt when asked again.
+    fn exit(&self, attempt: &Attempt, ended: Ended) {
+        let _ = (attempt, ended);
+    }
+}

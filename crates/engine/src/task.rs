@@ -1,0 +1,133 @@
+//! Tasks to submit, built step by step.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tidegate_core::{Error, Millis, NewTask, Result};
+
+use crate::time;
+
+/// A task to submit.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tidegate_engine::Task;
+/// let task = Task::new("mail", &"someone@example.org")
+///     .concurrency_group("smtp")
+///     .concurrency_limit(5)
+///     .delay(Duration::from_secs(60))
+///     .max_attempts(3);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Task {
+    pub(crate) new: NewTask,
+    pub(crate) delay: Option<Duration>,
+    pub(crate) concurrency_limit: Option<u32>,
+    /// A builder cannot fail, so a payload that could not be written is reported by submit.
+    pub(crate) error: Option<Error>,
+}
+
+impl Task {
+    /// A task with every default. Its payload is written as JSON.
+    pub fn new(kind: impl Into<String>, payload: &impl Serialize) -> Self {
+        let (payload, error) = match serde_json::to_vec(payload) {
+            Ok(payload) => (payload, None),
+            Err(cause) => {
+                let text = format!("the payload cannot be written as JSON: {cause}");
+                (Vec::new(), Some(Error::invalid(text)))
+            }
+        };
+        Self { error, ..NewTask::new(kind, payload).into() }
+    }
+
+    /// The queue it lines up in. Default: the kind's.
+    pub fn queue(mut self, queue: impl Into<String>) -> Self {
+        self.new.queue = Some(queue.into());
+        self
+    }
+
+    /// The group whose limit it counts against. Default: its kind.
+    pub fn concurrency_group(mut self, group: impl Into<String>) -> Self {
+        self.new.group = Some(group.into());
+        self
+    }
+
+    /// Sets the limit of its group, where nobody has set one yet.
+    pub fn concurrency_limit(mut self, capacity: u32) -> Self {
+        self.concurrency_limit = Some(capacity);
+        self
+    }
+
+    /// The job it belongs to. Default: none.
+    pub fn job(mut self, job: impl Into<String>) -> Self {
+        self.new.job = Some(job.into());
+        self
+    }
+
+    /// The workflow whose next step it is. Default: none.
+    pub fn workflow(mut self, workflow: impl Into<String>) -> Self {
+        self.new.workflow = Some(workflow.into());
+        self
+    }
+
+    /// Slots it takes of its group's limit. Default: 1.
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.new.weight = weight;
+        self
+    }
+
+    /// Higher goes first. Default: 0.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.new.priority = priority;
+        self
+    }
+
+    /// Not before this time by the store's clock. Default: at once.
+    pub fn run_at(mut self, run_at: Millis) -> Self {
+        self.new.run_at = Some(run_at);
+        self.delay = None;
+        self
+    }
+
+    /// Not before so long after the submit, by the store's clock. Default: at once.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = Some(delay);
+        self
+    }
+
+    /// At most one unfinished task carries this key; submitting another gives back the first.
+    pub fn unique_key(mut self, key: impl Into<String>) -> Self {
+        self.new.unique_key = Some(key.into());
+        self
+    }
+
+    /// Attempts, the first included. Default: the kind's.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.new.max_attempts = Some(attempts);
+        self
+    }
+
+    /// How long an attempt may run. Default: the kind's.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.new.timeout_ms = Some(time::millis(timeout));
+        self
+    }
+
+    /// The task as the store takes it; `now` is the store's time.
+    pub(crate) fn finish(self, now: Option<Millis>) -> Result<NewTask> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let mut new = self.new;
+        if let (Some(delay), Some(now)) = (self.delay, now) {
+            new.run_at = Some(now.saturating_add(time::millis(delay)));
+        }
+        Ok(new)
+    }
+}
+
+impl From<NewTask> for Task {
+    fn from(new: NewTask) -> Self {
+        Self { new, delay: None, concurrency_limit: None, error: None }
+    }
+}

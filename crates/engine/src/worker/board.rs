@@ -1,0 +1,175 @@
+//! The board: every attempt that runs on this worker and every lease that it holds. The pump
+//! writes it, the heartbeat reads it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tidegate_core::{Attempt, Progress, TaskId, Token};
+
+use super::running::{Lease, Running, StopReason};
+
+#[derive(Debug, Default)]
+pub(crate) struct Board {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Places are used again, so there are never more than permits. A place costs no hashing.
+    places: Vec<Option<Arc<Running>>>,
+    vacant: Vec<usize>,
+    leases: HashMap<Token, Arc<Lease>>,
+    /// Handlers that were told to stop, and when they are dropped if they do not.
+    told: Vec<(Instant, Arc<Running>)>,
+}
+
+/// An attempt that was put up, and what its handler gets.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) running: Arc<Running>,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// What a heartbeat sends.
+#[derive(Debug, Default)]
+pub(crate) struct Beat {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) progress: Vec<(Arc<Running>, Progress)>,
+}
+
+impl Board {
+    /// Puts up the attempts of one claim, each with the index of its handler.
+    pub(crate) fn put_up(
+        &self,
+        attempts: Vec<(Attempt, usize)>,
+        sent_at: Instant,
+        length: Duration,
+    ) -> Vec<Started> {
+        let mut counts: HashMap<Token, u32> = HashMap::new();
+        for (attempt, _) in &attempts {
+            *counts.entry(attempt.token).or_default() += 1;
+        }
+        let mut state = self.state();
+        for (token, open) in counts {
+            state.leases.insert(token, Lease::new(token, sent_at, length, open).into());
+        }
+        attempts
+            .into_iter()
+            .filter_map(|(attempt, handler)| state.place(attempt, handler))
+            .collect()
+    }
+
+    /// Takes attempts down whose handlers are gone. Their leases stay.
+    pub(crate) fn take_down<'a>(&self, attempts: impl Iterator<Item = &'a Arc<Running>>) {
+        let mut state = self.state();
+        for running in attempts {
+            state.places[running.place] = None;
+            state.vacant.push(running.place);
+        }
+    }
+
+    /// Attempts whose end the store has taken. A lease without attempts is not renewed.
+    pub(crate) fn close<'a>(&self, attempts: impl Iterator<Item = &'a Arc<Running>>) {
+        for running in attempts.filter(|running| running.lease.close_one()) {
+            self.state().leases.remove(&running.lease.token);
+        }
+    }
+
+    /// The leases to renew and the progress to report.
+    pub(crate) fn beat(&self) -> Beat {
+        let state = self.state();
+        let held = state.leases.values().filter(|lease| !lease.is_given_up());
+        Beat {
+            tokens: held.map(|lease| lease.token).collect(),
+            progress: state
+                .running()
+                .filter_map(|running| Some((running.clone(), running.take_progress()?)))
+                .collect(),
+        }
+    }
+
+    pub(crate) fn renewed(&self, tokens: &[Token], sent_at: Instant) {
+        let state = self.state();
+        tokens.iter().filter_map(|token| state.leases.get(token)).for_each(|l| l.renew(sent_at));
+    }
+
+    /// Tells the handlers under leases that are gone; they are dropped at `drop_at`.
+    pub(crate) fn lose(&self, tokens: &[Token], drop_at: Instant) {
+        let mut state = self.state();
+        for lease in tokens.iter().filter_map(|token| state.leases.get(token)) {
+            lease.give_up();
+        }
+        state.tell(StopReason::Lost, drop_at, |running| tokens.contains(&running.lease.token));
+    }
+
+    /// Tells handlers whose task was cancelled.
+    pub(crate) fn cancel(&self, tasks: &[(TaskId, Token)], drop_at: Instant) {
+        self.state().tell(StopReason::Cancelled, drop_at, |running| {
+            tasks.contains(&(running.attempt.task, running.attempt.token))
+        });
+    }
+
+    /// Gives up leases that could not be renewed in time. Returns how many.
+    pub(crate) fn give_up(&self, now: Instant, drop_at: Instant) -> usize {
+        let mut state = self.state();
+        let late = state.leases.values().filter(|lease| lease.give_up_at() <= now);
+        let given_up = late.filter(|lease| lease.give_up()).count();
+        if given_up > 0 {
+            state.tell(StopReason::Unrenewed, drop_at, |running| running.lease.is_given_up());
+        }
+        given_up
+    }
+
+    /// Drops handlers that were told to stop and did not.
+    pub(crate) fn drop_overdue(&self, now: Instant) {
+        self.state().told.retain(|(drop_at, running)| {
+            let overdue = *drop_at <= now;
+            if overdue {
+                running.abort(StopReason::Cancelled);
+            }
+            !overdue
+        });
+    }
+
+    /// Drops every handler.
+    pub(crate) fn abort_all(&self) {
+        self.state().running().for_each(|running| running.abort(StopReason::Stopping));
+    }
+
+    /// When something is next to be done about a lease or a handler.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let state = self.state();
+        let held = state.leases.values().filter(|lease| !lease.is_given_up());
+        let leases = held.map(|lease| lease.give_up_at());
+        leases.chain(state.told.iter().map(|(drop_at, _)| *drop_at)).min()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn place(&mut self, mut attempt: Attempt, handler: usize) -> Option<Started> {
+        let payload = std::mem::take(&mut attempt.payload);
+        let lease = self.leases.get(&attempt.token)?.clone();
+        let place = self.vacant.pop().unwrap_or(self.places.len());
+        let running = Arc::new(Running::new(attempt, lease, handler, place));
+        if place == self.places.len() {
+            self.places.push(None);
+        }
+        self.places[place] = Some(running.clone());
+        Some(Started { running, payload })
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Arc<Running>> {
+        self.places.iter().flatten()
+    }
+
+    fn tell(&mut self, reason: StopReason, drop_at: Instant, concerns: impl Fn(&Running) -> bool) {
+        let told = self.places.iter().flatten().filter(|running| concerns(running));
+        let news = told.filter(|running| running.tell_to_stop(reason));
+        self.told.extend(news.map(|running| (drop_at, running.clone())));
+    }
+}

@@ -1,0 +1,147 @@
+//! The heartbeat: renews leases, carries progress, and brings back what was cancelled or lost.
+//!
+//! It has an OS thread and a runtime of its own, so that handlers which block every thread of
+//! the worker's runtime do not cost it its leases. A worker that cannot renew tells its
+//! handlers to stop before the leases end, by its own monotonic clock: after that the store
+//! may give their tasks, and their slots, to somebody else.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tidegate_core::{Error, ErrorKind, Extend, Extended, Result};
+use tokio::sync::oneshot;
+
+use super::Shared;
+use super::board::Beat;
+use crate::time;
+
+/// Keeps the heartbeat going until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    _stop: oneshot::Sender<()>,
+}
+
+/// Starts the heartbeat.
+pub(crate) fn start(shared: Arc<Shared>) -> Result<Pulse> {
+    let failed = |cause| {
+        Error::new(ErrorKind::Refused, format!("the heartbeat's thread does not start: {cause}"))
+    };
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let work = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = stopped => {}
+                () = Heartbeat::new(shared).beat_for_ever() => {}
+            }
+        });
+        // A store may have tasks of its own on this runtime; nobody waits for them.
+        runtime.shutdown_background();
+    };
+    thread::Builder::new().name("tidegate-heartbeat".into()).spawn(work).map_err(failed)?;
+    Ok(Pulse { _stop: stop })
+}
+
+struct Heartbeat {
+    shared: Arc<Shared>,
+    interval: Duration,
+    beat_at: Instant,
+}
+
+impl Heartbeat {
+    fn new(shared: Arc<Shared>) -> Self {
+        let interval = shared.options.lease / 3;
+        Self { shared, interval, beat_at: time::now() + interval }
+    }
+
+    async fn beat_for_ever(mut self) {
+        loop {
+            let now = time::now();
+            self.watch(now);
+            if now >= self.beat_at {
+                self.beat().await;
+                continue;
+            }
+            let deadline = self.shared.board.next_deadline();
+            time::sleep_until(deadline.map_or(self.beat_at, |at| at.min(self.beat_at))).await;
+        }
+    }
+
+    /// What the clock alone decides.
+    fn watch(&self, now: Instant) {
+        let given_up = self.shared.board.give_up(now, self.drop_lost_at(now));
+        if given_up > 0 {
+            tracing::error!(leases = given_up, "cannot renew, so the handlers are stopped");
+        }
+        self.shared.board.drop_overdue(now);
+    }
+
+    async fn beat(&mut self) {
+        let sent_at = time::now();
+        let beat = self.shared.board.beat();
+        if beat.tokens.is_empty() && beat.progress.is_empty() {
+            self.beat_at = sent_at + self.interval;
+            return;
+        }
+        match self.extend(&beat, sent_at).await {
+            Ok(extended) => {
+                self.beat_at = sent_at + self.interval;
+                self.learn(&beat, &extended, sent_at);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the heartbeat failed, it tries again");
+                self.beat_at = time::now() + time::jittered(self.interval / 8);
+                beat.progress.into_iter().for_each(|(running, report)| running.put_back(report));
+            }
+        }
+    }
+
+    /// Asks the store. An answer that comes too late to act upon is not waited for.
+    async fn extend(&self, beat: &Beat, sent_at: Instant) -> Result<Extended> {
+        let extend = Extend {
+            worker: self.shared.worker.clone(),
+            tokens: beat.tokens.clone(),
+            lease_ms: time::millis(self.shared.options.lease),
+            progress: beat
+                .progress
+                .iter()
+                .map(|(running, report)| {
+                    (running.attempt.task, running.attempt.token, report.clone())
+                })
+                .collect(),
+        };
+        let latest = sent_at + self.interval;
+        let latest = self.shared.board.next_deadline().map_or(latest, |at| at.min(latest));
+        let call = AssertUnwindSafe(self.shared.store.extend(extend)).catch_unwind();
+        let cut_off = |what| Error::new(ErrorKind::Unavailable, what);
+        match time::until(latest, call).await {
+            Some(Ok(answer)) => answer,
+            // The store's fault must not end the thread: nobody would renew.
+            Some(Err(_)) => Err(cut_off("the store panicked")),
+            None => Err(cut_off("the store does not answer")),
+        }
+    }
+
+    fn learn(&self, beat: &Beat, extended: &Extended, sent_at: Instant) {
+        let board = &self.shared.board;
+        let mut held = beat.tokens.clone();
+        held.retain(|token| !extended.lost.contains(token));
+        board.renewed(&held, sent_at);
+        let now = time::now();
+        if !extended.lost.is_empty() {
+            board.lose(&extended.lost, self.drop_lost_at(now));
+        }
+        if !extended.cancelled.is_empty() {
+            board.cancel(&extended.cancelled, now + self.shared.options.cancel_grace);
+        }
+    }
+
+    /// A handler without a lease gets a moment to stop by itself, no more.
+    fn drop_lost_at(&self, now: Instant) -> Instant {
+        now + (self.shared.options.lease / 10).min(Duration::from_secs(1))
+    }
+}

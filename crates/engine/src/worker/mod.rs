@@ -1,0 +1,114 @@
+//! The worker: claims tasks and runs their handlers.
+
+mod attempt;
+mod board;
+mod builder;
+mod call;
+mod heartbeat;
+mod options;
+mod outbox;
+mod pump;
+mod rooms;
+pub(crate) mod running;
+mod summary;
+mod wake;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tidegate_core::{Registration, Result, Source, Store, WorkerId};
+
+pub use builder::Builder;
+pub use options::Options;
+pub use summary::Summary;
+
+use crate::handler::Invoke;
+use crate::{Keeper, KindOptions, Observer, Shutdown, keeper};
+
+/// Claims tasks and runs their handlers until it is shut down.
+#[derive(Debug)]
+pub struct Worker {
+    shared: Arc<Shared>,
+}
+
+/// What all parts of a worker share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) worker: WorkerId,
+    pub(crate) options: Options,
+    pub(crate) queues: Arc<[Arc<str>]>,
+    pub(crate) handlers: Vec<Registered>,
+    pub(crate) by_kind: HashMap<Arc<str>, usize>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) board: board::Board,
+    pub(crate) outbox: outbox::Outbox,
+}
+
+/// A handler and how its tasks are treated.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    pub(crate) options: KindOptions,
+    pub(crate) invoke: Invoke,
+}
+
+impl Worker {
+    /// Builds a worker on a store.
+    pub fn builder(store: Arc<dyn Store>) -> Builder {
+        Builder::new(store)
+    }
+
+    /// Its id, new for every worker that is built.
+    pub fn id(&self) -> &WorkerId {
+        &self.shared.worker
+    }
+
+    /// Registers its kinds, then works until the shutdown has been gone through: the first
+    /// step lets handlers finish, the second aborts them and gives their attempts back. If
+    /// this future is dropped, the handlers are aborted too and their leases run out.
+    pub async fn run(self, shutdown: Shutdown) -> Result<Summary> {
+        self.register().await?;
+        let _handlers = AbortOnDrop(self.shared.clone());
+        let _pulse = heartbeat::start(self.shared.clone())?;
+        let pump = pump::Pump::new(self.shared.clone());
+        if !self.shared.options.keeper {
+            return pump.run(&shutdown).await;
+        }
+        let options = keeper::Options::for_lease(self.shared.options.lease);
+        let keeper = Keeper::new(self.shared.store.clone(), options);
+        let keep = async {
+            keeper.run(shutdown.clone()).await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            ended = pump.run(&shutdown) => ended,
+            () = keep => unreachable!("the keeper is followed by an endless wait"),
+        }
+    }
+
+    async fn register(&self) -> Result<()> {
+        let handlers = &self.shared.handlers;
+        let limits = handlers.iter().filter_map(|handler| {
+            Some((handler.options.kind.name.to_string(), handler.options.max_concurrent?))
+        });
+        let registration = Registration {
+            kinds: handlers.iter().map(|handler| handler.options.kind.clone()).collect(),
+            limits: limits.collect(),
+            source: Some(Source::Registration),
+        };
+        let registered = self.shared.store.register(registration).await?;
+        for (group, capacity, source) in registered.overruled {
+            tracing::info!(group, ?capacity, %source, "max_concurrent is overruled");
+        }
+        Ok(())
+    }
+}
+
+/// No handler outlives its heartbeat.
+struct AbortOnDrop(Arc<Shared>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.board.abort_all();
+    }
+}

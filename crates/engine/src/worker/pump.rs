@@ -1,0 +1,322 @@
+//! The pump: the one loop that talks to the store about work.
+//!
+//! It takes permits, claims, starts handlers, collects the attempts whose handlers are gone,
+//! and sends them with the next claim in one round trip. Batches form by themselves: whatever
+//! has finished while calls were under way goes out with the next one, and nothing is held
+//! back for a timer, because others may wait for its slot.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tidegate_core::{Attempt, Error, Outcome, Result, TaskId, Token};
+
+use super::board::Started;
+use super::call::{Answer, call};
+use super::outbox::Done;
+use super::rooms::{Plan, Rooms, Turn};
+use super::running::StopReason;
+use super::wake::Wake;
+use super::{Shared, Summary, attempt};
+use crate::time::{self, Pauses};
+use crate::{Ended, Phase, Shutdown};
+
+#[derive(Debug)]
+pub(crate) struct Pump {
+    shared: Arc<Shared>,
+    rooms: Rooms,
+    wake: Wake,
+    calls: FuturesUnordered<BoxFuture<'static, Answer>>,
+    /// Permits that nobody holds: no handler and no claim under way.
+    permits: u32,
+    /// Handlers that run.
+    running: u32,
+    /// Attempts whose handlers are gone and that are in no call.
+    exits: Vec<Done>,
+    /// Which claim is worth sending.
+    hungry: [bool; 2],
+    last_turn: Turn,
+    phase: Phase,
+    /// When a drain becomes a stop, and a stop an end.
+    phase_ends_at: Option<Instant>,
+    /// The store failed; no call before this.
+    retry_at: Option<Instant>,
+    pauses: Pauses,
+    summary: Summary,
+    failed: Option<Error>,
+}
+
+impl Pump {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let kinds = shared
+            .handlers
+            .iter()
+            .map(|handler| (handler.options.kind.name.clone(), handler.options.max_running));
+        let longest = (shared.options.lease / 6).min(Duration::from_secs(5));
+        Self {
+            rooms: Rooms::new(kinds),
+            wake: Wake::new(shared.store.clone(), shared.options.poll_interval),
+            calls: FuturesUnordered::new(),
+            permits: shared.options.concurrency,
+            running: 0,
+            exits: Vec::new(),
+            hungry: [true; 2],
+            last_turn: Turn::Narrow,
+            phase: Phase::Running,
+            phase_ends_at: None,
+            retry_at: None,
+            pauses: Pauses::new(Duration::from_millis(20).min(longest), longest),
+            summary: Summary::default(),
+            failed: None,
+            shared,
+        }
+    }
+
+    pub(crate) async fn run(mut self, shutdown: &Shutdown) -> Result<Summary> {
+        loop {
+            self.collect();
+            while self.may_call() {
+                self.send().await;
+            }
+            if self.is_over() {
+                return self.failed.map_or(Ok(self.summary), Err);
+            }
+            self.wait(shutdown).await;
+        }
+    }
+
+    /// Waits for whatever comes first.
+    async fn wait(&mut self, shutdown: &Shutdown) {
+        let next = match self.phase {
+            Phase::Running => Phase::Draining,
+            _ => Phase::Stopping,
+        };
+        let shared = self.shared.clone();
+        tokio::select! {
+            biased;
+            () = shutdown.reached(next), if self.phase < Phase::Stopping => {
+                self.enter_phase(shutdown.phase());
+            }
+            Some(answer) = self.calls.next() => self.learn(answer),
+            () = shared.outbox.filled() => {}
+            () = maybe_until(self.retry_at), if self.retry_at.is_some() => self.retry_at = None,
+            () = maybe_until(self.phase_ends_at), if self.phase_ends_at.is_some() => {
+                self.end_phase();
+            }
+            () = self.wake.time_to_ask(), if self.permits > 0 && self.phase == Phase::Running => {
+                self.hungry = [true; 2];
+                self.wake.asking();
+            }
+        }
+    }
+
+    // Calls
+
+    fn may_call(&self) -> bool {
+        self.retry_at.is_none()
+            && self.calls.len() < self.shared.options.calls
+            && (!self.exits.is_empty() || self.plan().is_some())
+    }
+
+    /// Sends what there is to tell and takes the permits for what it asks for.
+    async fn send(&mut self) {
+        if !self.exits.is_empty() {
+            // Handlers that are done but not yet polled hand in their exits first. This costs
+            // no waiting, and turns bursts of short tasks into batches.
+            tokio::task::yield_now().await;
+            self.collect();
+        }
+        let plan = self.plan();
+        if let Some(plan) = &plan {
+            self.wake.asking();
+            self.permits -= plan.tasks_max;
+            self.rooms.reserve(plan);
+            self.hungry[plan.turn as usize] = false;
+            self.last_turn = plan.turn;
+        }
+        let exits = std::mem::take(&mut self.exits);
+        self.calls.push(Box::pin(call(self.shared.clone(), exits, plan)));
+    }
+
+    /// What to ask for now. The two sorts of claim take turns.
+    fn plan(&self) -> Option<Plan> {
+        if self.phase != Phase::Running {
+            return None;
+        }
+        let turns = match self.last_turn {
+            Turn::Wide => [Turn::Narrow, Turn::Wide],
+            Turn::Narrow => [Turn::Wide, Turn::Narrow],
+        };
+        let permits = self.permits.min(self.shared.options.claim_batch);
+        let hungry = turns.into_iter().filter(|turn| self.hungry[*turn as usize]);
+        hungry.filter_map(|turn| self.rooms.plan(turn, permits)).next()
+    }
+
+    fn learn(&mut self, answer: Answer) {
+        if let Some(plan) = &answer.plan {
+            self.permits += plan.tasks_max;
+            self.rooms.unreserve(plan);
+        }
+        match answer.result {
+            Ok(finished) => {
+                self.pauses.reset();
+                let lost = finished.lost.iter().map(|lost| (lost.task, lost.token)).collect();
+                self.close(&answer.exits, &lost);
+                if let Some(plan) = &answer.plan {
+                    let found = finished.claimed.len();
+                    self.wake.answered(found > 0);
+                    self.hungry[plan.turn as usize] |= found == plan.tasks_max as usize;
+                }
+                self.start(finished.claimed, answer.sent_at);
+            }
+            Err(error) => self.fail(error, answer.exits, answer.plan),
+        }
+    }
+
+    /// A call failed. It may have happened, so its exits are told again: those that were taken
+    /// come back as stale.
+    fn fail(&mut self, error: Error, exits: Vec<Done>, plan: Option<Plan>) {
+        self.exits.extend(exits.into_iter().map(|done| Done { resent: true, ..done }));
+        if let Some(plan) = plan {
+            self.hungry[plan.turn as usize] = true;
+        }
+        let pause = self.pauses.pause();
+        self.retry_at = Some(time::now() + pause);
+        if error.is_retryable() {
+            tracing::warn!(%error, ?pause, "the store failed, the worker tries again");
+        } else {
+            tracing::error!(%error, "the store refuses the worker, it stops");
+            self.failed.get_or_insert(error);
+            self.enter_phase(Phase::Stopping);
+        }
+    }
+
+    // Attempts
+
+    fn start(&mut self, claimed: Vec<Attempt>, sent_at: Instant) {
+        if claimed.is_empty() {
+            return;
+        }
+        let shared = self.shared.clone();
+        let served = claimed.into_iter().filter_map(|attempt| {
+            let handler = *shared.by_kind.get(&attempt.kind)?;
+            Some((attempt, handler))
+        });
+        for Started { running, payload } in
+            shared.board.put_up(served.collect(), sent_at, shared.options.lease)
+        {
+            self.permits = self.permits.saturating_sub(1);
+            self.rooms.take(running.handler, 1);
+            self.running += 1;
+            if self.phase == Phase::Running {
+                tokio::spawn(attempt::run(shared.clone(), running, payload));
+            } else {
+                // Claimed just before the drain began: it goes back before it has begun.
+                let outcome = Outcome::Released;
+                shared.outbox.put(Done { running, outcome, entered: false, resent: false });
+            }
+        }
+    }
+
+    /// Takes over the attempts whose handlers are gone. Their permits are free from here on.
+    fn collect(&mut self) {
+        let before = self.exits.len();
+        self.shared.outbox.collect(&mut self.exits);
+        let new = &self.exits[before..];
+        if new.is_empty() {
+            return;
+        }
+        self.shared.board.take_down(new.iter().map(|done| &done.running));
+        for done in new {
+            self.rooms.give_back(done.running.handler, 1);
+        }
+        self.permits += new.len() as u32;
+        self.running = self.running.saturating_sub(new.len() as u32);
+        self.hungry = [true; 2];
+        self.drop_lost();
+    }
+
+    /// The store has said that these leases are gone: there is nothing to tell.
+    fn drop_lost(&mut self) {
+        let is_lost = |done: &Done| done.running.stop_reason() == Some(StopReason::Lost);
+        if !self.exits.iter().any(is_lost) {
+            return;
+        }
+        let (lost, exits) = std::mem::take(&mut self.exits).into_iter().partition(is_lost);
+        self.exits = exits;
+        let tokens = lost.iter().map(|done: &Done| key(done)).collect();
+        self.close(&lost, &tokens);
+    }
+
+    /// The store knows about these exits; `lost` are those it did not take.
+    fn close(&mut self, exits: &[Done], lost: &HashSet<(TaskId, Token)>) {
+        self.shared.board.close(exits.iter().map(|done| &done.running));
+        for done in exits {
+            let is_lost = !lost.is_empty() && lost.contains(&key(done));
+            if is_lost && done.resent {
+                continue;
+            }
+            let attempt = &done.running.attempt;
+            let ended = if is_lost { Ended::Lost } else { Ended::of(attempt, &done.outcome) };
+            if is_lost {
+                tracing::warn!(task = %attempt.task, token = %attempt.token, "the lease was gone");
+            }
+            self.summary.count(ended);
+            if let (Some(observer), true) = (&self.shared.observer, done.entered) {
+                observer.exit(attempt, ended);
+            }
+        }
+    }
+
+    // Shutdown
+
+    fn enter_phase(&mut self, phase: Phase) {
+        if phase <= self.phase {
+            return;
+        }
+        self.phase = phase;
+        let grace = match phase {
+            Phase::Stopping => {
+                self.shared.board.abort_all();
+                Some(self.shared.options.release_grace)
+            }
+            _ => self.shared.options.shutdown_grace,
+        };
+        self.phase_ends_at = grace.map(|grace| time::now() + grace);
+        tracing::info!(?phase, running = self.running, "the worker shuts down");
+    }
+
+    fn end_phase(&mut self) {
+        if self.phase == Phase::Draining {
+            return self.enter_phase(Phase::Stopping);
+        }
+        tracing::error!(
+            running = self.running,
+            untold = self.exits.len(),
+            "the worker ends; what is left comes back when its leases run out"
+        );
+        self.running = 0;
+        self.exits.clear();
+        self.calls.clear();
+    }
+
+    fn is_over(&self) -> bool {
+        self.phase != Phase::Running
+            && self.running == 0
+            && self.exits.is_empty()
+            && self.calls.is_empty()
+    }
+}
+
+fn key(done: &Done) -> (TaskId, Token) {
+    (done.running.attempt.task, done.running.attempt.token)
+}
+
+async fn maybe_until(at: Option<Instant>) {
+    if let Some(at) = at {
+        time::sleep_until(at).await;
+    }
+}

@@ -1,0 +1,159 @@
+//! Ways to write a handler, and what it knows.
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::State;
+use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
+use tidegate_engine::{Context, DayWindow, Failure, Handler, KindOptions, Task};
+
+use crate::rig::Rig;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Sum {
+    a: i32,
+    b: i32,
+}
+
+async fn add(_: Context, sum: Sum) -> Result<i32, Failure> {
+    sum.a.checked_add(sum.b).ok_or_else(|| Failure::fatal("too much"))
+}
+
+struct Multiply {
+    by: i32,
+}
+
+impl Handler for Multiply {
+    const KIND: &'static str = "multiply";
+    type Payload = i32;
+    type Output = i32;
+
+    async fn run(&self, _: Context, payload: i32) -> Result<i32, Failure> {
+        Ok(payload * self.by)
+    }
+}
+
+/// Divides.
+#[tidegate_engine::task(
+    kind = "divide",
+    queue = "arithmetic",
+    max_concurrent = 7,
+    max_running = 3,
+    max_attempts = 2,
+    timeout = "30s",
+    window_start = "22:00",
+    window_end = "06:00",
+    remove_on_completed_days = 1,
+    remove_on_failed_days = 9
+)]
+async fn divide(_context: Context, (a, b): (i32, i32)) -> Result<i32, Failure> {
+    a.checked_div(b).ok_or_else(|| Failure::fatal("by zero"))
+}
+
+/// Any error becomes a failure, and the name of the function is the kind.
+#[tidegate_engine::task]
+async fn parse(_context: Context, text: String) -> Result<i32, std::num::ParseIntError> {
+    text.parse()
+}
+
+#[tokio::test]
+async fn a_function_gets_its_payload_and_its_result_is_kept() {
+    let rig = Rig::new();
+    let worker = rig.start(rig.worker().handle("add", add));
+    let task = rig.submit(Task::new("add", &Sum { a: 2, b: 3 })).await;
+    let view = rig.ended(task).await;
+    assert_eq!((view.state, view.result.as_deref()), (State::Completed, Some(&b"5"[..])));
+    assert_eq!(rig.end(worker).await.completed, 1);
+}
+
+#[tokio::test]
+async fn a_trait_and_an_attribute_do_the_same() {
+    let rig = Rig::new();
+    let builder = rig.worker().register(Multiply { by: 7 }).register(parse);
+    let worker = rig.start(builder);
+    let multiply = rig.submit(Multiply::task(&6)).await;
+    assert_eq!(rig.ended(multiply).await.result.as_deref(), Some(&b"42"[..]));
+    let good = rig.submit(parse::task(&"12".to_owned())).await;
+    assert_eq!(rig.ended(good).await.result.as_deref(), Some(&b"12"[..]));
+    let bad = rig.submit(parse::task(&"x".to_owned()).max_attempts(1)).await;
+    let error = rig.ended(bad).await.error.unwrap();
+    assert_eq!(error, "invalid digit found in string");
+    rig.end(worker).await;
+}
+
+#[test]
+fn the_attribute_says_how_tasks_are_treated() {
+    let expected = KindOptions::new("divide")
+        .queue("arithmetic")
+        .max_concurrent(7)
+        .max_running(3)
+        .max_attempts(2)
+        .timeout(std::time::Duration::from_secs(30))
+        .window(DayWindow::parse("22:00", "06:00").unwrap())
+        .remove_on_completed_days(1)
+        .remove_on_failed_days(9);
+    assert_eq!(divide::options(), expected);
+    assert_eq!(parse::options(), KindOptions::new("parse"));
+}
+
+#[tokio::test]
+async fn a_payload_that_does_not_fit_fails_at_once() {
+    let rig = Rig::new();
+    let worker = rig.start(rig.worker().handle("add", add));
+    let task = rig.submit(Task::new("add", &"no sum")).await;
+    let view = rig.ended(task).await;
+    assert_eq!((view.state, view.spent), (State::Failed, 1));
+    let error = view.error.unwrap();
+    assert!(error.starts_with("the payload does not fit kind \"add\": invalid type"), "{error}");
+    rig.end(worker).await;
+}
+
+#[tokio::test]
+async fn a_result_that_is_too_large_fails_at_once() {
+    let rig = Rig::new();
+    let big = |_: Context, (): ()| async { Ok::<_, Failure>("x".repeat(PAYLOAD_BYTES_MAX)) };
+    let worker = rig.start(rig.worker().handle("big", big));
+    let task = rig.submit(Task::new("big", &())).await;
+    let view = rig.ended(task).await;
+    assert_eq!((view.state, view.spent), (State::Failed, 1));
+    assert!(view.error.unwrap().starts_with("the result has"));
+    rig.end(worker).await;
+}
+
+#[tokio::test]
+async fn the_context_tells_about_the_attempt() {
+    let rig = Rig::new();
+    let describe = |context: Context, (): ()| async move {
+        let names = context.slots().iter().map(|slot| slot.name.to_string());
+        let slots = std::collections::BTreeSet::from_iter(names);
+        assert!(context.lease_deadline() > tidegate_engine::time::now());
+        assert!(context.token().0 > 0 && !context.is_cancelled());
+        Ok::<_, Failure>((
+            context.task().0,
+            context.kind().to_owned(),
+            context.job().map(str::to_owned),
+            context.workflow().map(str::to_owned),
+            slots,
+            (context.attempt(), context.max_attempts(), context.is_last_attempt()),
+        ))
+    };
+    let kind = KindOptions::new("describe").max_concurrent(3).max_attempts(1);
+    let worker = rig.start(rig.worker().handle(kind, describe));
+    let task = rig.submit(Task::new("describe", &()).job("j").workflow("w")).await;
+    let view = rig.ended(task).await;
+    let text = String::from_utf8(view.result.unwrap()).unwrap();
+    let slots = "[\"group:describe\",\"job:j\",\"workflow:w\"]";
+    assert_eq!(text, format!("[{task},\"describe\",\"j\",\"w\",{slots},[1,1,true]]"));
+    rig.end(worker).await;
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_before_the_store() {
+    let rig = Rig::new();
+    assert!(rig.client.submit(Task::new("a\0b", &())).await.is_err());
+    let unwritable = std::collections::BTreeMap::from([((1, 2), 3)]);
+    let error = rig.client.submit(Task::new("a", &unwritable)).await.unwrap_err();
+    assert!(error.to_string().starts_with("the payload cannot be written as JSON"), "{error}");
+    let same = || rig.worker().handle("add", add).handle("add", add).build();
+    assert!(same().unwrap_err().to_string().contains("two handlers"));
+    assert!(rig.worker().build().is_err(), "no handler");
+    assert!(rig.worker().handle("add", add).concurrency(0).build().is_err());
+}

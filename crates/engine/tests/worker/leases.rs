@@ -1,0 +1,140 @@
+//! Leases: kept while handlers block, and given up in time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use tidegate_core::{State, Store};
+use tidegate_engine::{Context, Ended, Failure, Keeper, Options, Task, keeper, time};
+use tidegate_store::memory::Memory;
+
+use crate::rig::{Rig, Seen};
+
+fn lease(ms: u64) -> Options {
+    Options {
+        lease: Duration::from_millis(ms),
+        poll_interval: Duration::from_millis(20),
+        keeper: false,
+        ..Options::default()
+    }
+}
+
+#[tokio::test]
+async fn a_lost_lease_stops_the_handler() {
+    let now = Arc::new(AtomicI64::new(0));
+    let clock = now.clone();
+    let rig = Rig::on(Memory::with_clock(move || clock.load(Ordering::SeqCst)));
+    let attempts = Arc::new(AtomicU32::new(0));
+    let begun = attempts.clone();
+    let work = move |context: Context, (): ()| {
+        let first = begun.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            if first {
+                context.cancelled().await;
+            }
+            Ok::<_, Failure>(context.attempt())
+        }
+    };
+    let worker = rig.start(rig.worker_with(lease(200)).handle("work", work));
+    let task = rig.submit(Task::new("work", &())).await;
+    rig.entered(task).await;
+    // Somebody else takes this worker for dead.
+    now.fetch_add(201, Ordering::SeqCst);
+    assert_eq!(rig.store.reap().await.unwrap().expired, 1);
+    // The two attempts end in either order: the second does not wait for the first.
+    rig.ended(task).await;
+    rig.ended(task).await;
+    assert_eq!(rig.view(task).await.result.as_deref(), Some(&b"2"[..]));
+    let summary = rig.end(worker).await;
+    assert_eq!((summary.lost, summary.completed), (1, 1), "the first result was not taken");
+}
+
+/// The handler blocks the only thread of the runtime for several leases, while another
+/// thread reaps what expires.
+#[test]
+fn handlers_that_block_every_thread_keep_their_leases() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let rig = Rig::new();
+    let memory = rig.store.memory.clone();
+    let block = |_: Context, (): ()| async {
+        let (_sender, never) = channel::<()>();
+        let waited = never.recv_timeout(Duration::from_millis(1500));
+        assert_eq!(waited, Err(RecvTimeoutError::Timeout));
+        Ok::<_, Failure>(())
+    };
+    let (stop, stopped) = channel::<()>();
+    let reaper = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut expired = 0;
+        while stopped.recv_timeout(Duration::from_millis(20)) == Err(RecvTimeoutError::Timeout) {
+            expired += runtime.block_on(memory.reap()).unwrap().expired;
+        }
+        expired
+    });
+    let work = async {
+        let worker = rig.start(rig.worker_with(lease(400)).handle("block", block));
+        let task = rig.submit(Task::new("block", &())).await;
+        let view = rig.ended(task).await;
+        assert_eq!((view.state, view.spent, view.deaths), (State::Completed, 0, 0));
+        rig.end(worker).await;
+    };
+    runtime.block_on(async { tokio::join!(work) });
+    drop(stop);
+    assert_eq!(reaper.join().unwrap(), 0, "no lease ran out");
+}
+
+#[tokio::test]
+async fn a_worker_that_cannot_renew_stops_its_handlers_before_the_lease_ends() {
+    let rig = Rig::new();
+    let work = |context: Context, (): ()| async move {
+        let deadline = context.lease_deadline();
+        if context.attempt() == 1 && !context.is_cancelled() {
+            context.cancelled().await;
+            assert!(time::now() < deadline, "told too late");
+        }
+        Err::<(), _>(Failure::cancelled())
+    };
+    rig.store.no_heartbeats.store(true, Ordering::SeqCst);
+    let worker = rig.start(rig.worker_with(lease(500)).handle("work", work));
+    let task = rig.submit(Task::new("work", &())).await;
+    // The store is there for a finish: the attempt is given back, and the task not ended.
+    rig.exited(task, Ended::Released).await;
+    assert_eq!(rig.view(task).await.spent, 0);
+    rig.shutdown.stop();
+    worker.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_handler_without_a_lease_is_dropped() {
+    let rig = Rig::new();
+    let deaf = |_: Context, (): ()| std::future::pending::<Result<(), Failure>>();
+    rig.store.no_heartbeats.store(true, Ordering::SeqCst);
+    let worker = rig.start(rig.worker_with(lease(300)).handle("deaf", deaf));
+    let task = rig.submit(Task::new("deaf", &())).await;
+    rig.entered(task).await;
+    assert_eq!(rig.next().await, Seen::Leave(task));
+    rig.exited(task, Ended::Released).await;
+    rig.shutdown.stop();
+    worker.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_keeper_takes_back_what_a_dead_worker_left() {
+    let now = Arc::new(AtomicI64::new(0));
+    let clock = now.clone();
+    let rig = Rig::on(Memory::with_clock(move || clock.load(Ordering::SeqCst)));
+    let never = |_: Context, (): ()| std::future::pending::<Result<(), Failure>>();
+    let worker = rig.start(rig.worker_with(lease(1000)).handle("never", never));
+    let task = rig.submit(Task::new("never", &())).await;
+    rig.entered(task).await;
+    worker.abort();
+    assert_eq!(rig.next().await, Seen::Leave(task), "no handler outlives its worker");
+    now.fetch_add(1001, Ordering::SeqCst);
+    let keeper = Keeper::new(rig.store.clone(), keeper::Options::default());
+    let kept = keeper.run_once().await.unwrap();
+    assert_eq!(kept.reaped.expired, 1);
+    let view = rig.view(task).await;
+    assert_eq!((view.state, view.deaths), (State::Pending, 1));
+}

@@ -1,0 +1,10 @@
+//! The worker as its users see it, on the memory store.
+
+mod cancels;
+mod faults;
+mod handlers;
+mod leases;
+mod limits;
+mod outcomes;
+mod rig;
+mod shutdowns;

@@ -1,0 +1,237 @@
+//! What the tests share: a store with faults, a worker on it, and signals to wait for.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tidegate_core::inspect::TaskView;
+use tidegate_core::{
+    Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
+    Inspect, Pruned, Reaped, Registered, Registration, Result, SetLimit, State, Store, Submission,
+    Submitted, TaskId,
+};
+use tidegate_engine::{Builder, Client, Ended, Observer, Options, Shutdown, Summary, Task, Worker};
+use tidegate_store::memory::Memory;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// No test waits longer than this for a signal.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits for a signal, or fails the test.
+pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("waited in vain for {what}"),
+    }
+}
+
+/// A memory store whose calls can be made to fail.
+#[derive(Debug)]
+pub(crate) struct Faulty {
+    pub(crate) memory: Memory,
+    /// Finishes that are done and whose answer is lost.
+    pub(crate) lose_finish_replies: AtomicU32,
+    /// Finishes that never arrive.
+    pub(crate) lose_finishes: AtomicU32,
+    /// Claims that never arrive.
+    pub(crate) lose_claims: AtomicU32,
+    pub(crate) no_heartbeats: AtomicBool,
+    pub(crate) no_hints: AtomicBool,
+}
+
+impl Faulty {
+    pub(crate) fn new(memory: Memory) -> Arc<Self> {
+        Arc::new(Self {
+            memory,
+            lose_finish_replies: AtomicU32::new(0),
+            lose_finishes: AtomicU32::new(0),
+            lose_claims: AtomicU32::new(0),
+            no_heartbeats: AtomicBool::new(false),
+            no_hints: AtomicBool::new(false),
+        })
+    }
+}
+
+fn use_up(fault: &AtomicU32) -> bool {
+    let one_less = |left: u32| left.checked_sub(1);
+    fault.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
+}
+
+fn cut_off<T>() -> Result<T> {
+    Err(Error::new(ErrorKind::Unavailable, "cut off by the test"))
+}
+
+#[async_trait]
+impl Store for Faulty {
+    async fn migrate(&self) -> Result<()> {
+        self.memory.migrate().await
+    }
+    async fn register(&self, registration: Registration) -> Result<Registered> {
+        self.memory.register(registration).await
+    }
+    async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>> {
+        self.memory.submit(submission).await
+    }
+    async fn admit(&self) -> Result<Admitted> {
+        self.memory.admit().await
+    }
+    async fn claim(&self, claim: Claim) -> Result<Vec<Attempt>> {
+        if use_up(&self.lose_claims) {
+            return cut_off();
+        }
+        self.memory.claim(claim).await
+    }
+    async fn extend(&self, extend: Extend) -> Result<Extended> {
+        if self.no_heartbeats.load(Ordering::SeqCst) {
+            return cut_off();
+        }
+        self.memory.extend(extend).await
+    }
+    async fn finish(&self, finish: Finish) -> Result<Finished> {
+        if use_up(&self.lose_finishes) {
+            return cut_off();
+        }
+        if use_up(&self.lose_finish_replies) {
+            self.memory.finish(Finish { claim: None, ..finish }).await?;
+            return cut_off();
+        }
+        self.memory.finish(finish).await
+    }
+    async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
+        self.memory.cancel(tasks).await
+    }
+    async fn reap(&self) -> Result<Reaped> {
+        self.memory.reap().await
+    }
+    async fn prune(&self) -> Result<Pruned> {
+        self.memory.prune().await
+    }
+    async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
+        self.memory.set_limit(set).await
+    }
+    async fn changed(&self) {
+        if self.no_hints.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        self.memory.changed().await;
+    }
+}
+
+/// What an attempt did, as the observer saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Enter(TaskId),
+    Leave(TaskId),
+    Exit(TaskId, Ended),
+}
+
+#[derive(Debug)]
+struct Tell(mpsc::UnboundedSender<Seen>);
+
+impl Observer for Tell {
+    fn enter(&self, attempt: &Attempt) {
+        let _ = self.0.send(Seen::Enter(attempt.task));
+    }
+    fn leave(&self, attempt: &Attempt) {
+        let _ = self.0.send(Seen::Leave(attempt.task));
+    }
+    fn exit(&self, attempt: &Attempt, ended: Ended) {
+        let _ = self.0.send(Seen::Exit(attempt.task, ended));
+    }
+}
+
+/// One store, one client, and what its workers were seen to do.
+pub(crate) struct Rig {
+    pub(crate) store: Arc<Faulty>,
+    pub(crate) client: Client,
+    pub(crate) shutdown: Shutdown,
+    tell: mpsc::UnboundedSender<Seen>,
+    seen: Mutex<mpsc::UnboundedReceiver<Seen>>,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        Self::on(Memory::new())
+    }
+
+    pub(crate) fn on(memory: Memory) -> Self {
+        let (tell, seen) = mpsc::unbounded_channel();
+        Self {
+            client: Client::new(Arc::new(memory.clone()), Arc::new(memory.clone())),
+            store: Faulty::new(memory),
+            shutdown: Shutdown::new(),
+            tell,
+            seen: Mutex::new(seen),
+        }
+    }
+
+    /// A worker that notices everything quickly.
+    pub(crate) fn worker(&self) -> Builder {
+        let options = Options { poll_interval: Duration::from_millis(20), ..Options::default() };
+        self.worker_with(options)
+    }
+
+    pub(crate) fn worker_with(&self, options: Options) -> Builder {
+        let observer = Arc::new(Tell(self.tell.clone()));
+        Worker::builder(self.store.clone()).options(options).observer(observer)
+    }
+
+    pub(crate) fn start(&self, builder: Builder) -> JoinHandle<Result<Summary>> {
+        let worker = builder.build().expect("a good worker");
+        tokio::spawn(worker.run(self.shutdown.clone()))
+    }
+
+    pub(crate) async fn submit(&self, task: Task) -> TaskId {
+        self.client.submit(task).await.expect("a good task").task
+    }
+
+    /// The next thing seen.
+    pub(crate) async fn next(&self) -> Seen {
+        let next = std::future::poll_fn(|context| self.seen.lock().unwrap().poll_recv(context));
+        soon("the worker to do something", next).await.expect("the rig holds a sender")
+    }
+
+    /// Waits until a task has ended for good, and tells how.
+    pub(crate) async fn ended(&self, task: TaskId) -> TaskView {
+        loop {
+            if let Seen::Exit(seen, ended) = self.next().await
+                && seen == task
+                && !matches!(ended, Ended::Retry | Ended::Snoozed | Ended::Released)
+            {
+                return self.view(task).await;
+            }
+        }
+    }
+
+    pub(crate) async fn entered(&self, task: TaskId) {
+        while self.next().await != Seen::Enter(task) {}
+    }
+
+    pub(crate) async fn exited(&self, task: TaskId, ended: Ended) {
+        while self.next().await != Seen::Exit(task, ended) {}
+    }
+
+    /// Waits until so many tasks have completed.
+    pub(crate) async fn completed(&self, tasks: usize) {
+        for _ in 0..tasks {
+            while !matches!(self.next().await, Seen::Exit(_, Ended::Completed)) {}
+        }
+    }
+
+    pub(crate) async fn view(&self, task: TaskId) -> TaskView {
+        self.store.memory.task(task).await.unwrap().expect("a known task")
+    }
+
+    pub(crate) async fn state(&self, task: TaskId) -> State {
+        self.view(task).await.state
+    }
+
+    /// Drains the workers; nothing must be left behind.
+    pub(crate) async fn end(&self, worker: JoinHandle<Result<Summary>>) -> Summary {
+        self.shutdown.drain();
+        soon("the drain", worker).await.expect("no panic").expect("no error")
+    }
+}

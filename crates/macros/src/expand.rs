@@ -1,0 +1,86 @@
+//! From the function to the handler.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{Attribute, FnArg, ItemFn, ReturnType, Type};
+
+use crate::settings::Settings;
+
+pub(crate) fn task(settings: TokenStream, function: TokenStream) -> syn::Result<TokenStream> {
+    let settings = Settings::parse(settings)?;
+    let function: ItemFn = syn::parse2(function)?;
+    let (payload, returned) = signature(&function)?;
+    let name = &function.sig.ident;
+    let visibility = &function.vis;
+    let docs: Vec<&Attribute> =
+        function.attrs.iter().filter(|attribute| attribute.path().is_ident("doc")).collect();
+    let kind = settings.kind.clone().unwrap_or_else(|| name.to_string());
+    let options = options(&settings);
+    Ok(quote! {
+        #(#docs)*
+        #[allow(non_camel_case_types)]
+        #[derive(Debug, Clone, Copy, Default)]
+        #visibility struct #name;
+
+        impl ::tidegate_engine::Handler for #name {
+            const KIND: &'static str = #kind;
+            type Payload = #payload;
+            type Output = <#returned as ::tidegate_engine::IntoResult>::Output;
+
+            fn options() -> ::tidegate_engine::KindOptions {
+                #options
+            }
+
+            async fn run(
+                &self,
+                context: ::tidegate_engine::Context,
+                payload: Self::Payload,
+            ) -> ::core::result::Result<Self::Output, ::tidegate_engine::Failure> {
+                #function
+                ::tidegate_engine::IntoResult::into_result(#name(context, payload).await)
+            }
+        }
+    })
+}
+
+/// The type of the payload and of what is returned.
+fn signature(function: &ItemFn) -> syn::Result<(&Type, &Type)> {
+    let signature = &function.sig;
+    let wrong = |text| Err(syn::Error::new_spanned(signature, text));
+    if signature.asyncness.is_none() {
+        return wrong("a handler is an async fn");
+    }
+    if !signature.generics.params.is_empty() {
+        return wrong("a handler has no generic parameters: its kind names one payload");
+    }
+    let mut inputs = signature.inputs.iter();
+    let (Some(FnArg::Typed(_)), Some(FnArg::Typed(payload)), None) =
+        (inputs.next(), inputs.next(), inputs.next())
+    else {
+        return wrong("a handler takes two arguments: the Context and the payload");
+    };
+    let ReturnType::Type(_, returned) = &signature.output else {
+        return wrong("a handler returns a Result");
+    };
+    Ok((&payload.ty, returned))
+}
+
+fn options(settings: &Settings) -> TokenStream {
+    let mut options = quote!(::tidegate_engine::KindOptions::new(Self::KIND));
+    for (name, number) in &settings.numbers {
+        let method = format_ident!("{name}");
+        options.extend(quote!(.#method(#number)));
+    }
+    if let Some(queue) = &settings.queue {
+        options.extend(quote!(.queue(#queue)));
+    }
+    if let Some(ms) = settings.timeout_ms {
+        options.extend(quote!(.timeout(::core::time::Duration::from_millis(#ms))));
+    }
+    if let (Some(start_ms), Some(end_ms)) = (settings.window_start_ms, settings.window_end_ms) {
+        options.extend(quote! {
+            .window(::tidegate_engine::DayWindow { start_ms: #start_ms, end_ms: #end_ms })
+        });
+    }
+    options
+}
