@@ -1,4 +1,5 @@
-use super::set_limit;
+use super::gate;
+use super::set_limit::set_without_settling;
 use crate::tables::Tables;
 use crate::{Registered, Registration, Result, Scope, SetLimit, Source, name};
 
@@ -16,7 +17,7 @@ pub fn register(tables: &mut dyn Tables, registration: &Registration) -> Result<
         let name = Scope::Group.name(group);
         let source = registration.source.unwrap_or(Source::Registration);
         let set = SetLimit { name: name.clone(), capacity: Some(*capacity), source };
-        if set_limit(tables, &set)?.is_some() {
+        if set_without_settling(tables, &set)?.is_some() {
             continue;
         }
         if let Some(id) = tables.limit_named(&name)?
@@ -26,5 +27,7 @@ pub fn register(tables: &mut dyn Tables, registration: &Registration) -> Result<
             registered.overruled.push((group.clone(), limit.capacity, limit.source));
         }
     }
+    let mut budget = tables.gate_budget();
+    gate::settle(tables, &mut budget)?;
     Ok(registered)
 }

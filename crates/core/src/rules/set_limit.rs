@@ -6,6 +6,19 @@ use crate::{Error, Limit, LimitId, Result, Scope, SetLimit, Source, check_capaci
 /// Sets or unsets a capacity. Lowering drains: no slot is taken while more than the new
 /// capacity would be held, and what runs is not touched.
 pub fn set_limit(tables: &mut dyn Tables, set: &SetLimit) -> Result<Option<i64>> {
+    let version = set_without_settling(tables, set)?;
+    let mut budget = tables.gate_budget();
+    gate::settle(tables, &mut budget)?;
+    Ok(version)
+}
+
+/// Sets a capacity and lets nobody through yet. Who changes several capacities in one step
+/// settles after the last: a task let through in between could take a slot of a limit that the
+/// same commit lowers.
+pub(super) fn set_without_settling(
+    tables: &mut dyn Tables,
+    set: &SetLimit,
+) -> Result<Option<i64>> {
     check(set)?;
     let Some(id) = tables.limit_named(&set.name)? else {
         return match set.capacity {
@@ -21,8 +34,6 @@ pub fn set_limit(tables: &mut dyn Tables, set: &SetLimit) -> Result<Option<i64>>
         None => unset(&mut limit, set.source),
     };
     tables.put_limit(&limit)?;
-    let mut budget = tables.gate_budget();
-    gate::settle(tables, &mut budget)?;
     Ok(replaced.then_some(limit.version))
 }
 
