@@ -20,7 +20,7 @@ pub fn claim(tables: &mut dyn Tables, claim: &Claim) -> Result<Vec<Attempt>> {
     }
     step(tables, &mut budget)?;
     retain_open(tables, &mut lanes)?;
-    let rows = pick(tables, &lanes, claim.tasks_max as usize, &mut budget)?;
+    let rows = pick_settled(tables, &lanes, claim.tasks_max as usize, &mut budget)?;
     if rows.is_empty() {
         return Ok(Vec::new());
     }
@@ -90,17 +90,34 @@ impl Cursor {
     }
 }
 
-/// The first `wanted` ready rows over all lanes. Every lane is an index range of its own, so
+/// Picks until nothing had to be sent back to the gate: what was sent back gives slots away
+/// and may come back ready behind the place the scan had reached.
+fn pick_settled(
+    tables: &mut dyn Tables,
+    lanes: &[Lane],
+    wanted: usize,
+    budget: &mut u32,
+) -> Result<Vec<ReadyRow>> {
+    loop {
+        let (picked, sent_back) = pick(tables, lanes, wanted, budget)?;
+        if !sent_back {
+            return Ok(picked);
+        }
+        gate::settle(tables, budget)?;
+    }
+}
+
+/// The first `wanted` ready rows over all lanes, and whether others were sent back. Every lane is an index range of its own, so
 /// nothing is read that could not be claimed.
 fn pick(
     tables: &mut dyn Tables,
     lanes: &[Lane],
     wanted: usize,
     budget: &mut u32,
-) -> Result<Vec<ReadyRow>> {
-    let mut picked = Vec::new();
+) -> Result<(Vec<ReadyRow>, bool)> {
+    let (mut picked, mut sent_back) = (Vec::new(), false);
     if wanted == 0 {
-        return Ok(picked);
+        return Ok((picked, sent_back));
     }
     let version = tables.counters()?.limits_version;
     let page = (2 * wanted / lanes.len().max(1)).clamp(4.min(wanted), wanted) as u32;
@@ -127,12 +144,13 @@ fn pick(
             picked.push(row);
         } else if *budget > 0 {
             *budget -= 1;
+            sent_back = true;
             send_back(tables, row)?;
         } else {
             break;
         }
     }
-    Ok(picked)
+    Ok((picked, sent_back))
 }
 
 /// Whether a limit began to apply after the task was made ready.

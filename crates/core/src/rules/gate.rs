@@ -503,12 +503,14 @@ fn park(tables: &mut dyn Tables, mut waiter: Waiter, at: LimitId, class: Class) 
     let mut limit = locked(tables, at)?;
     // Back in its job's own line a task gives up its place in the window; else those behind
     // it would wait for the window and it for them.
+    let mut opened = false;
     if waiter.row.passed
         && let Some(share) = &mut limit.share
     {
         share.ahead = share.ahead.saturating_sub(1);
         waiter.row.passed = false;
         waiter.row.tag = 0;
+        opened = true;
     }
     let need = waiter.needs.iter().find(|need| need.limit == at);
     let (mut rank, tag, place) = line_key(&waiter, need.map_or(Hold::Attempt, |need| need.hold));
@@ -519,6 +521,10 @@ fn park(tables: &mut dyn Tables, mut waiter: Waiter, at: LimitId, class: Class) 
     tables.put_line(LineRow { limit: at, class, rank, tag, place, ..waiter.row })?;
     limit.waiting += 1;
     limit.aside += u32::from(!class.is_in_turn());
+    // The head of the line may have waited for just that place in the window.
+    if opened {
+        limit.disturb();
+    }
     tables.put_limit(&limit)?;
     Ok(Verdict::Parked)
 }
