@@ -9,7 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Exit, Kind, LimitId, Millis, Result, Source, TaskId, Token, WorkerId};
+use crate::bounds::{BATCH_MAX, DURATION_MS_MAX, LEASE_MS_MIN};
+use crate::{Error, Exit, Kind, LimitId, Millis, Result, Source, TaskId, Token, WorkerId, name};
 
 /// The verbs that write.
 #[async_trait]
@@ -286,13 +287,10 @@ pub struct SetLimit {
 impl Claim {
     /// Checks every bound.
     pub fn check(&self) -> Result<()> {
-        use crate::bounds::{BATCH_MAX, DURATION_MS_MAX, LEASE_MS_MIN};
-        if !(LEASE_MS_MIN..=DURATION_MS_MAX).contains(&self.lease_ms) {
-            return Err(Error::invalid(format!(
-                "the lease of {} ms is not between {LEASE_MS_MIN} ms and one year",
-                self.lease_ms
-            )));
-        }
+        name::check("worker", &self.worker.0)?;
+        self.queues.iter().try_for_each(|queue| name::check("queue", queue))?;
+        self.kinds.iter().try_for_each(|kind| name::check("kind", kind))?;
+        check_lease(self.lease_ms)?;
         if self.tasks_max as usize > BATCH_MAX {
             return Err(Error::invalid(format!(
                 "at most {BATCH_MAX} tasks can be claimed at once"
@@ -300,4 +298,21 @@ impl Claim {
         }
         Ok(())
     }
+}
+
+impl Extend {
+    /// Checks every bound of the lease; those of progress are the rules' own.
+    pub fn check(&self) -> Result<()> {
+        name::check("worker", &self.worker.0)?;
+        check_lease(self.lease_ms)
+    }
+}
+
+fn check_lease(lease_ms: i64) -> Result<()> {
+    if (LEASE_MS_MIN..=DURATION_MS_MAX).contains(&lease_ms) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "the lease of {lease_ms} ms is not between {LEASE_MS_MIN} ms and one year"
+    )))
 }

@@ -123,7 +123,7 @@ pub struct LineRow {
     pub class: Class,
     /// Priority, raised by waiting; 0 in lines that go by arrival alone.
     pub rank: i64,
-    /// The fair tag; 0 until the task passed its job's line.
+    /// The fair tag; 0 until the task of a job passed its job's line.
     pub tag: i64,
     /// The order of arrival at the gate.
     pub place: i64,

@@ -4,6 +4,7 @@ use crate::{Error, Extend, Extended, Progress, Result};
 
 /// Renews leases, writes progress, and tells which attempts were lost or should stop.
 pub fn extend(tables: &mut dyn Tables, extend: &Extend) -> Result<Extended> {
+    extend.check()?;
     extend.progress.iter().try_for_each(|(_, _, progress)| check(progress))?;
     let expires_at = tables.now() + extend.lease_ms;
     tables.see_worker(&extend.worker, expires_at, None)?;
@@ -21,10 +22,11 @@ pub fn extend(tables: &mut dyn Tables, extend: &Extend) -> Result<Extended> {
 }
 
 fn check(progress: &Progress) -> Result<()> {
-    if progress.percent > 100 || progress.message.len() > PROGRESS_BYTES_MAX {
+    let is_text = !progress.message.contains('\0');
+    if progress.percent > 100 || progress.message.len() > PROGRESS_BYTES_MAX || !is_text {
         return Err(Error::invalid(format!(
             "progress is between 0 and 100 percent with a message of at most \
-             {PROGRESS_BYTES_MAX} bytes"
+             {PROGRESS_BYTES_MAX} bytes, none of them zero"
         )));
     }
     Ok(())

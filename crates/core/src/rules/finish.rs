@@ -4,7 +4,7 @@ use crate::bounds::{BATCH_MAX, ERROR_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Final, Stopped, Tables, Tags};
 use crate::{
-    Error, Exit, Finish, Finished, Kind, Ledger, Lost, Millis, Next, Outcome, Result, State,
+    Claim, Error, Exit, Finish, Finished, Kind, Ledger, Lost, Millis, Next, Outcome, Result, State,
     after_exit,
 };
 
@@ -15,6 +15,8 @@ pub fn finish(tables: &mut dyn Tables, finish: Finish) -> Result<Finished> {
     if finish.exits.len() > BATCH_MAX {
         return Err(Error::invalid(format!("at most {BATCH_MAX} attempts can end at once")));
     }
+    // A claim that is refused must not take the exits of the same call with it.
+    finish.claim.as_ref().map_or(Ok(()), Claim::check)?;
     let mut finished = Finished::default();
     let mut gated = false;
     for exit in finish.exits {
@@ -143,7 +145,10 @@ fn bounded(outcome: Outcome) -> Outcome {
     }
 }
 
-fn cut(mut error: String) -> String {
+/// Makes an error text one that every store keeps: bounded, and without the one character
+/// that PostgreSQL's text has no place for.
+fn cut(error: String) -> String {
+    let mut error = if error.contains('\0') { error.replace('\0', "\u{fffd}") } else { error };
     if error.len() > ERROR_BYTES_MAX {
         let end = (0..=ERROR_BYTES_MAX).rev().find(|at| error.is_char_boundary(*at));
         error.truncate(end.unwrap_or(0));

@@ -126,7 +126,9 @@ pub fn arrive(tables: &mut dyn Tables, tags: &Tags) -> Result<Verdict> {
         limit: needs[0].limit,
         class: Class::Waiting,
         rank,
-        tag: 0,
+        // Beside tasks of jobs a task without one has the tag of a job that just came; with
+        // none it would go before every one of them.
+        tag: if tags.job.is_some() { 0 } else { counters.virtual_time },
         place: counters.place,
         task: tags.task,
         lane: tags.lane,
@@ -241,7 +243,12 @@ fn waiter(tables: &mut dyn Tables, row: LineRow) -> Result<Option<Waiter>> {
     };
     let needs = needs(tables, &tags)?;
     let rank = ready_rank(row.since, tags.priority);
-    Ok(Some(Waiter { task: row.task, row, at: Some(row), needs, rank }))
+    let mut next = row;
+    let by_arrival = |need: &Need| need.limit == row.limit && need.hold == Hold::Lifetime;
+    if tags.job.is_none() && needs.iter().any(by_arrival) {
+        next.tag = tables.counters()?.virtual_time;
+    }
+    Ok(Some(Waiter { task: row.task, row: next, at: Some(row), needs, rank }))
 }
 
 /// The task whose turn it is in the line of a limit, if there is room for it.

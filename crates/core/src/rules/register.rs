@@ -1,12 +1,14 @@
 use super::gate;
 use super::set_limit::set_without_settling;
 use crate::tables::Tables;
-use crate::{Registered, Registration, Result, Scope, SetLimit, Source, name};
+use crate::{Registered, Registration, Result, Scope, SetLimit, Source, check_capacity, name};
 
 /// Makes kinds and the limits of their groups known.
 pub fn register(tables: &mut dyn Tables, registration: &Registration) -> Result<Registered> {
-    for (group, _) in &registration.limits {
+    // Refusals come before the first write, so that a refused registration leaves no trace.
+    for (group, capacity) in &registration.limits {
         name::check("group", group)?;
+        check_capacity(group, i64::from(*capacity))?;
     }
     registration.kinds.iter().try_for_each(|kind| kind.check())?;
     for kind in &registration.kinds {
