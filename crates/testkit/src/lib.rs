@@ -1,3 +1,4 @@
 //! What the tests of all crates share; never shipped.
 
+pub mod conformance;
 pub mod postgres;

@@ -1,0 +1,126 @@
+//! Handing out ready tasks.
+
+use tidegate_core::bounds::{BATCH_MAX, DURATION_MS_MAX, LEASE_MS_MIN};
+use tidegate_core::{Claim, ErrorKind, NewTask, State};
+
+use super::fixture::{Fixture, LEASE_MS, asks, ids, task, tasks};
+
+pub async fn only_served_kinds_and_queues_are_claimed(fx: &Fixture) {
+    let elsewhere = NewTask { queue: Some("other".into()), ..task("a") };
+    let all = fx.submit_all(vec![task("a"), task("b"), elsewhere]).await;
+    assert_eq!(ids(&fx.claim_as(asks("w", &["a"], 9)).await), [all[0]]);
+    assert_eq!(fx.claim_as(asks("w", &["x"], 9)).await, []);
+    assert_eq!(fx.claim_as(asks("w", &[], 9)).await, []);
+    let none = Claim { queues: [].into(), ..asks("w", &["b"], 9) };
+    assert_eq!(fx.claim_as(none).await, []);
+    let both =
+        Claim { queues: ["other".into(), "default".into()].into(), ..asks("w", &["a", "b"], 9) };
+    assert_eq!(ids(&fx.claim_as(both).await), [all[1], all[2]]);
+}
+
+/// A limited task of a kind nobody serves takes no slot away from one that could run.
+pub async fn an_unserved_task_takes_no_slot(fx: &Fixture) {
+    fx.set_limit("group:shared", Some(1)).await;
+    let of = |kind| NewTask { group: Some("shared".into()), ..task(kind) };
+    let both = fx.submit_all(vec![of("nobody"), of("a")]).await;
+    assert_eq!(ids(&fx.claim(9).await), [both[1]]);
+}
+
+pub async fn no_more_than_asked_for(fx: &Fixture) {
+    let all = fx.submit_all(tasks("a", 5)).await;
+    assert_eq!(fx.claim(0).await, []);
+    assert_eq!(ids(&fx.claim(2).await), all[..2]);
+    assert_eq!(ids(&fx.claim(9).await), all[2..]);
+    assert_eq!(fx.claim(9).await, []);
+}
+
+pub async fn a_batch_shares_one_token_and_tokens_ascend(fx: &Fixture) {
+    fx.submit_all(tasks("a", 4)).await;
+    let (first, second) = (fx.claim(2).await, fx.claim(2).await);
+    assert_eq!(first[0].token, first[1].token);
+    assert!(first[0].token < second[0].token);
+}
+
+pub async fn a_claimed_task_is_not_claimed_again(fx: &Fixture) {
+    let id = fx.submit(task("a")).await;
+    fx.claim_one().await;
+    let other = fx.another().await;
+    assert_eq!(other.store.claim(asks("other", &["a"], 9)).await.expect("claim"), []);
+    assert_eq!(fx.state(id).await, State::Processing);
+}
+
+pub async fn a_kind_named_twice_is_claimed_once(fx: &Fixture) {
+    fx.submit(task("a")).await;
+    let twice =
+        Claim { queues: ["default".into(), "default".into()].into(), ..asks("w", &["a", "a"], 9) };
+    assert_eq!(fx.claim_as(twice).await.len(), 1);
+}
+
+pub async fn an_attempt_says_everything_a_handler_needs(fx: &Fixture) {
+    fx.set_limit("group:g", Some(5)).await;
+    let new = NewTask {
+        group: Some("g".into()),
+        job: Some("j".into()),
+        workflow: Some("w".into()),
+        weight: 2,
+        max_attempts: Some(3),
+        timeout_ms: Some(77),
+        ..NewTask::new("a", "{\"x\": 1}")
+    };
+    let id = fx.submit(new).await;
+    let attempt = fx.claim_one().await;
+    assert_eq!((attempt.task, attempt.number, attempt.max_attempts), (id, 1, 3));
+    assert_eq!((&*attempt.kind, &*attempt.queue), ("a", "default"));
+    assert_eq!(attempt.payload, b"{\"x\": 1}");
+    assert_eq!(attempt.timeout_ms, Some(77));
+    assert_eq!((attempt.job.as_deref(), attempt.workflow.as_deref()), (Some("j"), Some("w")));
+    assert_eq!(attempt.expires_at, fx.now() + LEASE_MS);
+    let mut slots: Vec<_> =
+        attempt.slots.iter().map(|slot| (slot.name.to_string(), slot.number)).collect();
+    slots.sort();
+    let named = |name: &str, number| (name.to_owned(), number);
+    let wanted =
+        [named("group:g", 0), named("group:g", 1), named("job:j", 0), named("workflow:w", 0)];
+    assert_eq!(slots, wanted);
+    for slot in &attempt.slots {
+        assert_eq!(fx.limit(&slot.name).await.id, slot.limit);
+    }
+}
+
+pub async fn a_lease_out_of_bounds_is_refused(fx: &Fixture) {
+    fx.submit(task("a")).await;
+    for lease_ms in [i64::MIN, -1, 0, LEASE_MS_MIN - 1, DURATION_MS_MAX + 1, i64::MAX] {
+        let claim = Claim { lease_ms, ..asks("w", &["a"], 1) };
+        let error = fx.store.claim(claim).await.expect_err("lease");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{lease_ms}");
+    }
+    let shortest = Claim { lease_ms: LEASE_MS_MIN, ..asks("w", &["a"], 1) };
+    assert_eq!(fx.claim_as(shortest).await.len(), 1);
+}
+
+pub async fn too_many_at_once_are_refused(fx: &Fixture) {
+    let claim = asks("w", &["a"], BATCH_MAX as u32 + 1);
+    assert_eq!(fx.store.claim(claim).await.expect_err("too many").kind(), ErrorKind::Invalid);
+}
+
+pub async fn a_claim_that_finds_nothing_leaves_no_lease(fx: &Fixture) {
+    fx.submit(task("b")).await;
+    fx.claim_as(asks("w", &["a"], 9)).await;
+    assert_eq!(fx.snapshot().await.leases, []);
+}
+
+/// The claim's cost and its result do not depend on what is blocked before it.
+pub async fn a_blocked_backlog_is_not_in_the_way(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    let blocked = fx.submit_all(tasks("a", 300)).await;
+    let free = fx.submit(task("b")).await;
+    assert_eq!(ids(&fx.claim(9).await), [blocked[0], free]);
+}
+
+/// Over several lanes the order is that of the tasks, not of the lanes.
+pub async fn lanes_are_merged_in_order(fx: &Fixture) {
+    let kinds = ["a", "b", "c", "a", "c", "b", "b", "a"];
+    let all = fx.submit_all(kinds.map(task).to_vec()).await;
+    assert_eq!(ids(&fx.claim(3).await), all[..3]);
+    assert_eq!(ids(&fx.claim(9).await), all[3..]);
+}

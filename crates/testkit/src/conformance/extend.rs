@@ -1,0 +1,145 @@
+//! Heartbeats.
+
+use tidegate_core::bounds::{DURATION_MS_MAX, PROGRESS_BYTES_MAX};
+use tidegate_core::{
+    Attempt, CancelOutcome, ErrorKind, Extend, Extended, NewTask, Progress, State, Token, WorkerId,
+};
+
+use super::fixture::{Fixture, LEASE_MS, asks, task, tasks};
+
+fn beat(worker: &str, tokens: &[Token]) -> Extend {
+    Extend {
+        worker: WorkerId(worker.into()),
+        tokens: tokens.to_vec(),
+        lease_ms: LEASE_MS,
+        progress: vec![],
+    }
+}
+
+fn report(attempt: &Attempt, percent: u8, message: &str) -> Extend {
+    let progress = Progress { percent, message: message.into() };
+    let progress = vec![(attempt.task, attempt.token, progress)];
+    Extend { progress, ..beat("worker", &[attempt.token]) }
+}
+
+async fn extend(fx: &Fixture, extend: Extend) -> Extended {
+    fx.store.extend(extend).await.expect("extend")
+}
+
+pub async fn a_heartbeat_keeps_the_lease(fx: &Fixture) {
+    let id = fx.submit(task("a")).await;
+    let token = fx.claim_one().await.token;
+    for _ in 0..5 {
+        fx.advance(LEASE_MS - 1);
+        assert_eq!(extend(fx, beat("worker", &[token])).await, Extended::default());
+        assert_eq!(fx.snapshot().await.leases[0].expires_at, fx.now() + LEASE_MS);
+        assert_eq!(fx.reap().await.expired, 0);
+    }
+    assert_eq!(fx.state(id).await, State::Processing);
+}
+
+pub async fn a_lease_that_ran_out_is_not_renewed(fx: &Fixture) {
+    let id = fx.submit(task("a")).await;
+    let token = fx.claim_one().await.token;
+    fx.advance(LEASE_MS);
+    assert_eq!(extend(fx, beat("worker", &[token])).await.lost, [token], "not even unreaped");
+    assert_eq!(fx.reap().await.expired, 1);
+    assert_eq!(extend(fx, beat("worker", &[token])).await.lost, [token]);
+    assert_eq!(fx.state(id).await, State::Pending);
+}
+
+pub async fn only_its_own_worker_renews_a_lease(fx: &Fixture) {
+    fx.submit(task("a")).await;
+    let token = fx.claim_one().await.token;
+    fx.advance(10);
+    assert_eq!(extend(fx, beat("stranger", &[token])).await.lost, [token]);
+    assert_eq!(fx.snapshot().await.leases[0].expires_at, fx.now() - 10 + LEASE_MS);
+}
+
+pub async fn an_unknown_lease_is_lost(fx: &Fixture) {
+    let tokens = [Token(0), Token(99), Token(i64::MAX)];
+    assert_eq!(extend(fx, beat("worker", &tokens)).await.lost, tokens);
+}
+
+pub async fn one_lost_lease_does_not_hold_up_the_others(fx: &Fixture) {
+    fx.submit_all(tasks("a", 2)).await;
+    let (first, second) = (fx.claim_one().await.token, fx.claim_one().await.token);
+    fx.advance(1000);
+    let extended = extend(fx, beat("worker", &[first, Token(777), second])).await;
+    assert_eq!(extended.lost, [Token(777)]);
+    let expiries: Vec<_> =
+        fx.snapshot().await.leases.iter().map(|lease| lease.expires_at).collect();
+    assert_eq!(expiries, [fx.now() + LEASE_MS; 2]);
+}
+
+pub async fn a_cancel_is_told_until_the_attempt_ends(fx: &Fixture) {
+    let all = fx.submit_all(tasks("a", 2)).await;
+    let claimed = fx.claim(2).await;
+    let token = claimed[0].token;
+    assert_eq!(fx.cancel(all[1]).await, CancelOutcome::Requested);
+    for _ in 0..2 {
+        let extended = extend(fx, beat("worker", &[token])).await;
+        assert_eq!(extended, Extended { lost: vec![], cancelled: vec![(all[1], token)] });
+    }
+    fx.exit(&claimed[1], tidegate_core::Outcome::Cancelled).await;
+    assert_eq!(extend(fx, beat("worker", &[token])).await, Extended::default());
+}
+
+pub async fn progress_is_shown_while_the_attempt_runs(fx: &Fixture) {
+    let id = fx.submit(task("a")).await;
+    let attempt = fx.claim_one().await;
+    assert_eq!(fx.view(id).await.progress, None);
+    for (percent, message) in [(0, ""), (50, "half \"way\" / ä"), (100, "done")] {
+        extend(fx, report(&attempt, percent, message)).await;
+        let shown = fx.view(id).await.progress;
+        assert_eq!(shown, Some(Progress { percent, message: message.into() }));
+    }
+}
+
+pub async fn progress_of_a_stale_attempt_changes_nothing(fx: &Fixture) {
+    let id = fx.submit(task("a")).await;
+    let stale = fx.claim_one().await;
+    fx.exit(&stale, tidegate_core::Outcome::Released).await;
+    let attempt = fx.claim_one().await;
+    extend(fx, report(&attempt, 10, "mine")).await;
+    extend(fx, report(&stale, 90, "not mine")).await;
+    assert_eq!(fx.view(id).await.progress.expect("progress").message, "mine");
+}
+
+pub async fn bad_progress_is_refused(fx: &Fixture) {
+    fx.submit(task("a")).await;
+    let attempt = fx.claim_one().await;
+    let before = fx.snapshot().await;
+    let long = "x".repeat(PROGRESS_BYTES_MAX + 1);
+    for (percent, message) in [(101, ""), (255, ""), (1, &*long), (1, "a\0b")] {
+        let error = fx.store.extend(report(&attempt, percent, message)).await.expect_err("bad");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{percent} {message:?}");
+    }
+    assert_eq!(fx.snapshot().await, before);
+}
+
+pub async fn a_lease_out_of_bounds_is_refused(fx: &Fixture) {
+    fx.submit(task("a")).await;
+    let token = fx.claim_one().await.token;
+    for lease_ms in [i64::MIN, -1, 0, 99, DURATION_MS_MAX + 1, i64::MAX] {
+        let extend = Extend { lease_ms, ..beat("worker", &[token]) };
+        let error = fx.store.extend(extend).await.expect_err("lease");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{lease_ms}");
+    }
+}
+
+/// A worker without running attempts still counts as alive while it beats.
+pub async fn a_heartbeat_keeps_an_idle_worker_alive(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    fx.submit(task("a")).await;
+    let claimed = fx.claim_as(asks("idle", &["a"], 1)).await;
+    fx.complete(&claimed).await;
+    for _ in 0..3 {
+        fx.advance(LEASE_MS - 1);
+        extend(fx, beat("idle", &[])).await;
+    }
+    let id = fx.submit(NewTask { priority: 1, ..task("a") }).await;
+    fx.admit().await;
+    assert_eq!(fx.state(id).await, State::Pending, "a live worker serves it");
+    assert_eq!(fx.limit("group:a").await.held, 1);
+}

@@ -1,0 +1,277 @@
+//! The gate: all or none, lines, weights, reservation, and slots only where they can run.
+
+use std::collections::VecDeque;
+
+use tidegate_core::bounds::{LEASE_MS, MOVES_BEFORE_RESERVING};
+use tidegate_core::tables::Class;
+use tidegate_core::{Attempt, NewTask, Outcome, State};
+
+use super::fixture::{Fixture, asks, done, ids, job, retry_in, task, tasks};
+
+fn weighing(weight: u32) -> NewTask {
+    NewTask { weight, ..task("a") }
+}
+
+/// Needs a slot of `job:j` and, with kind `a`, of `group:a`.
+fn of_job(kind: &str) -> NewTask {
+    NewTask { job: Some("j".into()), ..task(kind) }
+}
+
+async fn slots(fx: &Fixture, name: &str) -> Vec<u32> {
+    fx.holders(name).await.iter().map(|holder| holder.slot).collect()
+}
+
+pub async fn a_line_goes_by_arrival(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    let all = fx.submit_all(tasks("a", 6)).await;
+    assert_eq!(fx.work_off().await, all);
+    fx.check_at_rest().await;
+}
+
+pub async fn a_freed_slot_is_handed_on_without_being_asked(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    let all = fx.submit_all(tasks("a", 2)).await;
+    let running = fx.claim(9).await;
+    fx.exit(&running[0], Outcome::Released).await;
+    assert_eq!(fx.limit("group:a").await.held, 1);
+    assert_eq!(fx.holders("group:a").await[0].task, all[1], "a release goes to the end");
+}
+
+pub async fn every_way_out_frees_the_slot(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    let outs =
+        [done(), retry_in(900_000), Outcome::Snoozed { for_ms: 900_000 }, Outcome::Cancelled];
+    for outcome in outs {
+        let id = fx.submit(task("a")).await;
+        let attempt = fx.claim_one().await;
+        assert_eq!(attempt.task, id);
+        fx.exit(&attempt, outcome.clone()).await;
+        assert_eq!(fx.limit("group:a").await.held, 0, "{outcome:?}");
+    }
+}
+
+pub async fn slots_are_numbered_and_the_lowest_free_one_is_taken(fx: &Fixture) {
+    fx.set_limit("group:a", Some(4)).await;
+    fx.submit_all(tasks("a", 4)).await;
+    let running = fx.claim(9).await;
+    let numbers: Vec<_> = running.iter().map(|one| one.slots[0].number).collect();
+    assert_eq!(numbers, [0, 1, 2, 3]);
+    fx.complete(&[running[2].clone(), running[1].clone()]).await;
+    fx.submit_all(vec![weighing(2)]).await;
+    let heavy = fx.claim_one().await;
+    let numbers: Vec<_> = heavy.slots.iter().map(|slot| slot.number).collect();
+    assert_eq!(numbers, [1, 2]);
+    assert_eq!(slots(fx, "group:a").await, [0, 1, 2, 3]);
+}
+
+pub async fn weights_count(fx: &Fixture) {
+    fx.set_limit("group:a", Some(5)).await;
+    let all = fx.submit_all([2, 3, 1].map(weighing).to_vec()).await;
+    let running = fx.claim(9).await;
+    assert_eq!(ids(&running), all[..2]);
+    assert_eq!(fx.limit("group:a").await.held, 5);
+    fx.complete(&running[..1]).await;
+    assert_eq!(ids(&fx.claim(9).await), all[2..]);
+    assert_eq!(fx.limit("group:a").await.held, 4);
+}
+
+/// Otherwise a steady stream of light tasks would starve a heavy one.
+pub async fn lighter_tasks_do_not_pass_a_heavier_head(fx: &Fixture) {
+    fx.set_limit("group:a", Some(3)).await;
+    let all = fx.submit_all([2, 3, 1, 1].map(weighing).to_vec()).await;
+    let running = fx.claim(9).await;
+    assert_eq!(ids(&running), all[..1], "one slot is free and stays so");
+    let late = fx.submit(weighing(1)).await;
+    assert_eq!(fx.claim(9).await, [], "{late}");
+    fx.complete(&running).await;
+    let heavy = fx.claim(9).await;
+    assert_eq!(ids(&heavy), [all[1]]);
+    fx.complete(&heavy).await;
+    assert_eq!(ids(&fx.claim(9).await), [all[2], all[3], late]);
+}
+
+pub async fn what_is_too_heavy_after_lowering_is_passed_over(fx: &Fixture) {
+    fx.set_limit("group:a", Some(4)).await;
+    let all = fx.submit_all([4, 3, 1].map(weighing).to_vec()).await;
+    let running = fx.claim(9).await;
+    fx.set_limit("group:a", Some(2)).await;
+    fx.complete(&running).await;
+    let light = fx.claim(9).await;
+    assert_eq!(ids(&light), [all[2]]);
+    assert_eq!(fx.class(all[1]).await, Some(Class::TooHeavy));
+    fx.complete(&light).await;
+    fx.set_limit("group:a", Some(3)).await;
+    assert_eq!(ids(&fx.claim(9).await), [all[1]]);
+}
+
+/// An arrival that meets a limit lowered since its submit is set aside too.
+pub async fn what_became_too_heavy_on_its_way_is_set_aside(fx: &Fixture) {
+    fx.set_limit("group:a", Some(4)).await;
+    let all = fx.submit_all([3, 4, 2].map(weighing).to_vec()).await;
+    fx.set_limit("group:a", Some(2)).await;
+    assert_eq!(ids(&fx.claim(9).await), [all[2]]);
+    assert_eq!(fx.class(all[0]).await, Some(Class::TooHeavy));
+    fx.set_limit("group:a", None).await;
+    let mut rest = ids(&fx.claim(9).await);
+    rest.sort();
+    assert_eq!(rest, all[..2]);
+}
+
+/// If one of two limits is full the other's slot is not taken.
+pub async fn all_or_none(fx: &Fixture) {
+    fx.job(job("j", Some(5))).await;
+    fx.set_limit("group:a", Some(1)).await;
+    let first = fx.submit(task("a")).await;
+    assert_eq!(fx.claim_one().await.task, first);
+    let both = fx.submit(of_job("a")).await;
+    let other = fx.submit(of_job("b")).await;
+    assert_eq!(ids(&fx.claim(9).await), [other]);
+    assert_eq!(fx.limit("job:j").await.held, 1, "by the other one only");
+    let row = fx.line_row(both).await.expect("it waits");
+    assert_eq!(row.limit, fx.limit("group:a").await.id, "in the line that stopped it");
+}
+
+/// The slot that one cannot use goes to the one after it.
+pub async fn a_slot_passes_who_cannot_use_it(fx: &Fixture) {
+    fx.job(job("j", Some(1))).await;
+    fx.set_limit("group:a", Some(1)).await;
+    let holds_group = fx.submit(task("a")).await;
+    let holds_job = fx.submit(of_job("b")).await;
+    let running = fx.claim(9).await;
+    assert_eq!(ids(&running), [holds_group, holds_job]);
+    let needs_both = fx.submit(of_job("a")).await;
+    let needs_group = fx.submit(task("a")).await;
+    assert_eq!(fx.claim(9).await, []);
+    fx.complete(&running[..1]).await;
+    let claimed = fx.claim(9).await;
+    assert_eq!(ids(&claimed), [needs_group]);
+    assert_eq!(fx.state(needs_both).await, State::Blocked);
+    fx.complete(&running[1..]).await;
+    fx.complete(&claimed).await;
+    assert_eq!(ids(&fx.claim(9).await), [needs_both]);
+}
+
+pub async fn a_retry_passes_the_gate_again(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    let both = fx.submit_all(tasks("a", 2)).await;
+    let first = fx.claim_one().await;
+    fx.exit(&first, retry_in(100)).await;
+    assert_eq!(fx.limit("group:a").await.held, 1, "handed on: no slot waits for a retry");
+    let second = fx.claim_one().await;
+    assert_eq!(second.task, both[1]);
+    fx.advance(100);
+    assert_eq!(fx.claim(9).await, [], "the retry finds the limit full");
+    assert_eq!(fx.state(both[0]).await, State::Blocked);
+    fx.complete(&[second]).await;
+    assert_eq!(fx.claim_one().await.task, both[0]);
+}
+
+pub async fn a_snoozed_task_holds_no_slot(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    fx.submit(task("a")).await;
+    let attempt = fx.claim_one().await;
+    fx.exit(&attempt, Outcome::Snoozed { for_ms: 100 }).await;
+    assert_eq!(fx.limit("group:a").await.held, 0);
+    assert_eq!(fx.snapshot().await.slots, []);
+    fx.advance(100);
+    assert_eq!(fx.claim_one().await.slots.len(), 1);
+}
+
+/// A task admitted and not claimed for one lease, whose workers are gone, gives its slot to
+/// somebody who can run, and comes back when such a worker does.
+pub async fn an_unclaimed_task_without_a_worker_is_parked(fx: &Fixture) {
+    fx.set_limit("group:g", Some(1)).await;
+    let of = |kind| NewTask { group: Some("g".into()), ..task(kind) };
+    let gone = fx.submit(of("x")).await;
+    fx.claim_as(asks("gone", &["x"], 0)).await;
+    let able = fx.submit(of("a")).await;
+    fx.claim(0).await;
+    assert_eq!(fx.holders("group:g").await[0].task, gone);
+    fx.advance(LEASE_MS + 1);
+    fx.claim(0).await;
+    assert_eq!(fx.state(able).await, State::Blocked);
+    assert_eq!(fx.reap().await.unserved, 1);
+    assert_eq!(fx.class(gone).await, Some(Class::NoWorker));
+    let claimed = fx.claim(9).await;
+    assert_eq!(ids(&claimed), [able]);
+    fx.complete(&claimed).await;
+    assert_eq!(fx.state(gone).await, State::Blocked);
+    let back = fx.claim_as(asks("new", &["x"], 9)).await;
+    assert_eq!(ids(&back), [gone]);
+}
+
+/// With its worker alive, a task that is merely slow to be claimed keeps its slot.
+pub async fn an_unclaimed_task_with_a_worker_stays_admitted(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    let id = fx.submit(task("a")).await;
+    for _ in 0..4 {
+        fx.claim(0).await;
+        fx.advance(LEASE_MS - 1);
+        assert_eq!(fx.reap().await.unserved, 0);
+    }
+    assert_eq!(fx.state(id).await, State::Pending);
+}
+
+/// Two limits kept busy, each with a line of its own, and one task that needs both.
+struct Busy<'a> {
+    fx: &'a Fixture,
+    running: VecDeque<Attempt>,
+    finishes: u32,
+}
+
+impl Busy<'_> {
+    /// Finishes the attempt that runs longest; another of its sort joins the line.
+    async fn turn(&mut self) {
+        let oldest = self.running.pop_front().expect("something runs");
+        self.fx.submit(if &*oldest.kind == "a" { task("a") } else { of_job("b") }).await;
+        self.fx.exit(&oldest, done()).await;
+        self.finishes += 1;
+        self.running.extend(self.fx.claim(9).await);
+        self.fx.check().await;
+    }
+}
+
+/// The stated bound. Both limits have room for `n`, are always full, and `n` others stand in
+/// each line. The task moves at most `MOVES_BEFORE_RESERVING` times, then it collects one slot
+/// after the other; before each of these steps it waits at most for the line it joins, while
+/// the other limit finishes as many.
+pub async fn two_saturated_limits_admit_within_a_bound(fx: &Fixture) {
+    for n in [1, 3] {
+        fx.set_limit("group:a", Some(n)).await;
+        fx.job(job("j", Some(n))).await;
+        fx.set_limit("job:j", Some(n)).await;
+        let pairs = (0..2 * n).flat_map(|_| [task("a"), of_job("b")]);
+        fx.submit_all(pairs.collect()).await;
+        let running = fx.claim(99).await.into();
+        let wanted = fx.submit(of_job("a")).await;
+        let mut busy = Busy { fx, running, finishes: 0 };
+        let bound = 2 * (n + 1) * (MOVES_BEFORE_RESERVING + 2);
+        while fx.state(wanted).await != State::Processing {
+            busy.turn().await;
+            assert!(busy.finishes <= bound, "not admitted after {} finishes", busy.finishes);
+        }
+        for attempt in busy.running {
+            fx.exit(&attempt, done()).await;
+        }
+        fx.work_off().await;
+        fx.check_at_rest().await;
+    }
+}
+
+/// Arrivals beyond one step are taken up by the next; nothing is forgotten.
+pub async fn a_large_backlog_passes_in_bounded_steps(fx: &Fixture) {
+    fx.set_limit("group:a", Some(0)).await;
+    for _ in 0..3 {
+        fx.submit_all(tasks("a", 1000)).await;
+    }
+    fx.admit().await;
+    fx.claim(0).await;
+    fx.set_limit("group:a", Some(2500)).await;
+    for _ in 0..20 {
+        fx.claim(0).await;
+    }
+    fx.admit().await;
+    let limit = fx.limit("group:a").await;
+    assert_eq!((limit.held, limit.waiting, limit.dirty), (2500, 500, false));
+    assert_eq!(fx.claim(10_000).await.len(), 2500);
+}

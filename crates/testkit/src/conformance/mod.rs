@@ -1,0 +1,66 @@
+//! What every store must do, as functions over the seam, by topic.
+//!
+//! A store joins by implementing [`Backend`] and naming it:
+//!
+//! ```ignore
+//! tidegate_testkit::conformance_suite!(InMemory);
+//! ```
+//!
+//! which makes one test of each case, so that a failure has a name. Each case works on data of
+//! its own and ends with every invariant checked. Nothing reaps, prunes or admits behind a
+//! case's back: the keeper is off, and what a case does not call does not happen.
+
+pub mod cancel;
+pub mod claim;
+pub mod extend;
+pub mod finish;
+pub mod fixture;
+pub mod gate;
+pub mod input;
+pub mod inspect;
+pub mod job;
+pub mod order;
+pub mod prune;
+pub mod races;
+pub mod reap;
+pub mod register;
+pub mod set_limit;
+pub mod submit;
+mod suite;
+pub mod unique;
+pub mod window;
+pub mod workflow;
+
+pub use fixture::{Backend, Clock, Fixture, Handle, ManualClock};
+
+use std::time::Duration;
+
+/// A case that takes longer hangs.
+const CASE_MAX: Duration = Duration::from_secs(120);
+
+/// Runs one case on fresh data and checks the invariants at its end.
+pub async fn run<B: Backend>(case: impl AsyncFnOnce(&Fixture)) {
+    let work = async {
+        let fixture = Fixture::over(Box::new(B::create())).await;
+        case(&fixture).await;
+        fixture.check().await;
+    };
+    tokio::time::timeout(CASE_MAX, Box::pin(work)).await.expect("the case hangs");
+}
+
+/// Makes a module with one test per case. Not for use on its own: [`conformance_suite`] lists
+/// the cases.
+#[macro_export]
+macro_rules! conformance_cases {
+    ($backend:ident; $($topic:ident { $($case:ident)* })*) => {$(
+        mod $topic {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    use $crate::conformance::{run, $topic::$case};
+                    run::<super::$backend>($case).await;
+                }
+            )*
+        }
+    )*};
+}

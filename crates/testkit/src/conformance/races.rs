@@ -1,0 +1,3 @@
+pub async fn placeholder(fx: &super::Fixture) {
+    let _ = fx;
+}

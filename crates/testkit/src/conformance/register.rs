@@ -1,0 +1,137 @@
+//! Kinds and the limits that come with them.
+
+use tidegate_core::bounds::ATTEMPTS_MAX;
+use tidegate_core::{Backoff, DayWindow, ErrorKind, Kind, NewTask, Registration, Source};
+
+use super::fixture::{Fixture, asks, ids, task, tasks};
+
+fn kinds(kinds: Vec<Kind>) -> Registration {
+    Registration { kinds, ..Registration::default() }
+}
+
+fn limits(limits: &[(&str, u32)], source: Option<Source>) -> Registration {
+    let limits = limits.iter().map(|(group, capacity)| ((*group).to_owned(), *capacity)).collect();
+    Registration { limits, source, ..Registration::default() }
+}
+
+pub async fn every_field_of_a_kind_comes_back(fx: &Fixture) {
+    let kind = Kind {
+        name: "report".into(),
+        queue: "nightly".into(),
+        max_attempts: 7,
+        timeout_ms: Some(1234),
+        window: Some(DayWindow::parse("22:00", "06:00").expect("window")),
+        backoff: Backoff { base_ms: 50, cap_ms: 60_000 },
+        remove_on_completed_days: Some(1),
+        remove_on_failed_days: Some(30),
+    };
+    let plain = Kind::new("plain");
+    fx.store.register(kinds(vec![kind.clone(), plain.clone()])).await.expect("register");
+    assert_eq!(fx.inspect.kinds().await.expect("kinds"), [plain, kind], "by name");
+}
+
+pub async fn a_registration_can_be_repeated(fx: &Fixture) {
+    let registration = Registration { kinds: vec![Kind::new("a")], ..limits(&[("a", 3)], None) };
+    let first = fx.store.register(registration.clone()).await.expect("register");
+    let limit = fx.limit("group:a").await;
+    let second = fx.store.register(registration).await.expect("register again");
+    assert_eq!((first, second), Default::default(), "nothing is overruled");
+    assert_eq!(fx.limit("group:a").await, limit, "nothing changed");
+    assert_eq!(fx.inspect.kinds().await.expect("kinds").len(), 1);
+}
+
+pub async fn a_known_kind_is_overwritten(fx: &Fixture) {
+    let kind = |max_attempts| Kind { max_attempts, ..Kind::new("a") };
+    fx.store.register(kinds(vec![kind(2)])).await.expect("register");
+    fx.submit_all(tasks("a", 2)).await;
+    assert_eq!(fx.claim_one().await.max_attempts, 2);
+    fx.store.register(kinds(vec![kind(9)])).await.expect("register");
+    assert_eq!(fx.claim_one().await.max_attempts, 9, "also for tasks from before");
+}
+
+pub async fn a_submit_does_not_overwrite_a_kind(fx: &Fixture) {
+    let kind = Kind { max_attempts: 2, ..Kind::new("a") };
+    fx.store.register(kinds(vec![kind.clone()])).await.expect("register");
+    fx.submit(task("a")).await;
+    assert_eq!(fx.inspect.kinds().await.expect("kinds"), [kind]);
+}
+
+pub async fn a_kind_has_a_queue_of_its_own(fx: &Fixture) {
+    let kind = Kind { queue: "slow".into(), ..Kind::new("a") };
+    fx.store.register(kinds(vec![kind])).await.expect("register");
+    let own = fx.submit(task("a")).await;
+    let other = fx.submit(NewTask { queue: Some("default".into()), ..task("a") }).await;
+    assert_eq!(ids(&fx.claim(9).await), [other]);
+    let slow = tidegate_core::Claim { queues: ["slow".into()].into(), ..asks("slow", &["a"], 9) };
+    let claimed = fx.claim_as(slow).await;
+    assert_eq!(ids(&claimed), [own]);
+    assert_eq!(&*claimed[0].queue, "slow");
+}
+
+pub async fn attempts_and_timeout_come_from_the_kind_unless_the_task_says(fx: &Fixture) {
+    let kind = Kind { max_attempts: 2, timeout_ms: Some(500), ..Kind::new("a") };
+    fx.store.register(kinds(vec![kind])).await.expect("register");
+    let own = NewTask { max_attempts: Some(4), timeout_ms: Some(900), ..task("a") };
+    fx.submit_all(vec![task("a"), own]).await;
+    let given: Vec<_> =
+        fx.claim(2).await.iter().map(|one| (one.max_attempts, one.timeout_ms)).collect();
+    assert_eq!(given, [(2, Some(500)), (4, Some(900))]);
+}
+
+pub async fn a_registration_brings_limits(fx: &Fixture) {
+    fx.store.register(limits(&[("a", 2)], None)).await.expect("register");
+    let limit = fx.limit("group:a").await;
+    assert_eq!((limit.capacity, limit.source), (Some(2), Source::Registration));
+    fx.submit_all(tasks("a", 5)).await;
+    assert_eq!(fx.claim(9).await.len(), 2);
+}
+
+pub async fn the_last_of_equal_registrations_counts(fx: &Fixture) {
+    fx.store.register(limits(&[("a", 2)], None)).await.expect("register");
+    fx.store.register(limits(&[("a", 4)], None)).await.expect("register");
+    let limit = fx.limit("group:a").await;
+    assert_eq!((limit.capacity, limit.version), (Some(4), 2));
+}
+
+pub async fn an_overruled_limit_is_reported(fx: &Fixture) {
+    fx.set_limit("group:a", Some(5)).await;
+    let said = fx.store.register(limits(&[("a", 3), ("b", 1)], None)).await.expect("register");
+    assert_eq!(said.overruled, [("a".to_owned(), Some(5), Source::Operator)]);
+    assert_eq!(fx.limit("group:a").await.capacity, Some(5));
+    assert_eq!(fx.limit("group:b").await.capacity, Some(1));
+}
+
+pub async fn a_configuration_wins_over_a_registration(fx: &Fixture) {
+    let configuration = limits(&[("a", 8)], Some(Source::Configuration));
+    fx.store.register(configuration).await.expect("register");
+    let said = fx.store.register(limits(&[("a", 3)], None)).await.expect("register");
+    assert_eq!(said.overruled, [("a".to_owned(), Some(8), Source::Configuration)]);
+    assert_eq!(fx.limit("group:a").await.capacity, Some(8));
+}
+
+/// A refused registration leaves no trace, also of its good parts.
+pub async fn a_bad_registration_changes_nothing(fx: &Fixture) {
+    let good = Kind::new("good");
+    let mut bad = vec![limits(&[("good", 1), ("huge", u32::MAX)], None)];
+    bad.push(limits(&[("good", 1), ("", 1)], None));
+    bad.push(limits(&[("good", 1), ("a\0b", 1)], None));
+    for kind in [
+        Kind::new(""),
+        Kind::new("a\nb"),
+        Kind { queue: "\u{7f}".into(), ..Kind::new("b") },
+        Kind { max_attempts: 0, ..Kind::new("b") },
+        Kind { max_attempts: ATTEMPTS_MAX + 1, ..Kind::new("b") },
+        Kind { timeout_ms: Some(0), ..Kind::new("b") },
+        Kind { backoff: Backoff { base_ms: -1, cap_ms: 1 }, ..Kind::new("b") },
+        Kind { window: Some(DayWindow { start_ms: 5, end_ms: 5 }), ..Kind::new("b") },
+    ] {
+        bad.push(kinds(vec![kind]));
+    }
+    for mut registration in bad {
+        registration.kinds.insert(0, good.clone());
+        let error = fx.store.register(registration.clone()).await.expect_err("bad");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{registration:?}");
+        assert_eq!(fx.inspect.kinds().await.expect("kinds"), [], "{registration:?}");
+        assert_eq!(fx.inspect.limits().await.expect("limits"), [], "{registration:?}");
+    }
+}

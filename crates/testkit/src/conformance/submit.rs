@@ -1,0 +1,175 @@
+//! Storing tasks.
+
+use std::time::Duration;
+
+use tidegate_core::bounds::{PRIORITY_MAX, SUBMIT_TASKS_MAX, WEIGHT_MAX};
+use tidegate_core::inspect::Reason;
+use tidegate_core::{ErrorKind, JobSpec, NewTask, Source, State, Submission};
+
+use super::fixture::{Fixture, ids, job, task, tasks};
+
+pub async fn an_unlimited_task_is_ready_at_once(fx: &Fixture) {
+    let id = fx.submit(task("a")).await;
+    assert_eq!(fx.state(id).await, State::Pending);
+    assert!(matches!(fx.explain(id).await.reason, Reason::Ready { .. }));
+    assert_eq!(ids(&fx.claim(1).await), [id]);
+}
+
+pub async fn a_limited_task_arrives_at_the_gate(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    let first = fx.submit_all(tasks("a", 2)).await;
+    assert_eq!(fx.states(&first).await, [State::Pending; 2], "submit only inserts");
+    assert_eq!(fx.claim(9).await.len(), 1, "claim lets arrivals through first");
+    assert_eq!(fx.states(&first).await, [State::Processing, State::Blocked]);
+}
+
+pub async fn nothing_is_a_submission_too(fx: &Fixture) {
+    assert_eq!(fx.submit_all(vec![]).await, []);
+}
+
+pub async fn ids_ascend_in_the_order_of_submission(fx: &Fixture) {
+    let mut all = fx.submit_all(tasks("a", 5)).await;
+    all.extend(fx.submit_all(tasks("b", 5)).await);
+    assert!(all.is_sorted_by(|a, b| a < b), "{all:?}");
+}
+
+pub async fn the_first_submit_makes_a_kind_known(fx: &Fixture) {
+    fx.submit(task("a")).await;
+    assert_eq!(fx.inspect.kinds().await.expect("kinds"), [tidegate_core::Kind::new("a")]);
+}
+
+pub async fn what_was_submitted_is_shown(fx: &Fixture) {
+    let new = NewTask {
+        queue: Some("q".into()),
+        group: Some("g".into()),
+        job: Some("j".into()),
+        workflow: Some("w".into()),
+        weight: 3,
+        priority: -7,
+        unique_key: Some("u".into()),
+        max_attempts: Some(9),
+        ..NewTask::new("a", "[1]")
+    };
+    let id = fx.submit(new).await;
+    let view = fx.view(id).await;
+    assert_eq!((&*view.kind, &*view.queue), ("a", "q"));
+    let names = [view.group, view.job, view.workflow, view.unique_key];
+    assert_eq!(names.map(|name| name.expect("a name").to_string()), ["g", "j", "w", "u"]);
+    assert_eq!((view.weight, view.priority, view.spent, view.deaths), (3, -7, 0, 0));
+    assert_eq!((view.max_attempts, view.created_at), (9, fx.now()));
+    assert_eq!((view.run_at, view.finished_at, view.error), (None, None, None));
+    assert_eq!((view.payload, view.result), (Some(b"[1]".to_vec()), None));
+}
+
+pub async fn a_task_is_not_claimed_before_its_time(fx: &Fixture) {
+    let run_at = Some(fx.now() + 5000);
+    let id = fx.submit(NewTask { run_at, ..task("a") }).await;
+    assert_eq!(fx.state(id).await, State::Scheduled);
+    assert_eq!(fx.view(id).await.run_at, run_at);
+    fx.advance(4999);
+    assert_eq!(fx.claim(1).await, []);
+    fx.advance(1);
+    assert_eq!(ids(&fx.claim(1).await), [id]);
+    assert_eq!(fx.view(id).await.run_at, None);
+}
+
+pub async fn a_time_that_has_passed_means_now(fx: &Fixture) {
+    let past = NewTask { run_at: Some(fx.now() - 1), ..task("a") };
+    let now = NewTask { run_at: Some(fx.now()), ..task("a") };
+    let both = fx.submit_all(vec![past, now]).await;
+    assert_eq!(fx.states(&both).await, [State::Pending; 2]);
+    assert_eq!(ids(&fx.claim(2).await), both);
+}
+
+pub async fn what_is_due_passes_the_gate(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    let late = |ms| NewTask { run_at: Some(fx.now() + ms), ..task("a") };
+    let both = fx.submit_all(vec![late(200), late(100)]).await;
+    fx.advance(300);
+    assert_eq!(ids(&fx.claim(2).await), [both[1]], "the earlier one comes first");
+    assert_eq!(fx.state(both[0]).await, State::Blocked);
+}
+
+pub async fn a_refused_submission_leaves_no_trace(fx: &Fixture) {
+    let refused = [
+        NewTask { weight: 0, ..task("a") },
+        NewTask { weight: WEIGHT_MAX + 1, ..task("a") },
+        NewTask { priority: PRIORITY_MAX + 1, ..task("a") },
+        NewTask { max_attempts: Some(0), ..task("a") },
+        NewTask { timeout_ms: Some(0), ..task("a") },
+        NewTask { timeout_ms: Some(i64::MAX), ..task("a") },
+    ];
+    for bad in refused {
+        let tasks = vec![task("good"), bad.clone()];
+        let jobs = vec![job("made", Some(1))];
+        let error = fx.store.submit(Submission { jobs, tasks }).await.expect_err("bad");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{bad:?}");
+    }
+    assert!(fx.inspect.counts().await.expect("counts").is_empty());
+    assert_eq!(fx.inspect.jobs().await.expect("jobs"), []);
+    assert_eq!(fx.inspect.kinds().await.expect("kinds"), []);
+}
+
+pub async fn a_weight_above_the_capacity_is_refused(fx: &Fixture) {
+    fx.set_limit("group:a", Some(3)).await;
+    let heavy = |weight| NewTask { weight, ..task("a") };
+    let error = fx.try_submit(vec![task("b"), heavy(4)]).await.expect_err("too heavy");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(fx.inspect.counts().await.expect("counts").is_empty(), "all or none");
+    let id = fx.submit(heavy(3)).await;
+    assert_eq!(ids(&fx.claim(1).await), [id], "the whole capacity is not too heavy");
+}
+
+/// A paused limit is full, not too small: what fits an ordinary day may be submitted.
+pub async fn a_paused_limit_refuses_no_weight(fx: &Fixture) {
+    fx.set_limit("group:a", Some(0)).await;
+    fx.submit(NewTask { weight: 4, ..task("a") }).await;
+    assert_eq!(fx.claim(1).await, []);
+    fx.set_limit("group:a", Some(4)).await;
+    fx.claim_one().await;
+}
+
+pub async fn a_bad_job_is_refused(fx: &Fixture) {
+    for (name, weight) in [("", 1), ("a\0", 1), ("j", 0), ("j", 1001)] {
+        let bad = JobSpec { name: name.into(), concurrency: None, weight };
+        let submission = Submission { jobs: vec![bad], tasks: vec![task("a")] };
+        let error = fx.store.submit(submission).await.expect_err("bad job");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{name:?} {weight}");
+    }
+    assert!(fx.inspect.counts().await.expect("counts").is_empty());
+}
+
+pub async fn too_many_tasks_at_once_are_refused(fx: &Fixture) {
+    let error = fx.try_submit(tasks("a", SUBMIT_TASKS_MAX + 1)).await.expect_err("too many");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(fx.inspect.counts().await.expect("counts").is_empty());
+}
+
+pub async fn a_submitted_limit_counts_only_where_nothing_is_set(fx: &Fixture) {
+    assert!(fx.set_limit_as("group:a", Some(2), Source::Submit).await.is_some());
+    assert_eq!(fx.set_limit_as("group:a", Some(9), Source::Submit).await, None);
+    assert_eq!(fx.limit("group:a").await.capacity, Some(2), "the first one counts");
+    assert!(fx.set_limit_as("group:a", Some(4), Source::Registration).await.is_some());
+    assert_eq!(fx.set_limit_as("group:a", Some(9), Source::Submit).await, None);
+    assert_eq!(fx.limit("group:a").await.capacity, Some(4));
+}
+
+pub async fn another_handle_sees_what_was_acknowledged(fx: &Fixture) {
+    let id = fx.submit(task("a")).await;
+    let other = fx.another().await;
+    let view = other.inspect.task(id).await.expect("task").expect("it is there");
+    assert_eq!(view.state, State::Pending);
+}
+
+/// A wake-up is a hint, but one that comes: whoever waits on another handle learns of a submit.
+pub async fn a_submit_wakes_who_waits(fx: &Fixture) {
+    let other = fx.another().await;
+    let mut changed = std::pin::pin!(other.store.changed());
+    for _ in 0..200 {
+        fx.submit(task("a")).await;
+        if tokio::time::timeout(Duration::from_millis(50), &mut changed).await.is_ok() {
+            return;
+        }
+    }
+    panic!("nobody was woken");
+}

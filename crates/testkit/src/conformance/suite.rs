@@ -1,0 +1,279 @@
+//! The list of the cases.
+
+/// Makes one test of every case for a [`Backend`](crate::conformance::Backend), which is named
+/// by an identifier in scope.
+#[macro_export]
+macro_rules! conformance_suite {
+    ($backend:ident) => {
+        $crate::conformance_cases! { $backend;
+            register {
+                every_field_of_a_kind_comes_back
+                a_registration_can_be_repeated
+                a_known_kind_is_overwritten
+                a_submit_does_not_overwrite_a_kind
+                a_kind_has_a_queue_of_its_own
+                attempts_and_timeout_come_from_the_kind_unless_the_task_says
+                a_registration_brings_limits
+                the_last_of_equal_registrations_counts
+                an_overruled_limit_is_reported
+                a_configuration_wins_over_a_registration
+                a_bad_registration_changes_nothing
+            }
+            submit {
+                an_unlimited_task_is_ready_at_once
+                a_limited_task_arrives_at_the_gate
+                nothing_is_a_submission_too
+                ids_ascend_in_the_order_of_submission
+                the_first_submit_makes_a_kind_known
+                what_was_submitted_is_shown
+                a_task_is_not_claimed_before_its_time
+                a_time_that_has_passed_means_now
+                what_is_due_passes_the_gate
+                a_refused_submission_leaves_no_trace
+                a_weight_above_the_capacity_is_refused
+                a_paused_limit_refuses_no_weight
+                a_bad_job_is_refused
+                too_many_tasks_at_once_are_refused
+                a_submitted_limit_counts_only_where_nothing_is_set
+                another_handle_sees_what_was_acknowledged
+                a_submit_wakes_who_waits
+            }
+            claim {
+                only_served_kinds_and_queues_are_claimed
+                an_unserved_task_takes_no_slot
+                no_more_than_asked_for
+                a_batch_shares_one_token_and_tokens_ascend
+                a_claimed_task_is_not_claimed_again
+                a_kind_named_twice_is_claimed_once
+                an_attempt_says_everything_a_handler_needs
+                a_lease_out_of_bounds_is_refused
+                too_many_at_once_are_refused
+                a_claim_that_finds_nothing_leaves_no_lease
+                a_blocked_backlog_is_not_in_the_way
+                lanes_are_merged_in_order
+            }
+            finish {
+                a_result_is_kept_byte_by_byte
+                a_fatal_error_is_final_at_once
+                failures_spend_attempts_until_none_is_left
+                a_retry_backs_off_with_jitter_up_to_the_cap
+                a_retry_without_delay_runs_at_once
+                a_snooze_costs_no_attempt
+                a_release_gives_the_attempt_back
+                a_handler_may_report_a_cancel
+                a_stale_token_changes_nothing
+                a_completion_is_accepted_once
+                the_same_exit_twice_in_one_batch_counts_once
+                a_token_is_good_for_its_own_tasks_only
+                an_unknown_task_is_lost
+                one_stale_exit_does_not_hold_up_the_batch
+                the_next_in_line_is_handed_over
+                a_finish_may_only_claim
+                a_result_that_is_too_large_fails_the_task
+                a_long_error_is_cut_between_characters
+                no_error_text_holds_up_an_exit
+                too_many_exits_at_once_are_refused
+                a_refused_claim_takes_no_exit
+            }
+            extend {
+                a_heartbeat_keeps_the_lease
+                a_lease_that_ran_out_is_not_renewed
+                only_its_own_worker_renews_a_lease
+                an_unknown_lease_is_lost
+                one_lost_lease_does_not_hold_up_the_others
+                a_cancel_is_told_until_the_attempt_ends
+                progress_is_shown_while_the_attempt_runs
+                progress_of_a_stale_attempt_changes_nothing
+                bad_progress_is_refused
+                a_lease_out_of_bounds_is_refused
+                a_heartbeat_keeps_an_idle_worker_alive
+            }
+            cancel {
+                a_scheduled_task_ends_at_once
+                an_arrived_task_ends_at_once
+                a_ready_task_ends_at_once
+                an_admitted_task_gives_its_slot_to_the_next
+                a_blocked_task_leaves_its_line
+                a_cancelled_head_makes_room_for_lighter_ones
+                a_running_task_is_asked_to_stop
+                a_completion_outruns_a_cancel
+                what_would_run_again_ends_instead
+                a_finished_task_stays_as_it_is
+                a_batch_is_answered_in_order
+                a_waiting_step_gives_its_workflow_on
+                a_task_in_every_kind_of_line_can_be_cancelled
+            }
+            reap {
+                a_lease_that_ran_out_gives_its_tasks_back
+                a_death_frees_the_slots_for_the_next
+                deaths_lead_to_quarantine
+                the_last_attempt_dies_for_good
+                a_reaped_attempt_changes_nothing_any_more
+                an_exit_before_the_reaper_counts
+                each_lease_has_its_own_end
+                many_leases_are_reaped_in_steps
+                a_death_keeps_the_workflow
+            }
+            prune {
+                finished_tasks_are_kept_by_default
+                completed_and_failed_are_kept_for_their_days
+                zero_days_removes_a_task_as_it_ends
+                unfinished_tasks_are_never_removed
+                unset_limits_go_when_nobody_uses_them
+                a_limit_is_set_anew_after_it_was_removed
+                a_workflow_leaves_nothing_behind
+                much_is_removed_in_steps
+            }
+            set_limit {
+                zero_pauses_and_raising_resumes
+                a_pause_does_not_touch_what_runs
+                unset_means_unlimited
+                lowering_drains
+                lowering_does_not_forget_holders
+                raising_admits_the_parked
+                a_new_limit_applies_to_the_backlog
+                a_new_limit_counts_what_runs
+                a_new_limit_counts_the_weight_of_what_runs
+                a_new_limit_applies_to_what_is_scheduled
+                sources_have_an_order
+                an_operators_unset_brings_back_what_was_before
+                what_was_overruled_is_remembered
+                a_weaker_source_cannot_unset
+                every_change_raises_the_version
+                an_unknown_limit_can_be_unset
+                bad_names_and_capacities_are_refused
+                the_largest_capacity_works
+                a_limit_is_exact_whatever_its_size
+                a_jobs_quota_is_changed_live
+                a_group_is_shared_between_kinds
+            }
+            gate {
+                a_line_goes_by_arrival
+                a_freed_slot_is_handed_on_without_being_asked
+                every_way_out_frees_the_slot
+                slots_are_numbered_and_the_lowest_free_one_is_taken
+                weights_count
+                lighter_tasks_do_not_pass_a_heavier_head
+                what_is_too_heavy_after_lowering_is_passed_over
+                what_became_too_heavy_on_its_way_is_set_aside
+                all_or_none
+                a_slot_passes_who_cannot_use_it
+                a_retry_passes_the_gate_again
+                a_snoozed_task_holds_no_slot
+                an_unclaimed_task_without_a_worker_is_parked
+                an_unclaimed_task_with_a_worker_stays_admitted
+                two_saturated_limits_admit_within_a_bound
+                a_large_backlog_passes_in_bounded_steps
+            }
+            workflow {
+                steps_run_one_after_another
+                workflows_do_not_wait_for_each_other
+                two_workers_do_not_share_a_workflow
+                the_next_step_waits_through_retries
+                the_next_step_waits_through_a_snooze_and_a_release
+                a_step_that_fails_for_good_lets_the_next_start
+                priority_does_not_reorder_steps
+                steps_submitted_later_come_later
+                the_order_is_that_of_arrival
+                a_step_keeps_its_workflow_while_its_group_is_full
+                order_holds_under_other_limits
+            }
+            job {
+                a_quota_bounds_what_runs
+                quotas_of_jobs_are_their_own
+                a_paused_job_waits
+                a_retry_passes_the_quota_again
+                a_known_job_is_left_as_it_is
+                a_task_makes_its_job_known
+                a_bounded_number_is_past_the_jobs_line
+                a_backlog_beyond_the_window_is_worked_off
+                shares_follow_the_weights
+                a_late_job_shares_from_then_on
+                a_cancelled_backlog_does_not_distort
+                a_job_shows_its_progress
+            }
+            order {
+                a_higher_priority_goes_first
+                a_priority_counts_across_kinds_and_queues
+                equals_go_by_age
+                waiting_raises_the_priority
+                lines_go_by_priority_too
+                waiting_counts_in_lines_too
+                an_arrival_joins_the_line_at_its_place
+            }
+            window {
+                a_kind_is_claimed_inside_its_hours_only
+                hours_may_reach_over_midnight
+                other_kinds_are_not_held_up
+                what_runs_may_outlast_the_hours
+                a_kind_without_hours_is_always_open
+            }
+            unique {
+                the_unfinished_task_is_found_again
+                a_repeated_submission_doubles_nothing
+                a_key_counts_within_one_submission
+                a_key_is_held_until_the_end
+                a_key_is_free_after_every_end
+                a_stale_exit_does_not_free_a_key
+                a_refused_submission_takes_no_key
+            }
+            inspect {
+                the_time_is_the_stores
+                tasks_are_listed_by_id_and_paged
+                tasks_are_filtered
+                lists_leave_payloads_out
+                states_are_counted
+                what_is_unknown_is_none
+                explain_says_when_a_task_is_due
+                explain_says_what_is_at_the_gate
+                explain_says_who_is_in_the_way
+                explain_says_whether_anybody_serves_a_ready_task
+                explain_says_where_a_task_runs
+                explain_says_that_a_task_ended
+                holders_are_listed_by_slot
+                limits_and_jobs_are_listed_by_name
+                a_look_changes_nothing
+            }
+            input {
+                allowed_names_come_back
+                bad_names_are_refused_everywhere
+                asking_for_bad_names_is_harmless
+                payloads_come_back_byte_by_byte
+                bad_payloads_are_refused
+                far_times_are_taken_as_they_are
+            }
+            races {
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    /// A topic's name and its source.
+    macro_rules! topics {
+        ($($topic:literal)*) => { [$(($topic, include_str!(concat!($topic, ".rs")))),*] };
+    }
+
+    /// A case that is written and not listed would never run.
+    #[test]
+    fn every_case_is_listed() {
+        let list = include_str!("suite.rs");
+        let topics = topics! {
+            "register" "submit" "claim" "finish" "extend" "cancel" "reap"
+            "prune" "set_limit" "gate" "workflow" "job" "order" "window"
+            "unique" "inspect" "input" "races"
+        };
+        for (topic, source) in topics {
+            let (_, listed) = list.split_once(&format!(" {topic} {{")).expect(topic);
+            let listed: Vec<&str> =
+                listed.split('}').next().unwrap_or_default().split_whitespace().collect();
+            let is_case = |line: &&str| line.ends_with("(fx: &Fixture) {");
+            let written = source.lines().filter(is_case);
+            let written: Vec<&str> = written
+                .filter_map(|line| line.strip_prefix("pub async fn ")?.split('(').next())
+                .collect();
+            assert_eq!(listed, written, "{topic}");
+        }
+    }
+}

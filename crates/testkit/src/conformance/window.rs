@@ -1,0 +1,78 @@
+//! Times of day in which a kind may be claimed.
+
+use tidegate_core::inspect::Reason;
+use tidegate_core::{DayWindow, Kind, Millis, Registration, State};
+
+use super::fixture::{Fixture, ids, task, tasks};
+
+const HOUR_MS: i64 = 60 * 60 * 1000;
+const DAY_MS: i64 = 24 * HOUR_MS;
+
+async fn window(fx: &Fixture, start: &str, end: &str) {
+    let window = Some(DayWindow::parse(start, end).expect("window"));
+    let kinds = vec![Kind { window, ..Kind::new("a") }];
+    fx.store.register(Registration { kinds, ..Default::default() }).await.expect("register");
+}
+
+/// Moves on to the next time it is so late.
+fn go_to(fx: &Fixture, time_of_day: Millis) {
+    fx.advance((time_of_day - fx.now()).rem_euclid(DAY_MS));
+}
+
+pub async fn a_kind_is_claimed_inside_its_hours_only(fx: &Fixture) {
+    window(fx, "10:00", "12:00").await;
+    let all = fx.submit_all(tasks("a", 4)).await;
+    for (time, opens) in [
+        (10 * HOUR_MS - 1, false),
+        (10 * HOUR_MS, true),
+        (12 * HOUR_MS - 1, true),
+        (12 * HOUR_MS, false),
+        (0, false),
+        (11 * HOUR_MS, true),
+    ] {
+        go_to(fx, time);
+        assert_eq!(fx.claim(1).await.len(), usize::from(opens), "at {time}");
+    }
+    assert_eq!(fx.state(all[3]).await, State::Pending, "it waits, it is not blocked");
+}
+
+pub async fn hours_may_reach_over_midnight(fx: &Fixture) {
+    window(fx, "22:00", "06:00").await;
+    fx.submit_all(tasks("a", 4)).await;
+    for (hour, opens) in [(21, false), (22, true), (23, true), (0, true), (5, true), (6, false)] {
+        go_to(fx, hour * HOUR_MS);
+        assert_eq!(fx.claim(1).await.len(), usize::from(opens), "at {hour}:00");
+    }
+}
+
+pub async fn other_kinds_are_not_held_up(fx: &Fixture) {
+    window(fx, "10:00", "12:00").await;
+    go_to(fx, 20 * HOUR_MS);
+    let closed = fx.submit(task("a")).await;
+    let open = fx.submit(task("b")).await;
+    assert_eq!(ids(&fx.claim(9).await), [open]);
+    match fx.explain(closed).await.reason {
+        Reason::Ready { is_open, is_served, .. } => assert!(!is_open && is_served),
+        reason => panic!("{reason:?}"),
+    }
+}
+
+pub async fn what_runs_may_outlast_the_hours(fx: &Fixture) {
+    window(fx, "10:00", "12:00").await;
+    go_to(fx, 12 * HOUR_MS - 1);
+    let id = fx.submit(task("a")).await;
+    let attempt = fx.claim_one().await;
+    fx.advance(10);
+    fx.complete(&[attempt]).await;
+    assert_eq!(fx.state(id).await, State::Completed);
+}
+
+pub async fn a_kind_without_hours_is_always_open(fx: &Fixture) {
+    window(fx, "10:00", "12:00").await;
+    fx.submit(task("a")).await;
+    go_to(fx, 20 * HOUR_MS);
+    assert_eq!(fx.claim(1).await, []);
+    let kinds = vec![Kind::new("a")];
+    fx.store.register(Registration { kinds, ..Default::default() }).await.expect("register");
+    assert_eq!(fx.claim(1).await.len(), 1);
+}
