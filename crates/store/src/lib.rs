@@ -3,3 +3,4 @@
 
 pub mod clock;
 pub mod memory;
+pub mod sqlite;

@@ -1,0 +1,106 @@
+use rusqlite::{Row, params};
+use tidegate_core::inspect::{Explanation, Holder, Reason};
+use tidegate_core::tables::{Lease, LineRow, Position, ReadyRow, Tables};
+use tidegate_core::{LimitId, Millis, Result, TaskId, Token, WorkerId};
+
+use super::{lanes, view};
+use crate::sqlite::error::unknown;
+use crate::sqlite::statements::Query;
+use crate::sqlite::tables::{Transaction, slot_held};
+
+/// Holders listed in an explanation.
+const HOLDERS_MAX: i64 = 100;
+
+pub(super) fn explain(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<Explanation>> {
+    let Some(view) = view(tx, task)? else {
+        return Ok(None);
+    };
+    let position = tx.position(task)?.unwrap_or(Position::Arrived);
+    let (reason, since) = match position {
+        Position::Scheduled(run_at) => (Reason::NotDue { run_at }, Some(view.created_at)),
+        Position::Arrived => (Reason::AtGate, None),
+        Position::Line(row) => (line(tx, row)?, Some(row.since)),
+        Position::Ready(row) => (ready(tx, row)?, Some(row.since)),
+        Position::Running(token) => running(tx, task, token)?,
+        Position::Final(_) => (Reason::Ended, view.finished_at),
+    };
+    Ok(Some(Explanation { task, state: position.state(), reason, since }))
+}
+
+fn line(tx: &mut Transaction<'_, '_>, row: LineRow) -> Result<Reason> {
+    let limit = tx.limit(row.limit)?;
+    let key = [row.limit.0, row.class as i64, row.rank, row.tag, row.place];
+    let ahead = tx.statements.first(Query::LineAhead, key, |row| row.get::<_, i64>(0))?;
+    Ok(Reason::InLine {
+        limit: limit.as_ref().map_or_else(|| "".into(), |limit| limit.name.clone()),
+        capacity: limit.as_ref().and_then(|limit| limit.capacity),
+        held: limit.map_or(0, |limit| limit.held),
+        class: row.class,
+        place: ahead.unwrap_or_default() as u64 + 1,
+        holders: holders(tx, row.limit, HOLDERS_MAX)?,
+    })
+}
+
+fn ready(tx: &mut Transaction<'_, '_>, row: ReadyRow) -> Result<Reason> {
+    let is_served = tx.is_served(row.lane)?;
+    let key = [row.lane.0, row.rank, row.tag, row.task.0];
+    let ahead = tx.statements.first(Query::ReadyAhead, key, |row| row.get::<_, i64>(0))?;
+    let lane = lanes(tx)?.get(row.lane).ok_or_else(|| unknown("lane", row.lane))?.clone();
+    let window = tx.kind(&lane.kind)?.and_then(|kind| kind.window);
+    let is_open = window.is_none_or(|window| window.is_open(tx.now));
+    let ahead = ahead.unwrap_or_default() as u64;
+    Ok(Reason::Ready { queue: lane.queue, kind: lane.kind, is_served, is_open, ahead })
+}
+
+fn running(
+    tx: &mut Transaction<'_, '_>,
+    task: TaskId,
+    token: Token,
+) -> Result<(Reason, Option<Millis>)> {
+    let since = tx.statements.first(Query::StartedAt, [token.0, task.0], |row| row.get(0))?;
+    let Some(lease) = lease(tx, token)? else {
+        return Ok((Reason::AtGate, since));
+    };
+    let read = |row: &Row<'_>| Ok((LimitId(row.get(0)?), row.get(1)?));
+    let held: Vec<(LimitId, u32)> = tx.statements.rows(Query::SlotsHeld, [task.0], read)?;
+    let held = held.into_iter().map(|(limit, number)| slot_held(tx, limit, number));
+    let slots = held.collect::<Result<_>>()?;
+    let reason = Reason::Running { worker: lease.worker, expires_at: lease.expires_at, slots };
+    Ok((reason, since))
+}
+
+pub(super) fn read_lease(row: &Row<'_>) -> rusqlite::Result<Lease> {
+    Ok(Lease { token: Token(row.get(0)?), worker: WorkerId(row.get(1)?), expires_at: row.get(2)? })
+}
+
+fn lease(tx: &mut Transaction<'_, '_>, token: Token) -> Result<Option<Lease>> {
+    tx.statements.first(Query::Lease, [token.0], read_lease)
+}
+
+/// Who holds the slots of a limit, by slot number.
+pub(super) fn holders(
+    tx: &mut Transaction<'_, '_>,
+    limit: LimitId,
+    holders_max: i64,
+) -> Result<Vec<Holder>> {
+    let read = |row: &Row<'_>| {
+        let kind: Option<_> = row.get(2)?;
+        Ok(Holder {
+            slot: row.get(0)?,
+            task: TaskId(row.get(1)?),
+            kind: kind.unwrap_or_else(|| "".into()),
+            worker: None,
+            expires_at: None,
+        })
+    };
+    let mut holders = tx.statements.rows(Query::Holders, params![limit.0, holders_max], read)?;
+    for holder in &mut holders {
+        if let Some(Position::Running(token)) = tx.position(holder.task)?
+            && let Some(lease) = lease(tx, token)?
+        {
+            holder.worker = Some(lease.worker);
+            holder.expires_at = Some(lease.expires_at);
+        }
+    }
+    Ok(holders)
+}

@@ -1,0 +1,136 @@
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use rusqlite::Row;
+use tidegate_core::inspect::{SlotRow, Snapshot, TaskRow};
+use tidegate_core::tables::{Position, Tables};
+use tidegate_core::{LaneId, LimitId, Result, TaskId, Token};
+
+use super::explain::read_lease;
+use super::{counts, lanes, limits};
+use crate::sqlite::error::unknown;
+use crate::sqlite::statements::Query;
+use crate::sqlite::tables::{Transaction, read_line, read_ready};
+
+/// Every table is read once from end to end, and what stands where is put together in memory.
+pub(super) fn snapshot(tx: &mut Transaction<'_, '_>) -> Result<Snapshot> {
+    let (mut tasks, mut at) = tasks(tx)?;
+    stand(tx, &mut tasks, &mut at)?;
+    let read = |row: &Row<'_>| {
+        let (limit, task) = (LimitId(row.get(0)?), TaskId(row.get(2)?));
+        Ok(SlotRow { limit, number: row.get(1)?, task })
+    };
+    Ok(Snapshot {
+        now: tx.now,
+        counters: tx.counters()?,
+        tasks,
+        limits: limits(tx, Query::LimitsById)?,
+        slots: tx.statements.rows(Query::SnapshotSlots, [], read)?,
+        leases: tx.statements.rows(Query::SnapshotLeases, [], read_lease)?,
+        finished: counts(tx, Query::Finished)?,
+    })
+}
+
+/// The unfinished tasks, and where each is in the list.
+fn tasks(tx: &mut Transaction<'_, '_>) -> Result<(Vec<TaskRow>, HashMap<TaskId, usize>)> {
+    let mut names = Names::default();
+    let nameless: Arc<str> = "".into();
+    let read = |row: &Row<'_>| {
+        let task = TaskRow {
+            id: TaskId(row.get(0)?),
+            kind: nameless.clone(),
+            group: names.shared(row, 2)?,
+            job: names.shared(row, 3)?,
+            workflow: names.shared(row, 4)?,
+            unique_key: row.get(5)?,
+            weight: row.get(6)?,
+            spent: row.get(7)?,
+            deaths: row.get(8)?,
+            positions: Vec::new(),
+            gated: false,
+        };
+        Ok((task, LaneId(row.get(1)?)))
+    };
+    let found = tx.statements.rows(Query::SnapshotTasks, [], read)?;
+    let lanes = lanes(tx)?;
+    let mut tasks = Vec::with_capacity(found.len());
+    let mut at = HashMap::with_capacity(found.len());
+    for (mut task, lane) in found {
+        task.kind = lanes.get(lane).ok_or_else(|| unknown("lane", lane))?.kind.clone();
+        at.insert(task.id, tasks.len());
+        tasks.push(task);
+    }
+    Ok((tasks, at))
+}
+
+/// Writes down every place each task stands in. A row whose task is gone shows as a task of
+/// its own without a name, so that the check finds it.
+fn stand(
+    tx: &mut Transaction<'_, '_>,
+    tasks: &mut Vec<TaskRow>,
+    at: &mut HashMap<TaskId, usize>,
+) -> Result<()> {
+    let mut found: Vec<(TaskId, Position, bool)> = Vec::new();
+    found.append(&mut tx.statements.rows(Query::SnapshotScheduled, [], |row| {
+        Ok((TaskId(row.get(0)?), Position::Scheduled(row.get(1)?), false))
+    })?);
+    found.append(&mut tx.statements.rows(Query::SnapshotArrived, [], |row| {
+        Ok((TaskId(row.get(0)?), Position::Arrived, false))
+    })?);
+    found.append(&mut tx.statements.rows(Query::SnapshotReady, [], |row| {
+        let row = read_ready(row)?;
+        Ok((row.task, Position::Ready(row), false))
+    })?);
+    found.append(&mut tx.statements.rows(Query::SnapshotLine, [], |row| {
+        let row = read_line(row)?;
+        Ok((row.task, Position::Line(row), false))
+    })?);
+    found.append(&mut tx.statements.rows(Query::SnapshotRunning, [], |row| {
+        Ok((TaskId(row.get(0)?), Position::Running(Token(row.get(1)?)), row.get(2)?))
+    })?);
+    for (task, position, gated) in found {
+        let index = *at.entry(task).or_insert_with(|| {
+            tasks.push(orphan(task));
+            tasks.len() - 1
+        });
+        tasks[index].positions.push(position);
+        tasks[index].gated |= gated;
+    }
+    tasks.sort_by_key(|task| task.id);
+    Ok(())
+}
+
+/// Stands for a row whose task is missing; two positions make it a fault.
+fn orphan(id: TaskId) -> TaskRow {
+    TaskRow {
+        id,
+        kind: "".into(),
+        group: None,
+        job: None,
+        workflow: None,
+        unique_key: None,
+        weight: 1,
+        spent: 0,
+        deaths: 0,
+        positions: vec![Position::Arrived],
+        gated: false,
+    }
+}
+
+/// Names that many tasks share are kept once.
+#[derive(Default)]
+struct Names(HashSet<Arc<str>>);
+
+impl Names {
+    fn shared(&mut self, row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Arc<str>>> {
+        let Some(name) = row.get_ref(column)?.as_str_or_null()? else {
+            return Ok(None);
+        };
+        if let Some(known) = self.0.get(name) {
+            return Ok(Some(known.clone()));
+        }
+        let name: Arc<str> = name.into();
+        self.0.insert(name.clone());
+        Ok(Some(name))
+    }
+}

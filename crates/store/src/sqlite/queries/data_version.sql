@@ -1,0 +1,2 @@
+-- Changes when another connection has committed, never by this one.
+pragma data_version

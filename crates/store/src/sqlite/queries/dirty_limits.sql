@@ -1,0 +1,1 @@
+select id from limits where dirty = 1 order by id

@@ -1,0 +1,1 @@
+delete from lease where token = ?1

@@ -1,0 +1,1 @@
+delete from limits where id = ?1

@@ -1,0 +1,1 @@
+delete from slot where limit_id = ?1

@@ -1,0 +1,1 @@
+select task from scheduled where run_at <= ?1 order by run_at, task limit ?2

@@ -1,0 +1,1 @@
+delete from worker where alive_until < ?1

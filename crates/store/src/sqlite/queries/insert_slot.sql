@@ -1,0 +1,1 @@
+insert into slot (limit_id, number, task) values (?1, ?2, ?3)

@@ -1,0 +1,1 @@
+select 1 from arrived where task = ?1

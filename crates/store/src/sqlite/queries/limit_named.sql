@@ -1,0 +1,1 @@
+select id from limits where name = ?1

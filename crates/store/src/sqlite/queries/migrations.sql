@@ -1,0 +1,1 @@
+select version, checksum from migration order by version

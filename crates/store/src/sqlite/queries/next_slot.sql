@@ -1,0 +1,1 @@
+select coalesce(max(number) + 1, 0) from slot where limit_id = ?1

@@ -1,0 +1,1 @@
+insert into arrived (task) values (?1)

@@ -1,0 +1,1 @@
+insert into scheduled (task, run_at) values (?1, ?2)

@@ -1,0 +1,1 @@
+delete from task where id = ?1

@@ -1,0 +1,1 @@
+select task from running where token = ?1 order by task

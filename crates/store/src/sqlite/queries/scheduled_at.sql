@@ -1,0 +1,1 @@
+select run_at from scheduled where task = ?1

@@ -1,0 +1,1 @@
+select limit_id, class, rank, tag, place, task, lane, moves, passed, since from line

@@ -1,0 +1,1 @@
+select lane, rank, tag, task, stamp, gated, since from ready

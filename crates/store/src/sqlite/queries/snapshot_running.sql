@@ -1,0 +1,1 @@
+select task, token, gated from running

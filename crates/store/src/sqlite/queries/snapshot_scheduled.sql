@@ -1,0 +1,1 @@
+select task, run_at from scheduled

@@ -1,0 +1,1 @@
+insert into running (token, task, gated, cancel, started_at) values (?1, ?2, ?3, 0, ?4)

@@ -1,0 +1,2 @@
+select lane, group_name, job, workflow, weight, priority, max_attempts, spent, deaths
+from task where id = ?1 and state is null

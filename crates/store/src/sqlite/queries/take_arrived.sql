@@ -1,0 +1,1 @@
+delete from arrived where task <= ?1

@@ -1,0 +1,1 @@
+delete from scheduled where task = ?1

@@ -1,0 +1,1 @@
+select payload, result from task where id = ?1

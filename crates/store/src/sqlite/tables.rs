@@ -1,0 +1,324 @@
+//! The rows inside one transaction. Each place a task can stand in has a file of its own below.
+
+mod limits;
+mod line;
+mod places;
+mod ready;
+mod running;
+mod tasks;
+mod workers;
+
+use std::sync::Arc;
+
+use rusqlite::params;
+use tidegate_core::tables::{
+    Class, Counters, Final, Lane, Lease, LineRow, Position, ReadyRow, Stopped, Tables, Tags,
+};
+use tidegate_core::{
+    Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Source,
+    TaskId, Token, WorkerId,
+};
+
+use super::cache::{Cache, Meta};
+use super::schema::Schema;
+use super::statements::{Query, Statements};
+
+pub(super) use limits::read_limit;
+pub(super) use line::read_line;
+pub(super) use ready::read_ready;
+pub(super) use running::slot_held;
+pub(super) use workers::{lanes, read_kind};
+
+/// One transaction, or one command inside a transaction of several.
+pub(super) struct Transaction<'t, 'c> {
+    pub(super) now: Millis,
+    pub(super) statements: &'t mut Statements<'c>,
+    pub(super) cache: &'t mut Cache,
+    /// The task that was just inserted, with the key its ready row would have.
+    pub(super) inserted: Option<(TaskId, i64, i64)>,
+    /// Whether something may have become claimable.
+    pub(super) wakes: bool,
+    /// What the file's schema was found to be.
+    pub(super) schema: Schema,
+}
+
+impl<'t, 'c> Transaction<'t, 'c> {
+    pub(super) fn new(
+        statements: &'t mut Statements<'c>,
+        cache: &'t mut Cache,
+        now: Millis,
+    ) -> Self {
+        Self { now, statements, cache, inserted: None, wakes: false, schema: Schema::Missing }
+    }
+
+    /// Writes what was only remembered.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        limits::flush(self)?;
+        if let Some((meta, changed @ true)) = &mut self.cache.meta {
+            let Meta { last_task, last_limit, counters } = *meta;
+            let Counters { token, place, virtual_time, limits_version } = counters;
+            let row = params![last_task, last_limit, token, place, virtual_time, limits_version];
+            self.statements.execute(Query::PutMeta, row)?;
+            *changed = false;
+        }
+        Ok(())
+    }
+
+    fn meta(&mut self) -> Result<&mut (Meta, bool)> {
+        match &mut self.cache.meta {
+            Some(meta) => Ok(meta),
+            empty => {
+                let read = |row: &rusqlite::Row<'_>| {
+                    let (last_task, last_limit) = (row.get(0)?, row.get(1)?);
+                    let counters = Counters {
+                        token: row.get(2)?,
+                        place: row.get(3)?,
+                        virtual_time: row.get(4)?,
+                        limits_version: row.get(5)?,
+                    };
+                    Ok(Meta { last_task, last_limit, counters })
+                };
+                let meta = self.statements.first(Query::Meta, [], read)?;
+                let meta = meta.ok_or_else(|| super::error::unknown("row of numbers", "none"))?;
+                Ok(empty.insert((meta, false)))
+            }
+        }
+    }
+}
+
+impl Tables for Transaction<'_, '_> {
+    fn now(&self) -> Millis {
+        self.now
+    }
+
+    fn counters(&mut self) -> Result<Counters> {
+        Ok(self.meta()?.0.counters)
+    }
+
+    fn set_counters(&mut self, counters: Counters) -> Result<()> {
+        let (meta, changed) = self.meta()?;
+        *changed |= meta.counters != counters;
+        meta.counters = counters;
+        Ok(())
+    }
+
+    fn kind(&mut self, name: &str) -> Result<Option<Arc<Kind>>> {
+        workers::kind(self, name)
+    }
+
+    fn put_kind(&mut self, kind: &Kind) -> Result<()> {
+        workers::put_kind(self, kind)
+    }
+
+    fn lane(&mut self, queue: &str, kind: &str) -> Result<LaneId> {
+        workers::lane(self, queue, kind)
+    }
+
+    fn lanes(&mut self, queues: &[Arc<str>], kinds: &[Arc<str>]) -> Result<Vec<Lane>> {
+        Ok(workers::lanes(self)?.of(queues, kinds))
+    }
+
+    fn see_worker(
+        &mut self,
+        worker: &WorkerId,
+        alive_until: Millis,
+        lanes: Option<&[Lane]>,
+    ) -> Result<()> {
+        workers::see(self, worker, alive_until, lanes.unwrap_or_default())
+    }
+
+    fn is_served(&mut self, lane: LaneId) -> Result<bool> {
+        workers::is_served(self, lane)
+    }
+
+    fn forget_workers(&mut self, before: Millis) -> Result<()> {
+        workers::forget(self, before)
+    }
+
+    fn limit(&mut self, id: LimitId) -> Result<Option<Limit>> {
+        limits::limit(self, id)
+    }
+
+    fn limit_named(&mut self, name: &str) -> Result<Option<LimitId>> {
+        limits::named(self, name)
+    }
+
+    fn make_limit(
+        &mut self,
+        name: &str,
+        capacity: Option<u32>,
+        source: Source,
+        since: i64,
+        share_weight: Option<u32>,
+    ) -> Result<LimitId> {
+        limits::make(self, name, capacity, source, since, share_weight)
+    }
+
+    fn put_limit(&mut self, limit: &Limit) -> Result<()> {
+        limits::put(self, limit)
+    }
+
+    fn next_dirty(&mut self, after: LimitId) -> Result<Option<LimitId>> {
+        limits::next_dirty(self, after)
+    }
+
+    fn idle_limits(&mut self, limits_max: u32) -> Result<Vec<LimitId>> {
+        limits::idle(self, limits_max)
+    }
+
+    fn drop_limit(&mut self, id: LimitId) -> Result<()> {
+        limits::drop_limit(self, id)
+    }
+
+    fn take_slots(&mut self, task: TaskId, limit: LimitId, weight: u32) -> Result<()> {
+        limits::take_slots(self, task, limit, weight)
+    }
+
+    fn free_slots(&mut self, task: TaskId, limit: LimitId) -> Result<u32> {
+        limits::free_slots(self, task, limit)
+    }
+
+    fn slots_of(&mut self, task: TaskId) -> Result<Vec<(LimitId, u32)>> {
+        limits::slots_of(self, task)
+    }
+
+    fn unique(&mut self, key: &str) -> Result<Option<TaskId>> {
+        tasks::unique(self, key)
+    }
+
+    fn insert_task(&mut self, task: &NewTask, lane: LaneId) -> Result<TaskId> {
+        tasks::insert(self, task, lane)
+    }
+
+    fn tags(&mut self, task: TaskId) -> Result<Option<Tags>> {
+        tasks::tags(self, task)
+    }
+
+    fn put_ledger(&mut self, task: TaskId, ledger: Ledger, error: Option<&str>) -> Result<()> {
+        tasks::put_ledger(self, task, ledger, error)
+    }
+
+    fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()> {
+        tasks::end(self, task, end)
+    }
+
+    fn remove_ended(&mut self, tasks_max: u32) -> Result<u32> {
+        tasks::remove_ended(self, tasks_max)
+    }
+
+    fn position(&mut self, task: TaskId) -> Result<Option<Position>> {
+        places::position(self, task)
+    }
+
+    fn put_scheduled(&mut self, task: TaskId, run_at: Millis) -> Result<()> {
+        self.statements.execute(Query::PutScheduled, [task.0, run_at]).map(drop)
+    }
+
+    fn take_scheduled(&mut self, task: TaskId, _run_at: Millis) -> Result<()> {
+        self.statements.execute(Query::TakeScheduled, [task.0]).map(drop)
+    }
+
+    fn take_due(&mut self, tasks_max: u32) -> Result<Vec<TaskId>> {
+        places::take_due(self, tasks_max)
+    }
+
+    fn put_arrived(&mut self, task: TaskId) -> Result<()> {
+        self.wakes = true;
+        self.statements.execute(Query::PutArrived, [task.0]).map(drop)
+    }
+
+    fn take_arrived_one(&mut self, task: TaskId) -> Result<()> {
+        self.statements.execute(Query::TakeArrivedOne, [task.0]).map(drop)
+    }
+
+    fn take_arrived(&mut self, tasks_max: u32) -> Result<Vec<TaskId>> {
+        places::take_arrived(self, tasks_max)
+    }
+
+    fn put_ready(&mut self, row: ReadyRow) -> Result<()> {
+        ready::put(self, row)
+    }
+
+    fn take_ready(&mut self, row: ReadyRow) -> Result<()> {
+        ready::take(self, row)
+    }
+
+    fn ready_page(
+        &mut self,
+        lane: LaneId,
+        after: Option<ReadyRow>,
+        rows_max: u32,
+    ) -> Result<Vec<ReadyRow>> {
+        ready::page(self, lane, after, rows_max)
+    }
+
+    fn ready_unserved(&mut self, before: Millis, rows_max: u32) -> Result<Vec<ReadyRow>> {
+        ready::unserved(self, before, rows_max)
+    }
+
+    fn put_line(&mut self, row: LineRow) -> Result<()> {
+        line::put(self, row)
+    }
+
+    fn take_line(&mut self, row: LineRow) -> Result<()> {
+        line::take(self, row)
+    }
+
+    fn line_first(&mut self, limit: LimitId, from: Class, to: Class) -> Result<Option<LineRow>> {
+        let span = [limit.0, from as i64, to as i64];
+        self.statements.first(Query::LineFirst, span, read_line)
+    }
+
+    fn line_no_worker(&mut self, lanes: &[Lane], rows_max: u32) -> Result<Vec<LineRow>> {
+        line::no_worker(self, lanes, rows_max)
+    }
+
+    fn start(&mut self, rows: &[ReadyRow], lease: &Lease) -> Result<Vec<Attempt>> {
+        running::start(self, rows, lease)
+    }
+
+    fn stop(&mut self, task: TaskId, token: Token) -> Result<Option<Stopped>> {
+        running::stop(self, task, token)
+    }
+
+    fn request_cancel(&mut self, task: TaskId, token: Token) -> Result<()> {
+        running::request_cancel(self, task, token)
+    }
+
+    fn put_progress(&mut self, task: TaskId, token: Token, progress: &Progress) -> Result<()> {
+        let row = params![token.0, task.0, progress.percent, progress.message];
+        self.statements.execute(Query::PutProgress, row).map(drop)
+    }
+
+    fn cancel_requests(&mut self, tokens: &[Token]) -> Result<Vec<(TaskId, Token)>> {
+        running::cancel_requests(self, tokens)
+    }
+
+    fn running_under(&mut self, token: Token) -> Result<Vec<TaskId>> {
+        self.statements.rows(Query::RunningUnder, [token.0], |row| Ok(TaskId(row.get(0)?)))
+    }
+
+    fn running_in_group(&mut self, group: &str) -> Result<Vec<(TaskId, Token)>> {
+        self.statements.rows(Query::RunningInGroup, [group], |row| {
+            Ok((TaskId(row.get(0)?), Token(row.get(1)?)))
+        })
+    }
+
+    fn set_gated(&mut self, task: TaskId, token: Token) -> Result<()> {
+        running::set_gated(self, task, token)
+    }
+
+    fn renew_lease(&mut self, token: Token, worker: &WorkerId, expires_at: Millis) -> Result<bool> {
+        let row = params![token.0, worker.0, expires_at, self.now];
+        Ok(self.statements.execute(Query::RenewLease, row)? == 1)
+    }
+
+    fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>> {
+        let span = params![at, leases_max];
+        self.statements.rows(Query::ExpiredLeases, span, |row| Ok(Token(row.get(0)?)))
+    }
+
+    fn drop_lease(&mut self, token: Token) -> Result<()> {
+        self.statements.execute(Query::DropLease, [token.0]).map(drop)
+    }
+}

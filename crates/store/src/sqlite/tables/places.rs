@@ -1,0 +1,84 @@
+//! Where a task stands, and the two places before the gate: the schedule and the arrivals.
+
+use std::collections::HashMap;
+
+use rusqlite::params;
+use tidegate_core::tables::Position;
+use tidegate_core::{LaneId, Result, State, TaskId, Token};
+
+use super::{Transaction, read_line, read_ready};
+use crate::sqlite::error::unknown;
+use crate::sqlite::statements::Query;
+
+struct Whereabouts {
+    state: Option<String>,
+    lane: LaneId,
+    rank: i64,
+    tag: i64,
+}
+
+pub(super) fn position(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<Position>> {
+    let read = |row: &rusqlite::Row<'_>| {
+        let (state, lane) = (row.get(0)?, LaneId(row.get(1)?));
+        Ok(Whereabouts { state, lane, rank: row.get(2)?, tag: row.get(3)? })
+    };
+    let Some(known) = tx.statements.first(Query::Whereabouts, [task.0], read)? else {
+        return Ok(None);
+    };
+    if let Some(word) = known.state {
+        let state = State::parse(&word).ok_or_else(|| unknown("state", word))?;
+        return Ok(Some(Position::Final(state)));
+    }
+    // What a task of a lane runs under is looked for last: it may take a scan.
+    let key = [known.lane.0, known.rank, known.tag, task.0];
+    if let Some(row) = tx.statements.first(Query::ReadyAtSubmit, key, read_ready)? {
+        return Ok(Some(Position::Ready(row)));
+    }
+    if let Some(row) = tx.statements.first(Query::LineByTask, [task.0], read_line)? {
+        return Ok(Some(Position::Line(row)));
+    }
+    if let Some(row) = tx.statements.first(Query::ReadyByTask, [task.0], read_ready)? {
+        return Ok(Some(Position::Ready(row)));
+    }
+    if let Some(run_at) = tx.statements.first(Query::ScheduledAt, [task.0], |row| row.get(0))? {
+        return Ok(Some(Position::Scheduled(run_at)));
+    }
+    if tx.statements.first(Query::IsArrived, [task.0], |_| Ok(()))?.is_some() {
+        return Ok(Some(Position::Arrived));
+    }
+    Ok(token_of(tx, task)?.map(Position::Running))
+}
+
+/// The token a task runs under. The whole table is read once and remembered: it has no index by
+/// task, and whoever asks for one task often asks for many.
+fn token_of(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<Token>> {
+    if let Some(run) = tx.cache.known.get(&task).and_then(|known| known.running) {
+        return Ok(Some(run.token));
+    }
+    let tokens = match &mut tx.cache.tokens {
+        Some(tokens) => tokens,
+        empty => {
+            let read = |row: &rusqlite::Row<'_>| Ok((TaskId(row.get(0)?), Token(row.get(1)?)));
+            let rows = tx.statements.rows(Query::RunningTokens, [], read)?;
+            empty.insert(rows.into_iter().collect::<HashMap<_, _>>())
+        }
+    };
+    Ok(tokens.get(&task).copied())
+}
+
+pub(super) fn take_due(tx: &mut Transaction<'_, '_>, tasks_max: u32) -> Result<Vec<TaskId>> {
+    let span = params![tx.now, tasks_max];
+    let due = tx.statements.rows(Query::Due, span, |row| Ok(TaskId(row.get(0)?)))?;
+    for task in &due {
+        tx.statements.execute(Query::TakeScheduled, [task.0])?;
+    }
+    Ok(due)
+}
+
+pub(super) fn take_arrived(tx: &mut Transaction<'_, '_>, tasks_max: u32) -> Result<Vec<TaskId>> {
+    let arrived = tx.statements.rows(Query::Arrived, [tasks_max], |row| Ok(TaskId(row.get(0)?)))?;
+    if let Some(last) = arrived.last() {
+        tx.statements.execute(Query::TakeArrived, [last.0])?;
+    }
+    Ok(arrived)
+}

@@ -1,0 +1,68 @@
+//! The ready table.
+
+use rusqlite::{Row, params};
+use tidegate_core::tables::ReadyRow;
+use tidegate_core::{LaneId, Millis, Result, TaskId};
+
+use super::{Transaction, workers};
+use crate::sqlite::statements::Query;
+
+pub(in crate::sqlite) fn read_ready(row: &Row<'_>) -> rusqlite::Result<ReadyRow> {
+    Ok(ReadyRow {
+        lane: LaneId(row.get(0)?),
+        rank: row.get(1)?,
+        tag: row.get(2)?,
+        task: TaskId(row.get(3)?),
+        stamp: row.get(4)?,
+        gated: row.get(5)?,
+        since: row.get(6)?,
+    })
+}
+
+pub(super) fn put(tx: &mut Transaction<'_, '_>, row: ReadyRow) -> Result<()> {
+    tx.wakes = true;
+    let at_submit = tx.inserted == Some((row.task, row.rank, row.tag)) && !row.gated;
+    let values = params![
+        row.lane.0, row.rank, row.tag, row.task.0, row.stamp, row.gated, at_submit, row.since,
+    ];
+    tx.statements.execute(Query::PutReady, values).map(drop)
+}
+
+pub(super) fn take(tx: &mut Transaction<'_, '_>, row: ReadyRow) -> Result<()> {
+    let key = [row.lane.0, row.rank, row.tag, row.task.0];
+    tx.statements.execute(Query::TakeReady, key).map(drop)
+}
+
+pub(super) fn page(
+    tx: &mut Transaction<'_, '_>,
+    lane: LaneId,
+    after: Option<ReadyRow>,
+    rows_max: u32,
+) -> Result<Vec<ReadyRow>> {
+    match after {
+        None => tx.statements.rows(Query::ReadyPage, params![lane.0, rows_max], read_ready),
+        Some(after) => {
+            let span = params![lane.0, rows_max, after.rank, after.tag, after.task.0];
+            tx.statements.rows(Query::ReadyPageAfter, span, read_ready)
+        }
+    }
+}
+
+pub(super) fn unserved(
+    tx: &mut Transaction<'_, '_>,
+    before: Millis,
+    rows_max: u32,
+) -> Result<Vec<ReadyRow>> {
+    let mut found = Vec::new();
+    for lane in workers::lanes(tx)?.ids() {
+        let room = rows_max - found.len() as u32;
+        if room == 0 {
+            break;
+        }
+        if !workers::is_served(tx, lane)? {
+            let span = params![lane.0, before, room];
+            found.append(&mut tx.statements.rows(Query::ReadyStale, span, read_ready)?);
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,99 @@
+//! The tasks themselves: what they were submitted as, what they have spent, how they ended.
+
+use rusqlite::{Row, params};
+use tidegate_core::tables::{Final, Tags};
+use tidegate_core::{LaneId, Ledger, NewTask, Result, TaskId, ready_rank};
+
+use super::{Transaction, workers};
+use crate::sqlite::error::unknown;
+use crate::sqlite::statements::Query;
+
+pub(super) fn unique(tx: &mut Transaction<'_, '_>, key: &str) -> Result<Option<TaskId>> {
+    tx.statements.first(Query::Unique, [key], |row| Ok(TaskId(row.get(0)?)))
+}
+
+pub(super) fn insert(tx: &mut Transaction<'_, '_>, task: &NewTask, lane: LaneId) -> Result<TaskId> {
+    let now = tx.now;
+    let (meta, changed) = tx.meta()?;
+    meta.last_task += 1;
+    *changed = true;
+    let (id, tag) = (TaskId(meta.last_task), meta.counters.virtual_time);
+    let rank = ready_rank(now, task.priority);
+    let row = params![
+        id.0,
+        lane.0,
+        task.priority,
+        task.weight,
+        task.max_attempts,
+        task.timeout_ms,
+        rank,
+        tag,
+        now,
+        task.group,
+        task.job,
+        task.workflow,
+        task.unique_key,
+        task.payload,
+    ];
+    tx.statements.execute(Query::InsertTask, row)?;
+    tx.inserted = Some((id, rank, tag));
+    Ok(id)
+}
+
+pub(super) fn tags(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<Tags>> {
+    if let Some(known) = tx.cache.known.get(&task) {
+        return Ok(Some(known.tags.clone()));
+    }
+    let kind = "".into();
+    let read = |row: &Row<'_>| {
+        Ok(Tags {
+            task,
+            lane: LaneId(row.get(0)?),
+            kind,
+            group: row.get(1)?,
+            job: row.get(2)?,
+            workflow: row.get(3)?,
+            weight: row.get(4)?,
+            priority: row.get(5)?,
+            max_attempts: row.get(6)?,
+            spent: row.get(7)?,
+            deaths: row.get(8)?,
+        })
+    };
+    let Some(mut tags) = tx.statements.first(Query::Tags, [task.0], read)? else {
+        return Ok(None);
+    };
+    let lanes = workers::lanes(tx)?;
+    let lane = lanes.get(tags.lane).ok_or_else(|| unknown("lane", tags.lane))?;
+    tags.kind = lane.kind.clone();
+    Ok(Some(tags))
+}
+
+pub(super) fn put_ledger(
+    tx: &mut Transaction<'_, '_>,
+    task: TaskId,
+    ledger: Ledger,
+    error: Option<&str>,
+) -> Result<()> {
+    if let Some(known) = tx.cache.known.get_mut(&task) {
+        known.tags.spent = ledger.spent;
+        known.tags.deaths = ledger.deaths;
+    }
+    let row = params![task.0, ledger.spent, ledger.deaths, error];
+    tx.statements.execute(Query::PutLedger, row).map(drop)
+}
+
+pub(super) fn end(tx: &mut Transaction<'_, '_>, task: TaskId, end: &Final) -> Result<()> {
+    tx.cache.known.remove(&task);
+    if end.remove_at.is_some_and(|at| at <= tx.now) {
+        return tx.statements.execute(Query::RemoveTask, [task.0]).map(drop);
+    }
+    let state = end.state.as_str();
+    let row = params![task.0, state, end.result, end.error, tx.now, end.remove_at];
+    tx.statements.execute(Query::EndTask, row).map(drop)
+}
+
+pub(super) fn remove_ended(tx: &mut Transaction<'_, '_>, tasks_max: u32) -> Result<u32> {
+    let span = params![tx.now, tasks_max];
+    Ok(tx.statements.execute(Query::RemoveEnded, span)? as u32)
+}

@@ -1,0 +1,128 @@
+//! Kinds, lanes, and the workers that serve them.
+
+use std::sync::Arc;
+
+use rusqlite::{Row, params};
+use tidegate_core::tables::Lane;
+use tidegate_core::{Backoff, DayWindow, Kind, LaneId, Millis, Result, WorkerId};
+
+use super::Transaction;
+use crate::sqlite::cache::Lanes;
+use crate::sqlite::statements::Query;
+
+pub(in crate::sqlite) fn read_kind(row: &Row<'_>) -> rusqlite::Result<Kind> {
+    let start: Option<i64> = row.get(4)?;
+    let end: Option<i64> = row.get(5)?;
+    Ok(Kind {
+        name: row.get(0)?,
+        queue: row.get(1)?,
+        max_attempts: row.get(2)?,
+        timeout_ms: row.get(3)?,
+        window: start.zip(end).map(|(start_ms, end_ms)| DayWindow { start_ms, end_ms }),
+        backoff: Backoff { base_ms: row.get(6)?, cap_ms: row.get(7)? },
+        remove_on_completed_days: row.get(8)?,
+        remove_on_failed_days: row.get(9)?,
+    })
+}
+
+pub(super) fn kind(tx: &mut Transaction<'_, '_>, name: &str) -> Result<Option<Arc<Kind>>> {
+    if let Some(kind) = tx.cache.kinds.get(name) {
+        return Ok(Some(kind.clone()));
+    }
+    let kind = tx.statements.first(Query::Kind, [name], read_kind)?.map(Arc::new);
+    if let Some(kind) = &kind {
+        tx.cache.kinds.insert(kind.name.clone(), kind.clone());
+    }
+    Ok(kind)
+}
+
+pub(super) fn put_kind(tx: &mut Transaction<'_, '_>, kind: &Kind) -> Result<()> {
+    let row = params![
+        kind.name,
+        kind.queue,
+        kind.max_attempts,
+        kind.timeout_ms,
+        kind.window.map(|window| window.start_ms),
+        kind.window.map(|window| window.end_ms),
+        kind.backoff.base_ms,
+        kind.backoff.cap_ms,
+        kind.remove_on_completed_days,
+        kind.remove_on_failed_days,
+    ];
+    tx.statements.execute(Query::PutKind, row)?;
+    tx.cache.kinds.insert(kind.name.clone(), Arc::new(kind.clone()));
+    Ok(())
+}
+
+/// Every lane.
+pub(in crate::sqlite) fn lanes<'a>(tx: &'a mut Transaction<'_, '_>) -> Result<&'a mut Lanes> {
+    match &mut tx.cache.lanes {
+        Some(lanes) => Ok(lanes),
+        empty => {
+            let read = |row: &Row<'_>| {
+                Ok(Lane { id: LaneId(row.get(0)?), queue: row.get(1)?, kind: row.get(2)? })
+            };
+            let mut lanes = Lanes::default();
+            for lane in tx.statements.rows(Query::Lanes, [], read)? {
+                lanes.insert(lane);
+            }
+            Ok(empty.insert(lanes))
+        }
+    }
+}
+
+pub(super) fn lane(tx: &mut Transaction<'_, '_>, queue: &str, kind: &str) -> Result<LaneId> {
+    let lanes = lanes(tx)?;
+    if let Some(id) = lanes.named(queue, kind) {
+        return Ok(id);
+    }
+    let id = LaneId(lanes.len() as i64 + 1);
+    lanes.insert(Lane { id, queue: queue.into(), kind: kind.into() });
+    tx.statements.execute(Query::InsertLane, params![id.0, queue, kind])?;
+    Ok(id)
+}
+
+pub(super) fn see(
+    tx: &mut Transaction<'_, '_>,
+    worker: &WorkerId,
+    alive_until: Millis,
+    lanes: &[Lane],
+) -> Result<()> {
+    tx.statements.execute(Query::SeeWorker, params![worker.0, alive_until])?;
+    tx.cache.served.clear();
+    if lanes.is_empty() {
+        return Ok(());
+    }
+    if !tx.cache.worker_lanes.contains_key(worker) {
+        tx.cache.worker_lanes.insert(worker.clone(), Default::default());
+    }
+    let Some(served) = tx.cache.worker_lanes.get_mut(worker) else {
+        return Ok(());
+    };
+    for lane in lanes {
+        if served.insert(lane.id) {
+            tx.statements.execute(Query::ServeLane, params![lane.id.0, worker.0])?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn is_served(tx: &mut Transaction<'_, '_>, lane: LaneId) -> Result<bool> {
+    if let Some(is_served) = tx.cache.served.get(&lane) {
+        return Ok(*is_served);
+    }
+    let key = [lane.0, tx.now];
+    let is_served = tx.statements.first(Query::IsServed, key, |row| row.get(0))?;
+    let is_served = is_served.unwrap_or_default();
+    tx.cache.served.insert(lane, is_served);
+    Ok(is_served)
+}
+
+pub(super) fn forget(tx: &mut Transaction<'_, '_>, before: Millis) -> Result<()> {
+    tx.statements.execute(Query::ForgetWorkerLanes, [before])?;
+    if tx.statements.execute(Query::ForgetWorkers, [before])? > 0 {
+        tx.cache.worker_lanes.clear();
+        tx.cache.served.clear();
+    }
+    Ok(())
+}
