@@ -1,7 +1,7 @@
 //! The invariants, as far as one committed state can show them. `doctor` runs them on a live
-//! store, the testkit after every step.
+//! store, the testkit after every step; so they are worked out in one pass over each table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::inspect::{Snapshot, TaskRow};
 use crate::tables::{Class, LineRow, Position};
@@ -18,16 +18,15 @@ pub struct Violation {
 
 /// Checks one committed state.
 pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
-    let mut check =
-        Check { snapshot, tasks: BTreeMap::new(), limits: BTreeMap::new(), found: vec![] };
-    check.tasks = snapshot.tasks.iter().map(|task| (task.id, task)).collect();
-    check.limits = snapshot.limits.iter().map(|limit| (limit.id, limit)).collect();
+    let mut check = Check::new(snapshot);
     check.one_position_each();
     check.unique_keys();
     check.leases();
     check.slots();
-    check.counts();
-    check.lines();
+    let tallies = check.tallies();
+    check.counts(&tallies);
+    check.lines(&tallies);
+    check.reservers();
     check.found
 }
 
@@ -50,12 +49,73 @@ pub fn check_at_rest(snapshot: &Snapshot) -> Vec<Violation> {
 
 struct Check<'a> {
     snapshot: &'a Snapshot,
-    tasks: BTreeMap<TaskId, &'a TaskRow>,
-    limits: BTreeMap<LimitId, &'a Limit>,
+    /// The limits' places in the snapshot, by scope and by what they limit.
+    names: Vec<(Scope, &'a str, usize)>,
+    /// For every task the places of the limits that apply to it.
+    applying: Vec<Applying>,
+    /// How many slots each task holds of each limit, ascending.
+    held: Vec<(TaskId, LimitId, u32)>,
     found: Vec<Violation>,
 }
 
-impl Check<'_> {
+/// The places of a task's limits in the snapshot: group, job, workflow.
+type Applying = [Option<usize>; 3];
+
+/// What the evidence says of a limit.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    held: u32,
+    waiting: u32,
+    aside: u32,
+    ahead: u32,
+    head: Option<(LineRow, u32)>,
+    /// Somebody waits to reserve.
+    seat: Option<TaskId>,
+    /// The lightest of those that are too heavy.
+    too_heavy: Option<LineRow>,
+}
+
+impl<'a> Check<'a> {
+    fn new(snapshot: &'a Snapshot) -> Self {
+        let name = |(place, limit): (usize, &'a Limit)| {
+            let (_, of) = limit.name.split_once(':')?;
+            Some((limit.scope(), of, place))
+        };
+        let mut names: Vec<_> = snapshot.limits.iter().enumerate().filter_map(name).collect();
+        names.sort_unstable();
+        let mut check = Self { snapshot, names, applying: vec![], held: vec![], found: vec![] };
+        check.applying = snapshot.tasks.iter().map(|task| check.applying_to(task)).collect();
+        check.held = held_by_task(snapshot);
+        check
+    }
+
+    fn applying_to(&self, task: &TaskRow) -> Applying {
+        let group = task.group.as_ref().unwrap_or(&task.kind);
+        [
+            self.named(Scope::Group, group),
+            task.job.as_ref().and_then(|job| self.named(Scope::Job, job)),
+            task.workflow.as_ref().and_then(|workflow| self.named(Scope::Workflow, workflow)),
+        ]
+    }
+
+    fn named(&self, scope: Scope, of: &str) -> Option<usize> {
+        let at = self.names.binary_search_by(|(s, o, _)| (*s, *o).cmp(&(scope, of))).ok()?;
+        Some(self.names[at].2)
+    }
+
+    fn limit_place(&self, id: LimitId) -> Option<usize> {
+        self.snapshot.limits.binary_search_by_key(&id, |limit| limit.id).ok()
+    }
+
+    fn task_place(&self, id: TaskId) -> Option<usize> {
+        self.snapshot.tasks.binary_search_by_key(&id, |task| task.id).ok()
+    }
+
+    fn units(&self, task: TaskId, limit: LimitId) -> u32 {
+        let at = self.held.binary_search_by(|(t, l, _)| (*t, *l).cmp(&(task, limit)));
+        at.map_or(0, |at| self.held[at].2)
+    }
+
     fn fault(&mut self, rule: &'static str, found: String) {
         self.found.push(Violation { rule, found });
     }
@@ -82,10 +142,10 @@ impl Check<'_> {
     }
 
     fn leases(&mut self) {
-        let tokens: BTreeSet<_> = self.snapshot.leases.iter().map(|lease| lease.token).collect();
+        let leases = &self.snapshot.leases;
         for task in &self.snapshot.tasks {
             if let Some(Position::Running(token)) = task.positions.first()
-                && !tokens.contains(token)
+                && leases.binary_search_by_key(token, |lease| lease.token).is_err()
             {
                 let found = format!("task {} runs under token {token}, which is gone", task.id);
                 self.fault("what runs has a lease", found);
@@ -94,41 +154,42 @@ impl Check<'_> {
     }
 
     fn slots(&mut self) {
-        let mut held: BTreeMap<(TaskId, LimitId), u32> = BTreeMap::new();
-        let mut numbers = BTreeSet::new();
-        for slot in &self.snapshot.slots {
-            *held.entry((slot.task, slot.limit)).or_default() += 1;
-            if !numbers.insert((slot.limit, slot.number)) {
-                let found = format!("slot {} of {}", slot.number, self.name(slot.limit));
+        for pair in self.snapshot.slots.windows(2) {
+            if (pair[0].limit, pair[0].number) == (pair[1].limit, pair[1].number) {
+                let found = format!("slot {} of {}", pair[0].number, self.name(pair[0].limit));
                 self.fault("a slot has one holder", found);
             }
         }
-        for (&(task, limit), &units) in &held {
+        for (task, limit, units) in self.held.clone() {
             self.slot_has_reason(task, limit, units);
         }
-        for task in self.snapshot.tasks.iter().collect::<Vec<_>>() {
-            self.holds_what_it_needs(task, &held);
+        for place in 0..self.snapshot.tasks.len() {
+            self.holds_what_it_needs(place);
         }
     }
 
     /// Attempt slots belong to tasks that are ready, running or reserving; lifetime slots to
     /// any unfinished task.
-    fn slot_has_reason(&mut self, id: TaskId, limit: LimitId, units: u32) {
+    fn slot_has_reason(&mut self, id: TaskId, limit_id: LimitId, units: u32) {
         let rule = "a slot is held by a task that may hold it";
-        let name = self.name(limit);
-        let (Some(task), Some(limit)) = (self.tasks.get(&id), self.limits.get(&limit)) else {
+        let places = (self.task_place(id), self.limit_place(limit_id));
+        let (Some(task_place), Some(limit_place)) = places else {
+            let name = self.name(limit_id);
             return self.fault(rule, format!("{units} of {name} by task {id}, which is not there"));
         };
-        if !applies(limit, task) {
+        if !self.applying[task_place].contains(&Some(limit_place)) {
+            let name = self.name(limit_id);
             return self.fault(rule, format!("{units} of {name} by task {id}, which needs none"));
         }
+        let task = &self.snapshot.tasks[task_place];
         let holds = match task.positions.first() {
             Some(Position::Ready(row)) => row.gated,
             Some(Position::Running(_)) => task.gated,
             Some(Position::Line(row)) => row.class == Class::Reserving,
             _ => false,
         };
-        if limit.scope().hold() == Hold::Attempt && !holds {
+        if !holds && self.snapshot.limits[limit_place].scope().hold() == Hold::Attempt {
+            let name = self.name(limit_id);
             let found = format!("{units} of {name} by task {id}, which is not admitted");
             self.fault(rule, found);
         }
@@ -136,15 +197,16 @@ impl Check<'_> {
 
     /// A task the gate let through holds what its limits ask for. A limit that began later
     /// adopts what runs and sends back what is ready.
-    fn holds_what_it_needs(&mut self, task: &TaskRow, held: &BTreeMap<(TaskId, LimitId), u32>) {
+    fn holds_what_it_needs(&mut self, place: usize) {
+        let task = &self.snapshot.tasks[place];
         let stamp = match task.positions.first() {
             Some(Position::Ready(row)) => row.stamp,
             Some(Position::Running(_)) => i64::MAX,
             _ => return,
         };
-        for limit in self.snapshot.limits.iter().filter(|limit| applies(limit, task)) {
-            let weight = if limit.scope() == Scope::Group { task.weight } else { 1 };
-            let units = held.get(&(task.id, limit.id)).copied().unwrap_or_default();
+        for limit in self.applying[place].into_iter().flatten() {
+            let limit = &self.snapshot.limits[limit];
+            let (weight, units) = (weight_at(limit, task), self.units(task.id, limit.id));
             if limit.since <= stamp && units != weight {
                 let found =
                     format!("task {} needs {weight} of {} and holds {units}", task.id, limit.name);
@@ -153,12 +215,36 @@ impl Check<'_> {
         }
     }
 
-    fn counts(&mut self) {
-        for limit in &self.snapshot.limits {
-            let held = self.snapshot.slots.iter().filter(|slot| slot.limit == limit.id).count();
-            let lines: Vec<LineRow> = self.line(limit.id);
-            let aside = lines.iter().filter(|row| !row.class.is_in_turn()).count();
-            let evidence = (held as u32, lines.len() as u32, aside as u32);
+    /// What tasks and slots say of every limit.
+    fn tallies(&self) -> Vec<Tally> {
+        let mut tallies = vec![Tally::default(); self.snapshot.limits.len()];
+        for slot in &self.snapshot.slots {
+            if let Some(place) = self.limit_place(slot.limit) {
+                tallies[place].held += 1;
+            }
+        }
+        for (task, applying) in self.snapshot.tasks.iter().zip(&self.applying) {
+            let ahead = match task.positions.first() {
+                Some(Position::Ready(row)) => row.gated,
+                Some(Position::Line(row)) => {
+                    if let Some(place) = self.limit_place(row.limit) {
+                        let weight = weight_at(&self.snapshot.limits[place], task);
+                        tallies[place].wait(*row, weight);
+                    }
+                    row.passed
+                }
+                _ => false,
+            };
+            if let Some(job) = applying[1] {
+                tallies[job].ahead += u32::from(ahead);
+            }
+        }
+        tallies
+    }
+
+    fn counts(&mut self, tallies: &[Tally]) {
+        for (limit, tally) in self.snapshot.limits.iter().zip(tallies) {
+            let evidence = (tally.held, tally.waiting, tally.aside);
             let counted = (limit.held, limit.waiting, limit.aside);
             if evidence != counted {
                 let found = format!(
@@ -167,69 +253,108 @@ impl Check<'_> {
                 );
                 self.fault("numbers kept for speed equal the evidence", found);
             }
-            let ahead = self.ahead_of(limit);
             if let Some(share) = limit.share
-                && share.ahead != ahead
+                && share.ahead != tally.ahead
             {
-                let found =
-                    format!("{} counts {} ahead; there are {ahead}", limit.name, share.ahead);
+                let found = format!(
+                    "{} counts {} ahead; there are {}",
+                    limit.name, share.ahead, tally.ahead
+                );
                 self.fault("numbers kept for speed equal the evidence", found);
             }
         }
     }
 
-    /// Tasks of a job that passed its line and are not yet claimed.
-    fn ahead_of(&self, limit: &Limit) -> u32 {
-        let is_ahead = |task: &&TaskRow| match task.positions.first() {
-            Some(Position::Ready(row)) => row.gated,
-            Some(Position::Line(row)) => row.passed,
-            _ => false,
-        };
-        self.snapshot.tasks.iter().filter(|task| applies(limit, task)).filter(is_ahead).count()
-            as u32
-    }
-
-    fn line(&self, limit: LimitId) -> Vec<LineRow> {
-        let row = |task: &TaskRow| match task.positions.first() {
-            Some(Position::Line(row)) if row.limit == limit => Some(*row),
-            _ => None,
-        };
-        self.snapshot.tasks.iter().filter_map(row).collect()
-    }
-
     /// No head of a line has room, unless somebody is about to look.
-    fn lines(&mut self) {
-        for limit in &self.snapshot.limits {
-            let head = self.line(limit.id).into_iter().filter(|row| row.class.is_in_turn()).min();
-            let Some(head) = head else { continue };
-            let Some(task) = self.tasks.get(&head.task) else {
+    fn lines(&mut self, tallies: &[Tally]) {
+        for (limit, tally) in self.snapshot.limits.iter().zip(tallies) {
+            if limit.dirty {
                 continue;
-            };
-            let weight = if limit.scope() == Scope::Group { task.weight } else { 1 };
-            let room = limit.fits(weight) && (head.passed || limit.has_window());
-            if room && !limit.dirty {
+            }
+            if let Some((head, weight)) = tally.head
+                && limit.fits(weight)
+                && (head.passed || limit.has_window())
+            {
                 let found = format!(
                     "task {} waits for {} ({} of {:?} held)",
                     head.task, limit.name, limit.held, limit.capacity
                 );
                 self.fault("nobody waits beside a free slot", found);
             }
+            self.set_aside(limit, tally);
+        }
+    }
+
+    /// Who is passed over has a reason to be.
+    fn set_aside(&mut self, limit: &Limit, tally: &Tally) {
+        let rule = "nobody is passed over without a reason";
+        if let Some(task) = tally.seat.filter(|_| limit.reserver.is_none()) {
+            self.fault(rule, format!("task {task} may reserve at {}: nobody does", limit.name));
+        }
+        let fits =
+            |row: &LineRow| limit.capacity.is_none_or(|capacity| row.rank <= capacity.into());
+        if let Some(row) = tally.too_heavy.filter(fits) {
+            let found = format!("task {} is not too heavy for {}", row.task, limit.name);
+            self.fault(rule, found);
+        }
+    }
+
+    /// A seat is held by somebody who reserves.
+    fn reservers(&mut self) {
+        for limit in &self.snapshot.limits {
+            let Some(reserver) = limit.reserver else { continue };
+            let task = self.task_place(reserver).map(|place| &self.snapshot.tasks[place]);
+            let reserves = task.and_then(|task| task.positions.first()).is_some_and(
+                |at| matches!(at, Position::Line(row) if row.class == Class::Reserving),
+            );
+            if !reserves {
+                let found = format!("task {reserver} has the seat of {}", limit.name);
+                self.fault("a seat is held by a task that reserves", found);
+            }
         }
     }
 
     fn name(&self, limit: LimitId) -> String {
-        self.limits.get(&limit).map_or_else(|| format!("limit {limit}"), |l| l.name.to_string())
+        let place = self.limit_place(limit);
+        place.map_or_else(
+            || format!("limit {limit}"),
+            |place| self.snapshot.limits[place].name.to_string(),
+        )
     }
 }
 
-/// Whether a limit applies to a task.
-fn applies(limit: &Limit, task: &TaskRow) -> bool {
-    let Some((_, of)) = limit.name.split_once(':') else {
-        return false;
-    };
-    match limit.scope() {
-        Scope::Group => &**task.group.as_ref().unwrap_or(&task.kind) == of,
-        Scope::Job => task.job.as_deref() == Some(of),
-        Scope::Workflow => task.workflow.as_deref() == Some(of),
+impl Tally {
+    fn wait(&mut self, row: LineRow, weight: u32) {
+        self.waiting += 1;
+        self.aside += u32::from(!row.class.is_in_turn());
+        if row.class.is_in_turn() && self.head.is_none_or(|(head, _)| row < head) {
+            self.head = Some((row, weight));
+        }
+        match row.class {
+            Class::Seat => self.seat = Some(row.task),
+            Class::TooHeavy => {
+                self.too_heavy = Some(self.too_heavy.map_or(row, |lightest| lightest.min(row)));
+            }
+            _ => {}
+        }
     }
+}
+
+/// How many slots of a limit that applies to it a task takes.
+fn weight_at(limit: &Limit, task: &TaskRow) -> u32 {
+    if limit.scope() == Scope::Group { task.weight } else { 1 }
+}
+
+fn held_by_task(snapshot: &Snapshot) -> Vec<(TaskId, LimitId, u32)> {
+    let mut slots: Vec<(TaskId, LimitId)> =
+        snapshot.slots.iter().map(|slot| (slot.task, slot.limit)).collect();
+    slots.sort_unstable();
+    let mut held: Vec<(TaskId, LimitId, u32)> = Vec::with_capacity(slots.len());
+    for (task, limit) in slots {
+        match held.last_mut() {
+            Some((t, l, units)) if (*t, *l) == (task, limit) => *units += 1,
+            _ => held.push((task, limit, 1)),
+        }
+    }
+    held
 }

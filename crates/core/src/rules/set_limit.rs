@@ -15,10 +15,7 @@ pub fn set_limit(tables: &mut dyn Tables, set: &SetLimit) -> Result<Option<i64>>
 /// Sets a capacity and lets nobody through yet. Who changes several capacities in one step
 /// settles after the last: a task let through in between could take a slot of a limit that the
 /// same commit lowers.
-pub(super) fn set_without_settling(
-    tables: &mut dyn Tables,
-    set: &SetLimit,
-) -> Result<Option<i64>> {
+pub(super) fn set_without_settling(tables: &mut dyn Tables, set: &SetLimit) -> Result<Option<i64>> {
     check(set)?;
     let Some(id) = tables.limit_named(&set.name)? else {
         return match set.capacity {

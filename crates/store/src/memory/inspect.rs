@@ -226,7 +226,7 @@ impl State {
     /// Everything the invariants speak of.
     pub fn snapshot(&self) -> Snapshot {
         let mut finished = BTreeMap::new();
-        let mut tasks = Vec::new();
+        let mut tasks = Vec::with_capacity(self.tasks.len());
         for (id, task) in &self.tasks {
             match task.position {
                 Some(Position::Final(state)) => *finished.entry(state).or_default() += 1,
