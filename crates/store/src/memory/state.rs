@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use tidegate_core::bounds::GATE_STEP;
 use tidegate_core::tables::{
     Class, Counters, Final, Lane, Lease, LineRow, Position, ReadyRow, Stopped, Tables, Tags,
 };
@@ -14,6 +15,8 @@ use tidegate_core::{
 /// without a runtime.
 #[derive(Debug, Clone, Default)]
 pub struct State {
+    /// Tasks the gate may look at in one transaction; none means as many as anywhere.
+    pub gate_budget: Option<u32>,
     /// The time of the running transaction.
     pub now: Millis,
     pub(super) counters: Counters,
@@ -106,6 +109,10 @@ impl State {
 impl Tables for State {
     fn now(&self) -> Millis {
         self.now
+    }
+
+    fn gate_budget(&self) -> u32 {
+        self.gate_budget.unwrap_or(GATE_STEP)
     }
 
     fn counters(&mut self) -> Result<Counters> {

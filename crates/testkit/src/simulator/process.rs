@@ -1,0 +1,353 @@
+//! A simulated process: a worker that also submits, cancels, operates and keeps. It knows
+//! what it was told and nothing else, and every verb it calls may or may not have happened.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tidegate_core::inspect::Snapshot;
+use tidegate_core::{
+    Attempt, Claim, Exit, Extend, Finish, Millis, Progress, TaskId, Token, WorkerId,
+};
+
+use super::handler::{End, Handler};
+use super::message::{Answer, Request};
+use super::rng::Rng;
+use super::world::World;
+
+/// What a process sees of the rest of the world in one step.
+pub(super) struct Context<'a> {
+    pub(super) now: Millis,
+    pub(super) rng: &'a mut Rng,
+    pub(super) world: &'a World,
+    /// The store's last state; used to choose whom to cancel and when to submit.
+    pub(super) snapshot: &'a Snapshot,
+    /// At the end only claim, extend, finish and reap are left.
+    pub(super) calm: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Process {
+    /// New for every start, so that a reply to the dead is not taken for one's own.
+    pub(super) start: u64,
+    id: WorkerId,
+    registered: bool,
+    pub(super) down_until: Millis,
+    pub(super) paused_until: Millis,
+    pub(super) cut_until: Millis,
+    /// How wrong its wall clock is. Nothing it sends carries a time, so nothing depends on it.
+    pub(super) skew_ms: i64,
+    pub(super) handlers: BTreeMap<(Token, TaskId), Handler>,
+    /// Ended attempts the store has not confirmed and that are not under way.
+    exits: Vec<Exit>,
+    waiting: Vec<Waiting>,
+    queues: Arc<[Arc<str>]>,
+    kinds: Arc<[Arc<str>]>,
+    renew_at: Millis,
+    poll_at: Millis,
+    next_call: u64,
+}
+
+/// A call without an answer yet.
+#[derive(Debug, Clone)]
+struct Waiting {
+    call: u64,
+    sent_at: Millis,
+    /// From then on the answer is not waited for, and ignored if it comes.
+    until: Millis,
+    what: What,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Register,
+    Claim,
+    Extend(Vec<Token>),
+    Finish(Finish),
+    /// Sent again after a while if it carries what makes that safe, or sometimes anyway.
+    Submit(Request),
+    Other,
+}
+
+/// What a step of a process leads to.
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    pub(super) calls: Vec<(u64, Request)>,
+    /// A handler took the process down.
+    pub(super) died: bool,
+    /// Handlers were started.
+    pub(super) started: bool,
+}
+
+impl Process {
+    pub(super) fn new(index: usize, start: u64, world: &World, rng: &mut Rng) -> Self {
+        let mut kinds: Vec<Arc<str>> = world.kinds.iter().map(|kind| kind.name.clone()).collect();
+        // The first process serves everything, the others have a part.
+        if index > 0 && kinds.len() > 1 && rng.chance(500) {
+            kinds.remove(rng.below(kinds.len() as u64) as usize);
+        }
+        Self {
+            start,
+            id: WorkerId(format!("p{index}.{start}").into()),
+            registered: false,
+            down_until: 0,
+            paused_until: 0,
+            cut_until: 0,
+            skew_ms: 0,
+            handlers: BTreeMap::new(),
+            exits: Vec::new(),
+            waiting: Vec::new(),
+            queues: world.queues.clone().into(),
+            kinds: kinds.into(),
+            renew_at: 0,
+            poll_at: 0,
+            next_call: 0,
+        }
+    }
+
+    pub(super) fn is_paused(&self, now: Millis) -> bool {
+        now < self.paused_until
+    }
+
+    pub(super) fn is_cut(&self, now: Millis) -> bool {
+        now < self.cut_until
+    }
+
+    /// A hint that there may be work.
+    pub(super) fn wake(&mut self) {
+        self.poll_at = 0;
+    }
+
+    /// One turn of the process's loop.
+    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Step {
+        let mut step = Step::default();
+        self.give_up(context, &mut step);
+        if !self.registered {
+            self.register(context, &mut step);
+            return step;
+        }
+        // After a pause the handler's thread may be faster than the watch over the lease.
+        if context.rng.chance(500) {
+            self.stop_fenced(context.now);
+        }
+        step.died = self.collect_ended(context.now);
+        self.stop_fenced(context.now);
+        if step.died {
+            return step;
+        }
+        self.finish(context, &mut step);
+        self.extend(context, &mut step);
+        self.claim(context, &mut step);
+        self.other_duties(context, &mut step);
+        step
+    }
+
+    /// Takes an answer in. Ignored when it was given up.
+    pub(super) fn answer(&mut self, call: u64, answer: Answer, context: &mut Context<'_>) -> Step {
+        let mut step = Step::default();
+        let Some(at) = self.waiting.iter().position(|waiting| waiting.call == call) else {
+            return step;
+        };
+        if self.waiting[at].until <= context.now {
+            return step;
+        }
+        let waiting = self.waiting.swap_remove(at);
+        let fence_at = waiting.sent_at + context.world.lease_ms;
+        match (waiting.what, answer) {
+            (What::Register, Answer::Register(Ok(_))) => self.registered = true,
+            (_, Answer::Claim(Ok(attempts))) => {
+                step.started = self.start(&attempts, fence_at, context);
+            }
+            (What::Finish(_), Answer::Finish(Ok(finished))) => {
+                step.started = self.start(&finished.claimed, fence_at, context);
+            }
+            (What::Extend(tokens), Answer::Extend(Ok(extended))) => {
+                self.renewed(&tokens, &extended.lost, fence_at);
+                for key in &extended.cancelled {
+                    if let Some(handler) = self.handlers.get_mut(&(key.1, key.0)) {
+                        handler.cancel(context.rng, context.now);
+                    }
+                }
+            }
+            _ => {}
+        }
+        step
+    }
+
+    fn renewed(&mut self, tokens: &[Token], lost: &[Token], fence_at: Millis) {
+        self.handlers.retain(|(token, _), handler| {
+            if tokens.contains(token) {
+                handler.fence_at = handler.fence_at.max(fence_at);
+            }
+            !lost.contains(token)
+        });
+    }
+
+    fn start(&mut self, attempts: &[Attempt], fence_at: Millis, context: &mut Context<'_>) -> bool {
+        let (now, world) = (context.now, context.world);
+        for attempt in attempts {
+            let handler = Handler::new(context.rng, world, attempt, now, fence_at, context.calm);
+            self.handlers.insert((attempt.token, attempt.task), handler);
+        }
+        if !attempts.is_empty() {
+            self.poll_at = 0;
+        }
+        !attempts.is_empty()
+    }
+
+    fn call(&mut self, step: &mut Step, context: &Context<'_>, what: What, request: Request) {
+        self.next_call += 1;
+        let until = context.now + context.world.lease_ms / 2;
+        let (call, sent_at) = (self.next_call, context.now);
+        self.waiting.push(Waiting { call, sent_at, until, what });
+        step.calls.push((call, request));
+    }
+
+    fn awaits(&self, is: impl Fn(&What) -> bool) -> bool {
+        self.waiting.iter().any(|waiting| is(&waiting.what))
+    }
+
+    /// Calls that took too long may have happened. Exits are sent again with their token, a
+    /// submit with its keys; a claim is left to run out.
+    fn give_up(&mut self, context: &mut Context<'_>, step: &mut Step) {
+        if self.waiting.iter().all(|waiting| waiting.until > context.now) {
+            return;
+        }
+        let all = std::mem::take(&mut self.waiting);
+        let (late, waiting) = all.into_iter().partition(|waiting| waiting.until <= context.now);
+        self.waiting = waiting;
+        let late: Vec<Waiting> = late;
+        for waiting in late {
+            match waiting.what {
+                What::Finish(finish) => self.exits.extend(finish.exits),
+                What::Submit(request) if !context.calm && context.rng.chance(500) => {
+                    self.call(step, context, What::Submit(request.clone()), request);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn register(&mut self, context: &mut Context<'_>, step: &mut Step) {
+        if !self.awaits(|what| matches!(what, What::Register)) {
+            let registration = context.world.registration(context.rng);
+            self.call(step, context, What::Register, Request::Register(registration));
+        }
+    }
+
+    /// Handlers whose lease could not be renewed in time are stopped; nothing is reported.
+    fn stop_fenced(&mut self, now: Millis) {
+        self.handlers.retain(|_, handler| handler.fence_at > now);
+    }
+
+    fn collect_ended(&mut self, now: Millis) -> bool {
+        let mut died = false;
+        let exits = &mut self.exits;
+        self.handlers.retain(|(token, task), handler| {
+            if handler.ends_at > now {
+                return true;
+            }
+            match &handler.end {
+                End::Reports(outcome) => {
+                    exits.push(Exit { task: *task, token: *token, outcome: outcome.clone() });
+                }
+                End::Aborts => died = true,
+            }
+            false
+        });
+        died
+    }
+
+    fn free_permits(&self, world: &World) -> u32 {
+        world.permits.saturating_sub(self.handlers.len() as u32)
+    }
+
+    fn finish(&mut self, context: &mut Context<'_>, step: &mut Step) {
+        if self.exits.is_empty() {
+            return;
+        }
+        let claim = (context.rng.chance(500) && !self.is_claiming())
+            .then(|| self.wanted(context.world))
+            .filter(|claim| claim.tasks_max > 0);
+        let finish = Finish { exits: std::mem::take(&mut self.exits), claim };
+        self.call(step, context, What::Finish(finish.clone()), Request::Finish(finish));
+    }
+
+    fn is_claiming(&self) -> bool {
+        self.awaits(|what| match what {
+            What::Claim => true,
+            What::Finish(finish) => finish.claim.is_some(),
+            _ => false,
+        })
+    }
+
+    fn wanted(&self, world: &World) -> Claim {
+        Claim {
+            worker: self.id.clone(),
+            queues: self.queues.clone(),
+            kinds: self.kinds.clone(),
+            tasks_max: self.free_permits(world),
+            lease_ms: world.lease_ms,
+        }
+    }
+
+    fn extend(&mut self, context: &mut Context<'_>, step: &mut Step) {
+        let is_due = context.now >= self.renew_at && !self.handlers.is_empty();
+        if !is_due || self.awaits(|what| matches!(what, What::Extend(_))) {
+            return;
+        }
+        self.renew_at = context.now + context.world.lease_ms / 3;
+        let mut tokens: Vec<Token> = self.handlers.keys().map(|(token, _)| *token).collect();
+        tokens.dedup();
+        let first = self.handlers.keys().next().filter(|_| context.rng.chance(100));
+        let progress = Progress { percent: 50, message: String::new() };
+        let request = Request::Extend(Extend {
+            worker: self.id.clone(),
+            tokens: tokens.clone(),
+            lease_ms: context.world.lease_ms,
+            progress: first.map(|(token, task)| (*task, *token, progress)).into_iter().collect(),
+        });
+        self.call(step, context, What::Extend(tokens), request);
+    }
+
+    fn claim(&mut self, context: &mut Context<'_>, step: &mut Step) {
+        let free = self.free_permits(context.world);
+        if free == 0 || context.now < self.poll_at || self.is_claiming() {
+            return;
+        }
+        self.poll_at = context.now + context.rng.between(20, 100);
+        let claim = self.wanted(context.world);
+        self.call(step, context, What::Claim, Request::Claim(claim));
+    }
+
+    /// What any process may do besides working.
+    fn other_duties(&mut self, context: &mut Context<'_>, step: &mut Step) {
+        let room = context.world.tasks_max.saturating_sub(context.snapshot.tasks.len());
+        let duty = context.rng.below(1000);
+        let request = match duty {
+            0..=59 => Request::Reap,
+            _ if context.calm => return,
+            60..=499 if room > 0 => {
+                let submission = context.world.submission(context.rng, context.now, room);
+                let request = Request::Submit(submission);
+                self.call(step, context, What::Submit(request.clone()), request);
+                return;
+            }
+            500..=559 => Request::Cancel(targets(context)),
+            560..=584 => Request::SetLimit(context.world.set_limit(context.rng)),
+            585..=634 => Request::Admit,
+            635..=654 => Request::Prune,
+            655..=660 => Request::Register(context.world.registration(context.rng)),
+            _ => return,
+        };
+        self.call(step, context, What::Other, request);
+    }
+}
+
+/// Whom to cancel: somebody unfinished, or an id that ended long ago or never was.
+fn targets(context: &mut Context<'_>) -> Vec<TaskId> {
+    let tasks = &context.snapshot.tasks;
+    if tasks.is_empty() || context.rng.chance(100) {
+        return vec![TaskId(context.rng.between(1, 1000))];
+    }
+    (0..context.rng.between(1, 2)).map(|_| context.rng.pick(tasks).id).collect()
+}

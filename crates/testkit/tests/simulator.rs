@@ -1,0 +1,72 @@
+//! The simulator over many seeds: no rule breaks, every verb meets every fault, and a seed is a
+//! run. `TIDEGATE_SEED=n` replays one seed; `TIDEGATE_SEEDS=n` runs that many instead of all.
+
+use tidegate_core::tables::Class;
+use tidegate_testkit::simulator::{Options, run, seed_from_env, sweep};
+
+/// Seeds of a whole run. Each makes at least `Options::default().transitions`.
+const SEEDS: u64 = 2000;
+
+/// Committed transitions of a whole run.
+const TRANSITIONS_MIN: u64 = 20_000_000;
+
+/// How often each verb meets each fault in a whole run.
+const FAULTS_MIN: u64 = 100;
+
+/// Lines of the trace printed of a seed that fails.
+const TAIL: usize = 60;
+
+#[test]
+fn many_seeds_break_no_rule() {
+    let asked = std::env::var("TIDEGATE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    let summary = sweep(1..asked.unwrap_or(SEEDS) + 1, &Options::default());
+    println!("{summary}");
+    let failures: Vec<String> = summary.failures.iter().map(ToString::to_string).collect();
+    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
+    if asked.is_some() {
+        return;
+    }
+    assert!(summary.transitions >= TRANSITIONS_MIN, "{} transitions", summary.transitions);
+    let rare = summary.coverage.below(FAULTS_MIN);
+    assert!(rare.is_empty(), "pairs met less than {FAULTS_MIN} times: {rare:?}");
+    for class in Class::ALL {
+        assert!(summary.waited[class as usize] >= 1000, "{class:?} hardly ever happens");
+    }
+    assert!(summary.quarantined >= 1000, "{} tasks were quarantined", summary.quarantined);
+}
+
+#[test]
+fn replays_one_seed() {
+    let Some(seed) = seed_from_env() else { return };
+    let (outcome, text) = run(seed, &Options { is_text: true, ..Options::default() });
+    let lines: Vec<&str> = text.lines().collect();
+    println!("{}", lines[lines.len().saturating_sub(TAIL)..].join("\n"));
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let options = Options { is_text: true, transitions: 1000, ..Options::default() };
+    let mut traces = Vec::new();
+    for seed in 1..=20 {
+        let (first, second) = (run(seed, &options), run(seed, &options));
+        assert_eq!(first.0.unwrap(), second.0.unwrap());
+        assert_eq!(first.1, second.1, "seed {seed}");
+        traces.push(first.1);
+    }
+    traces.dedup();
+    assert_eq!(traces.len(), 20, "different seeds are different runs");
+}
+
+#[test]
+fn wrong_clocks_change_nothing() {
+    for seed in 1..=20 {
+        let hash = |has_skews| {
+            let options = Options { has_skews, transitions: 1000, ..Options::default() };
+            run(seed, &options).0.unwrap().trace_hash
+        };
+        assert_eq!(hash(true), hash(false), "seed {seed}");
+    }
+}
