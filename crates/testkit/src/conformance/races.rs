@@ -1,3 +1,0 @@
-pub async fn placeholder(fx: &super::Fixture) {
-    let _ = fx;
-}
