@@ -5,10 +5,11 @@
 //! - [`raw`]: the fastest loops we can write by hand on each database. The engine is compared
 //!   with them, so that its rates mean the same on a fast machine as on a slow one.
 //! - [`report`]: the line each benchmark prints.
+//! - [`table`]: aligned columns for people.
 //! - [`clock`]: the one place of this crate that reads a clock.
 
 pub mod clock;
 pub mod history;
 pub mod raw;
 pub mod report;
-mod table;
+pub mod table;

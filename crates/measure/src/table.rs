@@ -3,18 +3,19 @@
 use std::fmt;
 
 /// Rows of cells, printed with every column as wide as its widest cell.
-pub(crate) struct Table {
+#[derive(Debug)]
+pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these column heads.
-    pub(crate) fn new(heads: &[&str]) -> Self {
+    pub fn new(heads: &[&str]) -> Self {
         Self { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
     }
 
     /// Adds a row; it has as many cells as there are heads.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    pub fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.rows[0].len());
         self.rows.push(cells);
     }
@@ -50,7 +51,7 @@ fn aligned(place: usize, cell: &str, width: usize) -> String {
 }
 
 /// A whole number with its thousands apart.
-pub(crate) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (place, digit) in digits.chars().enumerate() {

@@ -3,4 +3,7 @@
 
 pub mod clock;
 pub mod memory;
+mod open;
 pub mod sqlite;
+
+pub use open::{OpenOptions, Opened, Place, open};

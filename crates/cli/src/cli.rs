@@ -1,0 +1,78 @@
+//! What can be typed.
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands::{concurrency, doctor, migrate, run, submit, task, verify, worker};
+
+/// The store when nothing is said: a file in the current folder.
+const STORE: &str = "sqlite:tidegate.db";
+
+/// Durable tasks under exact concurrency limits.
+///
+/// Data goes to stdout, talk to stderr. The exit code is 0 when all went well, 1 when something
+/// is wrong, 2 when the command was not understood.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    propagate_version = true,
+    after_help = "Example:\n  \
+    tidegate run examples/partner-api.toml"
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Where the tasks are: sqlite:PATH, a path, postgres://..., or memory: (gone at the end of
+    /// the command). Default: sqlite:tidegate.db
+    #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", global = true)]
+    pub(crate) store: Option<String>,
+}
+
+impl Global {
+    /// The store's URL.
+    pub(crate) fn url(&self) -> &str {
+        self.store.as_deref().unwrap_or(STORE)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(run::Arguments),
+    Submit(submit::Arguments),
+    Worker(worker::Arguments),
+    Task(task::Arguments),
+    Concurrency(concurrency::Arguments),
+    Doctor(doctor::Arguments),
+    Verify(verify::Arguments),
+    Migrate(migrate::Arguments),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        fn check(command: &clap::Command) {
+            if command.get_subcommands().next().is_none() {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.starts_with("Example"), "{} has no example", command.get_name());
+            }
+            command.get_subcommands().filter(|command| !command.is_hide_set()).for_each(check);
+        }
+        check(&Cli::command());
+    }
+}

@@ -1,0 +1,79 @@
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use tidegate_core::check::{Violation, check, check_at_rest};
+use tidegate_core::inspect::Snapshot;
+use tidegate_store::Opened;
+
+use crate::cli::Global;
+use crate::output::{print, print_json};
+
+/// Checks every rule that one state of a live store can show
+///
+/// It reads one committed state, changes nothing, and may run beside any number of workers. The
+/// exit code is 0 only when every rule holds.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tidegate doctor --store sqlite:tasks.db")]
+pub(crate) struct Arguments {
+    /// Expect a store at rest: no unfinished task, no held slot
+    #[arg(long)]
+    at_rest: bool,
+    /// One JSON object instead of words
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was looked at and what was found.
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    clean: bool,
+    tasks_unfinished: usize,
+    tasks_finished: u64,
+    limits: usize,
+    slots_held: usize,
+    leases: usize,
+    violations: Vec<Violation>,
+}
+
+pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let opened: Opened = super::open_to_read(global).await?;
+    let snapshot = opened.inspect.snapshot().await?;
+    let diagnosis = Diagnosis::of(&snapshot, arguments.at_rest);
+    if arguments.json {
+        print_json([&diagnosis])?;
+    } else {
+        print(&diagnosis.words())?;
+    }
+    Ok(if diagnosis.clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Diagnosis {
+    fn of(snapshot: &Snapshot, at_rest: bool) -> Self {
+        let violations = if at_rest { check_at_rest(snapshot) } else { check(snapshot) };
+        Self {
+            clean: violations.is_empty(),
+            tasks_unfinished: snapshot.tasks.len(),
+            tasks_finished: snapshot.finished.values().sum(),
+            limits: snapshot.limits.len(),
+            slots_held: snapshot.slots.len(),
+            leases: snapshot.leases.len(),
+            violations,
+        }
+    }
+
+    fn words(&self) -> String {
+        let mut text = format!(
+            "looked at {} unfinished and {} finished tasks, {} limits, {} held slots, {} leases\n",
+            self.tasks_unfinished, self.tasks_finished, self.limits, self.slots_held, self.leases
+        );
+        for violation in &self.violations {
+            text.push_str(&format!("broken: {}: {}\n", violation.rule, violation.found));
+        }
+        text.push_str(&match self.violations.len() {
+            0 => "clean: every rule holds\n".to_owned(),
+            number => format!("{number} violations\n"),
+        });
+        text
+    }
+}

@@ -1,0 +1,164 @@
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use tidegate_core::inspect::TaskFilter;
+use tidegate_core::{Inspect, Kind, Source, State, check_capacity};
+use tidegate_engine::{Observer, Options, Phase, Shutdown, Summary, signals, time};
+
+use crate::cli::Global;
+use crate::file::unknown;
+use crate::tell::tell;
+use crate::worker::history::History;
+use crate::worker::{Parts, build, register, settings};
+use crate::{kinds, output};
+
+/// How often `--until-idle` looks.
+const IDLE_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Works on tasks of the built-in kinds: noop, sleep, http
+///
+/// The first Ctrl-C (or SIGTERM) lets what runs finish, the second stops it and gives it back.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tidegate worker --concurrency 50\n  \
+    tidegate worker --queues mail,default --max-concurrent http=10 --history worker-1.jsonl")]
+pub(crate) struct Arguments {
+    /// Queues to claim from, with commas between [default: the queues of its kinds]
+    #[arg(long, value_name = "QUEUE,..", value_delimiter = ',')]
+    queues: Vec<String>,
+    /// Kinds to serve, with commas between [default: all built-in ones]
+    #[arg(long, value_name = "KIND,..", value_delimiter = ',')]
+    kinds: Vec<String>,
+    /// Tasks that run at once
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    concurrency: u32,
+    /// Tasks in one claim
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    claim_batch: u32,
+    /// How long the store waits for a sign of life, such as 2s
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
+    lease: jiff::SignedDuration,
+    /// Append a record to this file as each handler enters and exits, for `tidegate verify`
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// Tasks of a kind that run at once over all workers; may be repeated
+    #[arg(long, value_name = "KIND=N")]
+    max_concurrent: Vec<String>,
+    /// End when the store has no unfinished task
+    #[arg(long)]
+    until_idle: bool,
+}
+
+/// What it means.
+struct Meaning {
+    options: Options,
+    kinds: Vec<String>,
+    limits: Vec<(String, u32)>,
+    history: Option<PathBuf>,
+    until_idle: bool,
+}
+
+pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let meaning = arguments.meaning()?;
+    let shutdown = signals()?;
+    let opened = super::open_to_write(global).await?;
+    let served = settings(&*opened.inspect).await?;
+    let served: Vec<Kind> = served
+        .into_iter()
+        .filter(|kind| meaning.kinds.iter().any(|name| *name == *kind.name))
+        .collect();
+    register(&*opened.store, &served, &meaning.limits, Source::Registration).await?;
+    let observer: Option<Arc<dyn Observer>> = match &meaning.history {
+        Some(path) => Some(Arc::new(History::begin(path, &*opened.inspect).await?)),
+        None => None,
+    };
+    let worker = build(Parts {
+        store: opened.store,
+        options: meaning.options,
+        kinds: served,
+        server: None,
+        observer,
+    })?;
+    tell!("worker {} works on {}", worker.id(), global.url());
+    let told = tokio::spawn(tell_phases(shutdown.clone()));
+    if meaning.until_idle {
+        tokio::spawn(drain_when_idle(opened.inspect, shutdown.clone()));
+    }
+    let summary = worker.run(shutdown).await?;
+    told.abort();
+    output::print(&words(&summary))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Arguments {
+    fn meaning(self) -> anyhow::Result<Meaning> {
+        let kinds = if self.kinds.is_empty() {
+            kinds::NAMES.map(str::to_owned).to_vec()
+        } else {
+            self.kinds
+        };
+        kinds.iter().try_for_each(|kind| check_kind(kind))?;
+        let limits = self.max_concurrent.iter().map(|text| max_concurrent(text));
+        Ok(Meaning {
+            limits: limits.collect::<anyhow::Result<_>>()?,
+            options: Options {
+                queues: self.queues,
+                concurrency: self.concurrency,
+                claim_batch: self.claim_batch,
+                lease: self.lease.try_into().context("--lease cannot be negative")?,
+                ..Options::default()
+            },
+            kinds,
+            history: self.history,
+            until_idle: self.until_idle,
+        })
+    }
+}
+
+fn check_kind(kind: &str) -> anyhow::Result<()> {
+    if !kinds::NAMES.contains(&kind) {
+        bail!("{}; this worker has handlers for these only", unknown("kind", kind, &kinds::NAMES));
+    }
+    Ok(())
+}
+
+fn max_concurrent(text: &str) -> anyhow::Result<(String, u32)> {
+    let Some((kind, number)) = text.rsplit_once('=') else {
+        bail!("--max-concurrent {text:?} is not KIND=N");
+    };
+    check_kind(kind)?;
+    let number: i64 = number.parse().with_context(|| format!("read --max-concurrent {text:?}"))?;
+    Ok((kind.to_owned(), check_capacity(kind, number)?))
+}
+
+async fn tell_phases(shutdown: Shutdown) {
+    shutdown.reached(Phase::Draining).await;
+    tell!("draining: what runs may finish; the second signal stops it");
+    shutdown.reached(Phase::Stopping).await;
+    tell!("stopping: what runs is given back");
+}
+
+async fn drain_when_idle(inspect: Arc<dyn Inspect>, shutdown: Shutdown) {
+    let states = State::ALL.into_iter().filter(|state| !state.is_final()).collect();
+    let unfinished = TaskFilter { states, tasks_max: 1, ..TaskFilter::default() };
+    loop {
+        time::sleep(IDLE_INTERVAL).await;
+        match inspect.tasks(unfinished.clone()).await {
+            Ok(tasks) if tasks.is_empty() => return shutdown.drain(),
+            Ok(_) => {}
+            Err(error) => tell!("warning: cannot see whether work is left: {error}"),
+        }
+    }
+}
+
+fn words(summary: &Summary) -> String {
+    let Summary { completed, failed, retried, snoozed, released, cancelled, lost } = summary;
+    format!(
+        "{completed} completed, {failed} failed, {retried} to be retried, {snoozed} snoozed, \
+         {released} released, {cancelled} cancelled, {lost} lost\n"
+    )
+}

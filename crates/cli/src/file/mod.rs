@@ -1,0 +1,165 @@
+//! Reads a run file: limits, kinds, jobs, tasks and workflows in TOML or JSON lines.
+//!
+//! Both formats have the same sections: `[[task]]` in TOML is `{"task": {...}}` in JSON lines.
+//! The whole file is checked before anything of it is used, and every fault names its line and
+//! column.
+
+mod fields;
+mod node;
+mod plan;
+mod sections;
+mod source;
+mod tasks;
+
+use std::path::Path;
+
+use anyhow::Context as _;
+
+pub(crate) use plan::{Plan, ServerPlan};
+pub(crate) use source::unknown;
+
+use source::Source;
+
+/// A run file may have so many bytes.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// Reads and checks the file at `path`.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Plan> {
+    let name = path.display().to_string();
+    let format = Format::of(path)?;
+    let size = std::fs::metadata(path).with_context(|| format!("read {name}"))?.len();
+    anyhow::ensure!(
+        size <= FILE_BYTES_MAX,
+        "{name} has {size} bytes; a run file may have {FILE_BYTES_MAX}"
+    );
+    let bytes = std::fs::read(path).with_context(|| format!("read {name}"))?;
+    let text = match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(bad) => {
+            let at = bad.utf8_error().valid_up_to();
+            let good = String::from_utf8_lossy(&bad.as_bytes()[..at]).into_owned();
+            let source = Source { name: &name, text: &good };
+            return Err(source.fault(at, "this is not UTF-8; save the file as UTF-8").into());
+        }
+    };
+    Ok(parse(Source { name: &name, text: &text }, format)?)
+}
+
+/// How a file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Toml,
+    JsonLines,
+}
+
+impl Format {
+    fn of(path: &Path) -> anyhow::Result<Self> {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("toml") => Ok(Self::Toml),
+            Some("jsonl" | "ndjson" | "json") => Ok(Self::JsonLines),
+            _ => anyhow::bail!(
+                "{}: a run file is TOML or JSON lines; name it .toml or .jsonl",
+                path.display()
+            ),
+        }
+    }
+}
+
+fn parse(source: Source<'_>, format: Format) -> source::Result<Plan> {
+    match format {
+        Format::Toml => {
+            let table = toml::de::DeTable::parse(source.text).map_err(|error| {
+                source.fault(error.span().map_or(0, |span| span.start), error.message())
+            })?;
+            plan::make(source, sections::toml(source, table.get_ref())?)
+        }
+        Format::JsonLines => plan::make(source, sections::json_lines(source)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn toml(text: &str) -> Result<Plan, String> {
+        parse(Source { name: "f.toml", text }, Format::Toml).map_err(|fault| fault.to_string())
+    }
+
+    fn json(text: &str) -> Result<Plan, String> {
+        parse(Source { name: "f.jsonl", text }, Format::JsonLines)
+            .map_err(|fault| fault.to_string())
+    }
+
+    #[test]
+    fn both_formats_say_the_same() {
+        let one = toml(
+            "[[limit]]\ngroup = \"partner\"\ncapacity = 3\n\
+             [[job]]\nname = \"a\"\nweight = 2\n\
+             [[task]]\nkind = \"sleep\"\ncount = 2\njob = \"a\"\npayload = { ms = 5 }\n\
+             [[workflow]]\nname = \"w\"\nsteps = [{ kind = \"noop\" }, { kind = \"noop\" }]\n",
+        )
+        .unwrap();
+        let other = json(
+            "{\"limit\":{\"group\":\"partner\",\"capacity\":3}}\n\n\
+             {\"task\":{\"kind\":\"sleep\",\"count\":2,\"job\":\"a\",\"payload\":{\"ms\":5}}}\n\
+             {\"job\":{\"name\":\"a\",\"weight\":2}}\n\
+             {\"workflow\":{\"name\":\"w\",\"steps\":[{\"kind\":\"noop\"},{\"kind\":\"noop\"}]}}\n",
+        )
+        .unwrap();
+        assert_eq!((&one.limits, &one.jobs), (&other.limits, &other.jobs));
+        assert_eq!(one.tasks, other.tasks);
+        assert_eq!(one.tasks.len(), 4);
+        assert_ne!(one.run, other.run);
+    }
+
+    #[test]
+    fn generators_number_what_they_make() {
+        let plan = toml(
+            "[server]\n[[task]]\nkind = \"http\"\ncount = 2\npayload = { path = \"/{n}\" }\n\
+             [[workflow]]\nname = \"w{n}\"\ncount = 2\nsteps = [{ kind = \"noop\", count = 3 }]\n",
+        )
+        .unwrap();
+        assert_eq!(plan.tasks[1].task.payload, br#"{"path":"/2"}"#);
+        assert_eq!(plan.tasks.len(), 8);
+        assert_eq!(plan.tasks[7].task.workflow.as_deref(), Some("w2"));
+    }
+
+    #[test]
+    fn faults_point_at_the_place() {
+        let cases = [
+            ("[[task]\n", "f.toml:1:8: "),
+            ("[[task]]\nkind = \"noop\"\ncuont = 2\n", "f.toml:3:1: unknown key of task `cuont`"),
+            ("[[tsak]]\n", "f.toml:1:3: unknown section `tsak`; did you mean `task`?"),
+            ("[[task]]\nkind = \"nope\"\n", "f.toml:2:8: unknown kind `nope`"),
+            ("[[limit]]\ngroup = \"x\"\ncapacity = -1\n", "f.toml:3:12: the limit \"group:x\""),
+            ("[[task]]\nkind = \"sleep\"\n", "f.toml:1:1: "),
+            ("[[task]]\nkind = \"noop\"\njob = \"b\"\n", "f.toml:3:7: unknown job `b`"),
+            ("[[task]]\nkind = 3\n", "f.toml:2:8: `kind` is a string, not a integer"),
+        ];
+        for (text, expected) in cases {
+            let fault = toml(text).unwrap_err();
+            assert!(fault.starts_with(expected), "{text:?}: {fault}");
+        }
+    }
+
+    #[test]
+    fn faults_in_json_lines_too() {
+        let cases = [
+            ("{\"task\":{\"kind\":\"noop\"}}\n{\"task\":\n", "f.jsonl:2:"),
+            ("{\"task\":{\"kind\":\"noop\",\"cuont\":2}}", "f.jsonl:1:24: unknown key of task"),
+            ("\n[1]\n", "f.jsonl:2:1: "),
+            ("{\"task\":{\"kind\":\"noop\",\"kind\":\"noop\"}}", "f.jsonl:1:9: "),
+        ];
+        for (text, expected) in cases {
+            let fault = json(text).unwrap_err();
+            assert!(fault.starts_with(expected), "{text:?}: {fault}");
+        }
+        let deep = format!(
+            "{{\"task\":{{\"kind\":\"noop\",\"payload\":{}{}}}}}",
+            "[".repeat(100_000),
+            "]".repeat(100_000)
+        );
+        let fault = json(&deep).unwrap_err();
+        assert!(fault.ends_with("the payload is nested deeper than 64 levels"), "{fault}");
+    }
+}

@@ -1,0 +1,197 @@
+//! What a run file means.
+
+use std::collections::BTreeMap;
+
+use tidegate_core::bounds::{
+    ATTEMPTS_MAX, CAPACITY_MAX, DURATION_MS_MAX, NAME_BYTES_MAX, SHARE_WEIGHT_MAX,
+};
+use tidegate_core::{DayWindow, JobSpec, Kind, NewTask, Scope, check_capacity, name};
+
+use super::fields::Fields;
+use super::sections::Section;
+use super::source::{Result, Source};
+use super::tasks;
+use crate::kinds;
+
+/// Everything a run file asks for, checked.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// Names this content: the same file continues, a changed one begins anew.
+    pub(crate) run: String,
+    /// The server to start beside the run.
+    pub(crate) server: Option<ServerPlan>,
+    /// Capacities by group.
+    pub(crate) limits: Vec<(String, u32)>,
+    /// Kinds with their settings.
+    pub(crate) kinds: Vec<Kind>,
+    /// Jobs.
+    pub(crate) jobs: Vec<JobSpec>,
+    /// Tasks, in order; those of one workflow follow each other.
+    pub(crate) tasks: Vec<PlannedTask>,
+}
+
+/// A task, and how long after the submit it is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PlannedTask {
+    pub(crate) task: NewTask,
+    pub(crate) delay_ms: Option<i64>,
+}
+
+/// A small HTTP server for examples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ServerPlan {
+    /// With more calls at once than this it answers 503. Default: any number.
+    pub(crate) calls_max: Option<u32>,
+    /// The quickest answer. Default: 20 ms.
+    pub(crate) answer_ms_min: u64,
+    /// The slowest answer. Default: 80 ms.
+    pub(crate) answer_ms_max: u64,
+    /// Every so many calls it answers 500, so that there is something to try again. Default:
+    /// never.
+    pub(crate) fail_every: Option<u32>,
+}
+
+/// Turns the sections of a file into a plan.
+pub(crate) fn make(source: Source<'_>, sections: Vec<Section<'_>>) -> Result<Plan> {
+    let mut plan = Plan {
+        run: format!("{:016x}", fingerprint(source.text.as_bytes())),
+        server: None,
+        limits: Vec::new(),
+        kinds: kinds::settings(),
+        jobs: Vec::new(),
+        tasks: Vec::new(),
+    };
+    let mut works = Vec::new();
+    for section in sections {
+        match section.name {
+            "server" => plan.server = Some(server(source, &section)?),
+            "limit" => plan.limits.push(limit(source, &section)?),
+            "kind" => set_kind(source, &section, &mut plan.kinds)?,
+            "job" => plan.jobs.push(job(source, &section)?),
+            _ => works.push(section),
+        }
+    }
+    for section in works {
+        tasks::add(source, &section, &mut plan)?;
+    }
+    Ok(plan)
+}
+
+impl Plan {
+    /// The capacity this file gives a group.
+    pub(crate) fn capacity_of(&self, group: &str) -> Option<u32> {
+        self.limits.iter().rev().find(|(name, _)| name == group).map(|(_, capacity)| *capacity)
+    }
+
+    /// The queues its tasks line up in.
+    pub(crate) fn queues(&self) -> Vec<String> {
+        let of_kind: BTreeMap<&str, &str> =
+            self.kinds.iter().map(|kind| (&*kind.name, &*kind.queue)).collect();
+        let queue = |planned: &PlannedTask| {
+            let kind_queue = of_kind.get(&*planned.task.kind).copied().unwrap_or("default");
+            planned.task.queue.clone().unwrap_or_else(|| kind_queue.to_owned())
+        };
+        let mut queues: Vec<String> = self.tasks.iter().map(queue).collect();
+        queues.sort();
+        queues.dedup();
+        queues
+    }
+}
+
+/// FNV-1a: tells contents apart, and stays the same from version to version.
+fn fingerprint(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+fn server(source: Source<'_>, section: &Section<'_>) -> Result<ServerPlan> {
+    let known = ["calls_max", "answer_ms_min", "answer_ms_max", "fail_every"];
+    let fields = Fields::of(source, "server", section.node, &known)?;
+    let answer_ms_min = fields.number("answer_ms_min", 0, 60_000)?.unwrap_or(20);
+    let answer_ms_max = fields.number("answer_ms_max", answer_ms_min, 60_000)?;
+    Ok(ServerPlan {
+        calls_max: fields.number("calls_max", 1, 10_000)?.map(|calls| calls as u32),
+        answer_ms_min: answer_ms_min as u64,
+        answer_ms_max: answer_ms_max.unwrap_or(answer_ms_min.max(80)) as u64,
+        fail_every: fields.number("fail_every", 2, 1_000_000)?.map(|calls| calls as u32),
+    })
+}
+
+fn limit(source: Source<'_>, section: &Section<'_>) -> Result<(String, u32)> {
+    let fields = Fields::of(source, "limit", section.node, &["group", "capacity"])?;
+    let group = fields.required_text("group")?;
+    checked_name(&fields, "group", &group)?;
+    let capacity = fields
+        .number("capacity", i64::MIN, i64::MAX)?
+        .ok_or_else(|| fields.fault("limit needs `capacity`; 0 pauses the group"))?;
+    let capacity = check_capacity(&Scope::Group.name(&group), capacity)
+        .map_err(|error| fields.fault_at("capacity", error.to_string()))?;
+    Ok((group, capacity))
+}
+
+const KIND_KEYS: [&str; 10] = [
+    "name",
+    "queue",
+    "max_attempts",
+    "timeout_ms",
+    "backoff_ms",
+    "backoff_ms_max",
+    "window_start",
+    "window_end",
+    "remove_on_completed_days",
+    "remove_on_failed_days",
+];
+
+fn set_kind(source: Source<'_>, section: &Section<'_>, kinds: &mut [Kind]) -> Result<()> {
+    let fields = Fields::of(source, "kind", section.node, &KIND_KEYS)?;
+    let name = fields.required_text("name")?;
+    let Some(kind) = kinds.iter_mut().find(|kind| *kind.name == *name) else {
+        return Err(fields.fault_at("name", super::unknown("kind", &name, &kinds::NAMES)));
+    };
+    if let Some(queue) = fields.text("queue")? {
+        checked_name(&fields, "queue", &queue)?;
+        kind.queue = queue.into();
+    }
+    if let Some(attempts) = fields.number("max_attempts", 1, i64::from(ATTEMPTS_MAX))? {
+        kind.max_attempts = attempts as u32;
+    }
+    kind.timeout_ms = fields.number("timeout_ms", 1, DURATION_MS_MAX)?.or(kind.timeout_ms);
+    let backoff = &mut kind.backoff;
+    backoff.base_ms = fields.number("backoff_ms", 1, DURATION_MS_MAX)?.unwrap_or(backoff.base_ms);
+    backoff.cap_ms = fields.number("backoff_ms_max", 1, DURATION_MS_MAX)?.unwrap_or(backoff.cap_ms);
+    kind.window = window(&fields)?;
+    let days = |key: &str| Ok(fields.number(key, 0, 36_500)?.map(|days| days as u32));
+    kind.remove_on_completed_days = days("remove_on_completed_days")?;
+    kind.remove_on_failed_days = days("remove_on_failed_days")?;
+    kind.check().map_err(|error| fields.fault(error.to_string()))
+}
+
+fn window(fields: &Fields<'_>) -> Result<Option<DayWindow>> {
+    match (fields.text("window_start")?, fields.text("window_end")?) {
+        (None, None) => Ok(None),
+        (Some(start), Some(end)) => DayWindow::parse(&start, &end)
+            .map(Some)
+            .map_err(|error| fields.fault_at("window_start", error.to_string())),
+        _ => Err(fields.fault("`window_start` and `window_end` go together")),
+    }
+}
+
+fn job(source: Source<'_>, section: &Section<'_>) -> Result<JobSpec> {
+    let fields = Fields::of(source, "job", section.node, &["name", "concurrency", "weight"])?;
+    let name = fields.required_text("name")?;
+    checked_name(&fields, "name", &name)?;
+    let concurrency = fields.number("concurrency", 0, CAPACITY_MAX)?;
+    let weight = fields.number("weight", 1, i64::from(SHARE_WEIGHT_MAX))?.unwrap_or(1);
+    Ok(JobSpec { name, concurrency: concurrency.map(|n| n as u32), weight: weight as u32 })
+}
+
+/// Checks the name that a key holds. Room is left for the number that generators put in.
+pub(crate) fn checked_name(fields: &Fields<'_>, key: &str, text: &str) -> Result<()> {
+    const ROOM: usize = 16;
+    if text.len() > NAME_BYTES_MAX - ROOM {
+        let most = NAME_BYTES_MAX - ROOM;
+        let text = format!("`{key}` has {} bytes; at most {most} are allowed", text.len());
+        return Err(fields.fault_at(key, text));
+    }
+    name::check(key, text).map_err(|error| fields.fault_at(key, error.to_string()))
+}

@@ -1,0 +1,70 @@
+//! Data for stdout, in the form that was asked for, and how an error is told.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use serde::Serialize;
+use tidegate_core::Millis;
+
+use crate::tell::tell;
+
+/// Writes data. All of it goes out in one piece, so that a reader who leaves early ends it.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Writes one JSON object per line.
+pub(crate) fn print_json<T: Serialize>(items: impl IntoIterator<Item = T>) -> anyhow::Result<()> {
+    let mut text = String::new();
+    for item in items {
+        text.push_str(&serde_json::to_string(&item)?);
+        text.push('\n');
+    }
+    Ok(print(&text)?)
+}
+
+/// Tells what went wrong. A reader of stdout that went away is no fault.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    let left = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
+    if error.chain().any(|cause| cause.downcast_ref().is_some_and(left)) {
+        return ExitCode::SUCCESS;
+    }
+    tell!("error: {error:#}");
+    ExitCode::FAILURE
+}
+
+/// A moment of the store's clock, as a date.
+pub(crate) fn date(at: Millis) -> String {
+    jiff::Timestamp::from_millisecond(at).map_or_else(|_| at.to_string(), |at| at.to_string())
+}
+
+/// A duration in the unit that suits it.
+pub(crate) fn duration(ms: i64) -> String {
+    match ms {
+        ..1000 => format!("{ms} ms"),
+        1000..60_000 => format!("{:.1} s", ms as f64 / 1e3),
+        60_000..3_600_000 => format!("{} min {} s", ms / 60_000, ms / 1000 % 60),
+        3_600_000..86_400_000 => format!("{} h {} min", ms / 3_600_000, ms / 60_000 % 60),
+        _ => format!("{} d {} h", ms / 86_400_000, ms / 3_600_000 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit_that_suits() {
+        assert_eq!(
+            [5, 1500, 61_000, 3_660_000, 90_000_000].map(duration),
+            ["5 ms", "1.5 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]
+        );
+    }
+
+    #[test]
+    fn dates_are_in_utc() {
+        assert_eq!(date(0), "1970-01-01T00:00:00Z");
+    }
+}

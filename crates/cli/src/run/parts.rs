@@ -1,0 +1,146 @@
+//! Submits a file in parts, so that the same file can be run again after it was interrupted.
+//!
+//! Every part is one submission, all or none, and brings a mark with it: a task that is never
+//! due and whose unique key names the file's content and the part. A part whose mark is there was
+//! submitted, and only what is unfinished of it is worked off. When nothing is left the marks are
+//! taken away, and the next run of the file begins anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_core::bounds::DURATION_MS_MAX;
+use tidegate_core::inspect::TaskFilter;
+use tidegate_core::{
+    Inspect, Kind, NewTask, Registration, Result, State, Store, Submission, TaskId,
+};
+
+use crate::file::Plan;
+
+/// Tasks in one part.
+const PART_TASKS: usize = 2000;
+
+/// Tasks in one page of a list.
+const PAGE: u32 = 5000;
+
+/// The kind of the marks. Nobody serves it.
+const MARK: &str = "tidegate:run";
+
+/// What became of a file.
+#[derive(Debug)]
+pub(crate) struct Submitted {
+    /// Tasks stored by this run.
+    pub(crate) stored: usize,
+    /// Whether an earlier run had stored parts of it.
+    pub(crate) continued: bool,
+}
+
+/// Submits every part of a plan that is not yet there.
+pub(crate) async fn submit(
+    store: &dyn Store,
+    inspect: &dyn Inspect,
+    plan: &Plan,
+) -> Result<Submitted> {
+    let mut mark = Kind::new(MARK);
+    mark.remove_on_completed_days = Some(0);
+    mark.remove_on_failed_days = Some(0);
+    store.register(Registration { kinds: vec![mark], ..Registration::default() }).await?;
+    let marks = marks(inspect, &plan.run).await?;
+    let now = inspect.now().await?;
+    let mut stored = 0;
+    for (number, part) in plan.tasks.chunks(PART_TASKS).enumerate() {
+        let key = mark_key(&plan.run, number);
+        if marks.contains_key(&key) {
+            continue;
+        }
+        let mut tasks = vec![NewTask {
+            unique_key: Some(key),
+            run_at: Some(now + DURATION_MS_MAX),
+            ..NewTask::new(MARK, "null")
+        }];
+        for (place, planned) in part.iter().enumerate() {
+            let mut task = planned.task.clone();
+            task.unique_key = Some(task_key(&plan.run, number * PART_TASKS + place));
+            task.run_at = planned.delay_ms.map(|delay| now + delay);
+            tasks.push(task);
+        }
+        let jobs = plan.jobs.clone();
+        let submitted = store.submit(Submission { jobs, tasks }).await?;
+        stored += submitted.iter().skip(1).filter(|task| task.is_new).count();
+    }
+    Ok(Submitted { stored, continued: !marks.is_empty() })
+}
+
+/// The unfinished tasks of a run, by job or else by kind.
+pub(crate) async fn remaining(
+    inspect: &dyn Inspect,
+    run: &str,
+) -> Result<BTreeMap<TaskId, String>> {
+    let prefix = task_prefix(run);
+    let mut remaining = BTreeMap::new();
+    let is_ours = |key: &str| key.starts_with(&prefix);
+    each_unfinished(inspect, None, |task| {
+        if task.unique_key.as_deref().is_some_and(is_ours) {
+            let heading = heading(task.job.as_deref(), &task.kind);
+            remaining.insert(task.id, heading);
+        }
+    })
+    .await?;
+    Ok(remaining)
+}
+
+/// Takes the marks away.
+pub(crate) async fn finish(store: &dyn Store, inspect: &dyn Inspect, run: &str) -> Result<()> {
+    let marks: Vec<TaskId> = marks(inspect, run).await?.into_values().collect();
+    store.cancel(marks).await.map(drop)
+}
+
+/// What a task is counted under: its job, or its kind where it has none.
+pub(crate) fn heading(job: Option<&str>, kind: &str) -> String {
+    job.map_or_else(|| format!("kind {kind}"), |job| format!("job {job}"))
+}
+
+fn mark_key(run: &str, part: usize) -> String {
+    format!("run:{run}:part:{part}")
+}
+
+fn task_prefix(run: &str) -> String {
+    format!("run:{run}:task:")
+}
+
+fn task_key(run: &str, place: usize) -> String {
+    format!("{}{place}", task_prefix(run))
+}
+
+/// The marks of a run by their keys.
+async fn marks(inspect: &dyn Inspect, run: &str) -> Result<BTreeMap<String, TaskId>> {
+    let prefix = format!("run:{run}:part:");
+    let mut marks = BTreeMap::new();
+    each_unfinished(inspect, Some(MARK), |task| {
+        if let Some(key) = task.unique_key.as_deref().filter(|key| key.starts_with(&prefix)) {
+            marks.insert(key.to_owned(), task.id);
+        }
+    })
+    .await?;
+    Ok(marks)
+}
+
+async fn each_unfinished(
+    inspect: &dyn Inspect,
+    kind: Option<&str>,
+    mut look: impl FnMut(&tidegate_core::inspect::TaskView),
+) -> Result<()> {
+    let states: BTreeSet<State> = State::ALL.into_iter().filter(|s| !s.is_final()).collect();
+    let mut filter = TaskFilter {
+        states: states.into_iter().collect(),
+        kind: kind.map(str::to_owned),
+        tasks_max: PAGE,
+        ..TaskFilter::default()
+    };
+    loop {
+        let page = inspect.tasks(filter.clone()).await?;
+        page.iter().for_each(&mut look);
+        match page.last() {
+            Some(last) if page.len() == PAGE as usize => filter.after = Some(last.id),
+            _ => return Ok(()),
+        }
+    }
+}

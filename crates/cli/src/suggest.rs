@@ -1,0 +1,20 @@
+//! Finds what a mistyped word may mean.
+
+/// The known word that is nearest, if one is near.
+pub(crate) fn suggest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let nearness = |known: &&str| strsim::jaro_winkler(word, known);
+    let nearest = known.iter().copied().max_by(|a, b| nearness(a).total_cmp(&nearness(b)))?;
+    (nearness(&nearest) > 0.8).then_some(nearest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggests_only_what_is_near() {
+        assert_eq!(suggest("cuont", &["kind", "count"]), Some("count"));
+        assert_eq!(suggest("zebra", &["kind", "count"]), None);
+        assert_eq!(suggest("x", &[]), None);
+    }
+}

@@ -1,0 +1,62 @@
+//! A worker that runs the built-in kinds.
+
+pub(crate) mod history;
+
+use std::sync::Arc;
+
+use tidegate_core::{Inspect, Kind, Registration, Source, Store};
+use tidegate_engine::{Observer, Options, Result, Worker};
+
+use crate::kinds;
+use crate::tell::tell;
+
+/// What a worker is built from.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) options: Options,
+    /// The kinds it serves, with their settings.
+    pub(crate) kinds: Vec<Kind>,
+    /// The server beside it, for `http` tasks that name a path alone.
+    pub(crate) server: Option<String>,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+}
+
+/// Builds the worker.
+pub(crate) fn build(parts: Parts) -> Result<Worker> {
+    let mut builder = Worker::builder(parts.store).options(parts.options);
+    for kind in parts.kinds {
+        let name = kind.name.clone();
+        builder = kinds::handle(builder, kind.into(), &name, parts.server.clone());
+    }
+    if let Some(observer) = parts.observer {
+        builder = builder.observer(observer);
+    }
+    builder.build()
+}
+
+/// The settings of the built-in kinds: as the store has them, or the defaults.
+pub(crate) async fn settings(inspect: &dyn Inspect) -> Result<Vec<Kind>> {
+    let known = inspect.kinds().await?;
+    let setting = |kind: Kind| {
+        let as_stored = known.iter().find(|stored| stored.name == kind.name);
+        as_stored.cloned().unwrap_or(kind)
+    };
+    Ok(kinds::settings().into_iter().map(setting).collect())
+}
+
+/// Registers kinds and limits, and says which limits somebody else holds.
+pub(crate) async fn register(
+    store: &dyn Store,
+    kinds: &[Kind],
+    limits: &[(String, u32)],
+    source: Source,
+) -> Result<()> {
+    let registration =
+        Registration { kinds: kinds.to_vec(), limits: limits.to_vec(), source: Some(source) };
+    for (group, capacity, by) in store.register(registration).await?.overruled {
+        let capacity = capacity.map_or_else(|| "unlimited".to_owned(), |n| n.to_string());
+        tell!("note: the limit of {group:?} stays {capacity}, set by {by}");
+    }
+    Ok(())
+}

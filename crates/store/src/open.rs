@@ -1,0 +1,139 @@
+//! Opens a store by its URL. The one place that knows every room.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tidegate_core::{Error, ErrorKind, Inspect, Result, Store};
+
+use crate::memory::Memory;
+use crate::sqlite::{self, Sqlite, Synchronous};
+
+/// How to open a store.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// When a commit is safe, on SQLite. Default: at once, also against the loss of power.
+    pub synchronous: Synchronous,
+    /// Whether to refuse where there is no store, instead of making one. Default: make it.
+    pub must_exist: bool,
+}
+
+/// An open store.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    /// The verbs that write.
+    pub store: Arc<dyn Store>,
+    /// The reads.
+    pub inspect: Arc<dyn Inspect>,
+}
+
+impl Opened {
+    fn new<S: Store + Inspect + Clone + 'static>(store: S) -> Self {
+        Self { store: Arc::new(store.clone()), inspect: Arc::new(store) }
+    }
+}
+
+/// What a URL names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// `memory:`
+    Memory,
+    /// `sqlite:PATH` or a bare path.
+    Sqlite(PathBuf),
+    /// `postgres://...`
+    Postgres(String),
+}
+
+/// Opens the store a URL names. Its schema is brought up to date by
+/// [`migrate`](Store::migrate), not here.
+pub async fn open(url: &str, options: OpenOptions) -> Result<Opened> {
+    match Place::parse(url)? {
+        Place::Memory => Ok(Opened::new(Memory::new())),
+        Place::Sqlite(path) => open_sqlite(path, options).await,
+        Place::Postgres(_) => {
+            Err(Error::invalid("this version cannot open PostgreSQL; give sqlite:PATH"))
+        }
+    }
+}
+
+impl Place {
+    /// Reads a URL.
+    pub fn parse(url: &str) -> Result<Self> {
+        if url == "memory:" {
+            return Ok(Self::Memory);
+        }
+        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            return Ok(Self::Postgres(url.to_owned()));
+        }
+        let path = match url.split_once(':') {
+            Some(("sqlite", rest)) => rest.strip_prefix("//").unwrap_or(rest),
+            Some((scheme, _)) if is_scheme(scheme) => {
+                return Err(Error::invalid(format!(
+                    "{url:?} has the scheme {scheme:?}, which is no store; known are \
+                     sqlite:PATH, postgres://... and memory:"
+                )));
+            }
+            _ => url,
+        };
+        if path.is_empty() {
+            return Err(Error::invalid(format!("{url:?} names no file; write sqlite:PATH")));
+        }
+        Ok(Self::Sqlite(path.into()))
+    }
+}
+
+/// Whether the part before a colon is a scheme, and not a part of a path.
+fn is_scheme(text: &str) -> bool {
+    text.len() > 1
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+}
+
+async fn open_sqlite(path: PathBuf, options: OpenOptions) -> Result<Opened> {
+    if options.must_exist && !path.exists() {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "there is no store at {}; name another with --store, or make this one with \
+                 `tidegate migrate`",
+                path.display()
+            ),
+        ));
+    }
+    let synchronous = options.synchronous;
+    let open = move || Sqlite::open(path, sqlite::Options { synchronous, ..Default::default() });
+    // Another process may hold the file's lock for a while.
+    let opened = tokio::task::spawn_blocking(open).await;
+    let store = opened.map_err(|error| {
+        Error::new(ErrorKind::Unavailable, format!("opening the file was cut off: {error}"))
+    })??;
+    Ok(Opened::new(store))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_name_places() {
+        let sqlite = |path: &str| Place::Sqlite(path.into());
+        for (url, place) in [
+            ("memory:", Place::Memory),
+            ("sqlite:a/b.db", sqlite("a/b.db")),
+            ("sqlite:///a/b.db", sqlite("/a/b.db")),
+            ("tidegate.db", sqlite("tidegate.db")),
+            ("./with:colon.db", sqlite("./with:colon.db")),
+            ("postgres://host/db", Place::Postgres("postgres://host/db".to_owned())),
+        ] {
+            assert_eq!(Place::parse(url).unwrap(), place, "{url}");
+        }
+        for url in ["mysql://host/db", "redis:", "sqlite:", "", "s3://bucket"] {
+            assert_eq!(Place::parse(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_must_exist_is_not_made() {
+        let options = OpenOptions { must_exist: true, ..OpenOptions::default() };
+        let error = open("sqlite:no/such/file.db", options).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+}
