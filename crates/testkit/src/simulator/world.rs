@@ -36,6 +36,8 @@ pub(super) struct World {
     jobs: Vec<JobSpec>,
     workflows: Vec<String>,
     weight_max: i64,
+    /// Most tasks need two scarce limits, so that they move between lines and reserve.
+    is_crossed: bool,
     poison: u32,
     pub(super) rates: Rates,
     pub(super) processes: usize,
@@ -53,14 +55,16 @@ impl World {
     pub(super) fn new(rng: &mut Rng) -> Self {
         let queues: Vec<Arc<str>> = vec!["q0".into(), "q1".into()];
         let kinds = (0..rng.between(1, 4)).map(|n| kind(rng, n, &queues)).collect();
+        let is_crossed = rng.chance(250);
         let names = |what: &str, count: i64| (0..count).map(|n| format!("{what}{n}")).collect();
         Self {
             kinds,
             queues,
             groups: names("g", rng.between(0, 2)),
-            jobs: (0..rng.between(0, 3)).map(|n| job(rng, n)).collect(),
+            jobs: (0..rng.between(i64::from(is_crossed), 3)).map(|n| job(rng, n)).collect(),
             workflows: names("w", rng.between(0, 3)),
             weight_max: rng.between(1, 3),
+            is_crossed,
             poison: *rng.pick(&[0, 0, 10, 60]),
             rates: rates(rng),
             processes: rng.between(1, 4) as usize,
@@ -77,17 +81,21 @@ impl World {
     pub(super) fn registration(&self, rng: &mut Rng) -> Registration {
         let mut limits = Vec::new();
         for kind in &self.kinds {
-            if rng.chance(400) {
-                limits.push((kind.name.to_string(), rng.between(0, 4) as u32));
+            if rng.chance(400) || self.is_crossed {
+                limits.push((kind.name.to_string(), self.capacity(rng)));
             }
         }
         for group in &self.groups {
             if rng.chance(600) {
-                limits.push((group.clone(), rng.between(1, 4) as u32));
+                limits.push((group.clone(), self.capacity(rng)));
             }
         }
         let source = rng.chance(200).then_some(Source::Configuration);
         Registration { kinds: self.kinds.clone(), limits, source }
+    }
+
+    fn capacity(&self, rng: &mut Rng) -> u32 {
+        if self.is_crossed { 1 } else { rng.between(0, 4) as u32 }
     }
 
     pub(super) fn submission(&self, rng: &mut Rng, now: Millis, room: usize) -> Submission {
@@ -109,7 +117,8 @@ impl World {
         let mut task = NewTask::new(kind, if rng.chance(self.poison) { POISON } else { b"0" });
         task.queue = rng.chance(150).then(|| rng.pick(&self.queues).to_string());
         task.group = one_of(rng, 400, &self.groups);
-        task.job = one_of(rng, 450, &self.jobs).map(|job: JobSpec| job.name);
+        let in_job = if self.is_crossed { 800 } else { 400 };
+        task.job = one_of(rng, in_job, &self.jobs).map(|job: JobSpec| job.name);
         task.workflow = one_of(rng, 300, &self.workflows);
         task.weight = if rng.chance(250) { rng.between(1, self.weight_max) as u32 } else { 1 };
         task.priority = if rng.chance(300) { rng.between(-2, 2) as i32 } else { 0 };
@@ -132,6 +141,7 @@ impl World {
         let capacity = match rng.below(10) {
             0 => Some(0),
             1..=3 if source == Source::Operator => None,
+            _ if self.is_crossed => Some(rng.between(1, 2) as u32),
             _ => Some(rng.between(1, 4) as u32),
         };
         SetLimit { name, capacity, source }

@@ -1,0 +1,56 @@
+//! Bugs that other engines shipped, planted in the rules: the simulator finds each of them, and
+//! finds nothing on the same seeds without them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tidegate_core::planted::{Bug, plant};
+use tidegate_testkit::simulator::{Failure, Options, run, sweep};
+
+/// Within so many seeds a bug is found.
+const SEEDS: u64 = 200;
+
+fn find(bug: Bug) -> Option<Failure> {
+    let _planted = plant(bug);
+    (1..=SEEDS).find_map(|seed| run(seed, &Options::default()).0.err())
+}
+
+/// Looks for all bugs, one thread per core: a bug is planted in its own thread only.
+fn find_all() -> Vec<(Bug, Option<Failure>)> {
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        let search = || {
+            let mut found = Vec::new();
+            while let Some(bug) = Bug::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                found.push((*bug, find(*bug)));
+            }
+            found
+        };
+        let searches: Vec<_> = (0..threads).map(|_| scope.spawn(search)).collect();
+        searches.into_iter().flat_map(|search| search.join().expect("a search ends")).collect()
+    })
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    let found = find_all();
+    assert_eq!(found.len(), Bug::ALL.len());
+    for (bug, failure) in &found {
+        match failure {
+            Some(Failure { seed, commits, violation }) => println!(
+                "{bug:?}: seed {seed}, commit {commits}: {} ({})",
+                violation.rule, violation.found
+            ),
+            None => println!("{bug:?}: survived {SEEDS} seeds"),
+        }
+    }
+    let survivors: Vec<Bug> =
+        found.iter().filter(|(_, failure)| failure.is_none()).map(|(bug, _)| *bug).collect();
+    assert!(survivors.is_empty(), "not found: {survivors:?}");
+}
+
+#[test]
+fn without_a_bug_the_same_seeds_are_clean() {
+    let summary = sweep(1..SEEDS + 1, &Options { transitions: 2000, ..Options::default() });
+    assert!(summary.failures.is_empty(), "{:?}", summary.failures);
+}
