@@ -4,6 +4,7 @@
 pub mod clock;
 pub mod memory;
 mod open;
+pub mod postgres;
 pub mod sqlite;
 
 pub use open::{OpenOptions, Opened, Place, open};

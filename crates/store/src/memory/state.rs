@@ -19,52 +19,52 @@ pub struct State {
     pub gate_budget: Option<u32>,
     /// The time of the running transaction.
     pub now: Millis,
-    pub(super) counters: Counters,
-    pub(super) kinds: BTreeMap<Arc<str>, Arc<Kind>>,
-    pub(super) lanes: BTreeMap<(Arc<str>, Arc<str>), LaneId>,
-    pub(super) workers: BTreeMap<WorkerId, Worker>,
-    pub(super) limits: BTreeMap<LimitId, Limit>,
-    pub(super) limit_names: BTreeMap<Arc<str>, LimitId>,
-    pub(super) slots: BTreeMap<LimitId, Vec<Option<TaskId>>>,
-    pub(super) held: BTreeSet<(TaskId, LimitId, u32)>,
-    pub(super) tasks: BTreeMap<TaskId, Task>,
-    pub(super) unique: BTreeMap<Arc<str>, TaskId>,
-    pub(super) scheduled: BTreeSet<(Millis, TaskId)>,
-    pub(super) arrived: BTreeSet<TaskId>,
-    pub(super) ready: BTreeSet<ReadyRow>,
-    pub(super) line: BTreeSet<LineRow>,
-    pub(super) running: BTreeMap<(Token, TaskId), Running>,
-    pub(super) leases: BTreeMap<Token, Lease>,
-    pub(super) expiries: BTreeSet<(Millis, Token)>,
-    pub(super) removals: BTreeSet<(Millis, TaskId)>,
-    last_task: i64,
-    last_limit: i64,
+    pub(crate) counters: Counters,
+    pub(crate) kinds: BTreeMap<Arc<str>, Arc<Kind>>,
+    pub(crate) lanes: BTreeMap<(Arc<str>, Arc<str>), LaneId>,
+    pub(crate) workers: BTreeMap<WorkerId, Worker>,
+    pub(crate) limits: BTreeMap<LimitId, Limit>,
+    pub(crate) limit_names: BTreeMap<Arc<str>, LimitId>,
+    pub(crate) slots: BTreeMap<LimitId, Vec<Option<TaskId>>>,
+    pub(crate) held: BTreeSet<(TaskId, LimitId, u32)>,
+    pub(crate) tasks: BTreeMap<TaskId, Task>,
+    pub(crate) unique: BTreeMap<Arc<str>, TaskId>,
+    pub(crate) scheduled: BTreeSet<(Millis, TaskId)>,
+    pub(crate) arrived: BTreeSet<TaskId>,
+    pub(crate) ready: BTreeSet<ReadyRow>,
+    pub(crate) line: BTreeSet<LineRow>,
+    pub(crate) running: BTreeMap<(Token, TaskId), Running>,
+    pub(crate) leases: BTreeMap<Token, Lease>,
+    pub(crate) expiries: BTreeSet<(Millis, Token)>,
+    pub(crate) removals: BTreeSet<(Millis, TaskId)>,
+    pub(crate) last_task: i64,
+    pub(crate) last_limit: i64,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Worker {
+pub(crate) struct Worker {
     alive_until: Millis,
     lanes: BTreeSet<LaneId>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Task {
-    pub(super) new: Arc<NewTask>,
-    pub(super) tags: Tags,
-    pub(super) queue: Arc<str>,
-    pub(super) position: Option<Position>,
-    pub(super) created_at: Millis,
-    pub(super) finished_at: Option<Millis>,
-    pub(super) error: Option<String>,
-    pub(super) result: Option<Vec<u8>>,
+pub(crate) struct Task {
+    pub(crate) new: Arc<NewTask>,
+    pub(crate) tags: Tags,
+    pub(crate) queue: Arc<str>,
+    pub(crate) position: Option<Position>,
+    pub(crate) created_at: Millis,
+    pub(crate) finished_at: Option<Millis>,
+    pub(crate) error: Option<String>,
+    pub(crate) result: Option<Vec<u8>>,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Running {
-    pub(super) gated: bool,
-    pub(super) cancel: bool,
-    pub(super) started_at: Millis,
-    pub(super) progress: Option<Progress>,
+pub(crate) struct Running {
+    pub(crate) gated: bool,
+    pub(crate) cancel: bool,
+    pub(crate) started_at: Millis,
+    pub(crate) progress: Option<Progress>,
 }
 
 const FIRST: TaskId = TaskId(i64::MIN);
@@ -100,7 +100,7 @@ impl State {
         })
     }
 
-    pub(super) fn slot_held(&self, limit: LimitId, number: u32) -> SlotHeld {
+    pub(crate) fn slot_held(&self, limit: LimitId, number: u32) -> SlotHeld {
         let name = self.limits.get(&limit).map_or_else(|| "".into(), |limit| limit.name.clone());
         SlotHeld { limit, name, number }
     }

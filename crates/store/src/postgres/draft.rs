@@ -1,0 +1,384 @@
+//! The part of the store that one transaction has locked and loaded, as tables in memory.
+//!
+//! The rules run over it as they run over the reference. What they changed is written by
+//! [`flush`](super::flush). Only limits whose lock this transaction holds are in it; of every
+//! other limit the draft knows the name at most, and the gate leaves it alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tidegate_core::tables::{
+    Class, Counters, Final, Lane, Lease, LineRow, Position, ReadyRow, Stopped, Tables, Tags,
+};
+use tidegate_core::{
+    Attempt, Error, ErrorKind, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress,
+    Result, Source, TaskId, Token, WorkerId,
+};
+
+use crate::memory::State;
+use crate::memory::state::{Running, Task};
+
+/// Numbers from here on are stand-ins: ids, tokens and places that the server gives when the
+/// draft is written. They are greater than every real one, as the real ones will be.
+pub(super) const STAND_IN: i64 = 1 << 60;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) state: State,
+    pub(super) before: State,
+    /// Tasks the gate may look at.
+    pub(super) budget: u32,
+    /// Lines of which only the first rows were loaded, and the last of these.
+    cut: BTreeMap<(LimitId, Part), LineRow>,
+}
+
+/// The part of a line that is loaded as one page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    InTurn,
+    Seat,
+    TooHeavy,
+    NoWorker,
+}
+
+impl Part {
+    fn of(class: Class) -> Self {
+        match class {
+            Class::Reserving | Class::Waiting => Self::InTurn,
+            Class::Seat => Self::Seat,
+            Class::TooHeavy => Self::TooHeavy,
+            Class::NoWorker => Self::NoWorker,
+        }
+    }
+}
+
+impl Draft {
+    pub(super) fn new(now: Millis, virtual_time: i64, limits_version: i64, budget: u32) -> Self {
+        let counters = Counters { token: STAND_IN, place: STAND_IN, virtual_time, limits_version };
+        let state =
+            State { now, counters, last_task: STAND_IN, last_limit: STAND_IN, ..State::default() };
+        Self { before: State::default(), state, budget, cut: BTreeMap::new() }
+    }
+
+    /// Ends the loading: what differs from now on is written.
+    pub(super) fn seal(&mut self) {
+        self.before = self.state.clone();
+    }
+
+    pub(super) fn add_limit(&mut self, limit: Limit) {
+        self.state.limit_names.insert(limit.name.clone(), limit.id);
+        self.state.limits.insert(limit.id, limit);
+    }
+
+    /// Makes a limit's name known without its lock.
+    pub(super) fn add_name(&mut self, name: String, id: LimitId) {
+        self.state.limit_names.entry(name.into()).or_insert(id);
+    }
+
+    pub(super) fn add_task(&mut self, task: Task) {
+        self.state.tasks.entry(task.tags.task).or_insert(task);
+    }
+
+    pub(super) fn add_kind(&mut self, kind: Kind) {
+        self.state.kinds.insert(kind.name.clone(), Arc::new(kind));
+    }
+
+    pub(super) fn add_served(&mut self, lanes: Vec<LaneId>) {
+        let unnamed = |id: LaneId| Lane { id, queue: "".into(), kind: "".into() };
+        let lanes: Vec<Lane> = lanes.into_iter().map(unnamed).collect();
+        let everybody = WorkerId("every worker".into());
+        let _ = self.state.see_worker(&everybody, Millis::MAX, Some(&lanes));
+    }
+
+    pub(super) fn add_used(&mut self, limit: LimitId, numbers: &[i64]) {
+        let size = numbers.iter().max().map_or(0, |max| *max as usize + 1);
+        let slots = self.state.slots.entry(limit).or_default();
+        slots.resize(size, None);
+        // Who holds them is loaded for the tasks that matter only.
+        numbers.iter().for_each(|number| slots[*number as usize] = Some(TaskId(0)));
+    }
+
+    pub(super) fn add_held(&mut self, task: TaskId, limit: LimitId, number: u32) {
+        self.state.held.insert((task, limit, number));
+    }
+
+    /// The first rows of a line. `page` rows of one part mean that there may be more.
+    pub(super) fn add_page(&mut self, rows: &[LineRow], page: usize) {
+        let mut parts: BTreeMap<(LimitId, Part), BTreeSet<LineRow>> = BTreeMap::new();
+        for row in rows {
+            parts.entry((row.limit, Part::of(row.class))).or_default().insert(*row);
+            self.state.line.insert(*row);
+        }
+        parts.retain(|_, rows| rows.len() >= page);
+        let last = parts.into_iter().filter_map(|(part, rows)| Some((part, *rows.last()?)));
+        self.cut.extend(last);
+    }
+
+    pub(super) fn stand(&mut self, task: TaskId, position: Position) {
+        match position {
+            Position::Scheduled(run_at) => drop(self.state.scheduled.insert((run_at, task))),
+            Position::Arrived => drop(self.state.arrived.insert(task)),
+            Position::Ready(row) => drop(self.state.ready.insert(row)),
+            Position::Line(row) => drop(self.state.line.insert(row)),
+            Position::Running(_) | Position::Final(_) => {}
+        }
+        if let Some(task) = self.state.tasks.get_mut(&task) {
+            task.position = Some(position);
+        }
+    }
+
+    pub(super) fn run(&mut self, task: TaskId, token: Token, running: Running) {
+        self.state.running.insert((token, task), running);
+        self.stand(task, Position::Running(token));
+    }
+
+    pub(super) fn add_lease(&mut self, lease: Lease) {
+        self.state.expiries.insert((lease.expires_at, lease.token));
+        self.state.leases.insert(lease.token, lease);
+    }
+
+    /// Locked limits that somebody should look at again.
+    pub(super) fn dirty(&self) -> Vec<LimitId> {
+        let dirty = self.state.limits.values().filter(|limit| limit.dirty);
+        dirty.map(|limit| limit.id).collect()
+    }
+}
+
+impl Tables for Draft {
+    fn now(&self) -> Millis {
+        self.state.now
+    }
+
+    fn gate_budget(&self) -> u32 {
+        self.budget
+    }
+
+    fn line_first(&mut self, limit: LimitId, from: Class, to: Class) -> Result<Option<LineRow>> {
+        let first = self.state.line_first(limit, from, to)?;
+        if let Some(last) = self.cut.get(&(limit, Part::of(from)))
+            && first.is_none_or(|row| row > *last)
+        {
+            // The page is a row longer than the budget, so this is a fault of the store.
+            return Err(Error::new(
+                ErrorKind::Incompatible,
+                format!("the loaded part of the line of limit {limit} came to its end"),
+            ));
+        }
+        Ok(first)
+    }
+
+    fn counters(&mut self) -> Result<Counters> {
+        self.state.counters()
+    }
+
+    fn set_counters(&mut self, counters: Counters) -> Result<()> {
+        self.state.set_counters(counters)
+    }
+
+    fn kind(&mut self, name: &str) -> Result<Option<Arc<Kind>>> {
+        self.state.kind(name)
+    }
+
+    fn put_kind(&mut self, kind: &Kind) -> Result<()> {
+        self.state.put_kind(kind)
+    }
+
+    fn lane(&mut self, queue: &str, kind: &str) -> Result<LaneId> {
+        self.state.lane(queue, kind)
+    }
+
+    fn lanes(&mut self, queues: &[Arc<str>], kinds: &[Arc<str>]) -> Result<Vec<Lane>> {
+        self.state.lanes(queues, kinds)
+    }
+
+    /// Workers are noted by a statement of their own, before the transaction.
+    fn see_worker(&mut self, _: &WorkerId, _: Millis, _: Option<&[Lane]>) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_served(&mut self, lane: LaneId) -> Result<bool> {
+        self.state.is_served(lane)
+    }
+
+    /// Dead workers are forgotten by a statement of their own.
+    fn forget_workers(&mut self, _: Millis) -> Result<()> {
+        Ok(())
+    }
+
+    fn limit(&mut self, id: LimitId) -> Result<Option<Limit>> {
+        self.state.limit(id)
+    }
+
+    fn limit_named(&mut self, name: &str) -> Result<Option<LimitId>> {
+        self.state.limit_named(name)
+    }
+
+    fn make_limit(
+        &mut self,
+        name: &str,
+        capacity: Option<u32>,
+        source: Source,
+        since: i64,
+        share_weight: Option<u32>,
+    ) -> Result<LimitId> {
+        self.state.make_limit(name, capacity, source, since, share_weight)
+    }
+
+    fn put_limit(&mut self, limit: &Limit) -> Result<()> {
+        self.state.put_limit(limit)
+    }
+
+    fn next_dirty(&mut self, after: LimitId) -> Result<Option<LimitId>> {
+        self.state.next_dirty(after)
+    }
+
+    fn idle_limits(&mut self, limits_max: u32) -> Result<Vec<LimitId>> {
+        self.state.idle_limits(limits_max)
+    }
+
+    fn drop_limit(&mut self, id: LimitId) -> Result<()> {
+        self.state.drop_limit(id)
+    }
+
+    fn take_slots(&mut self, task: TaskId, limit: LimitId, weight: u32) -> Result<()> {
+        self.state.take_slots(task, limit, weight)
+    }
+
+    fn free_slots(&mut self, task: TaskId, limit: LimitId) -> Result<u32> {
+        self.state.free_slots(task, limit)
+    }
+
+    fn slots_of(&mut self, task: TaskId) -> Result<Vec<(LimitId, u32)>> {
+        self.state.slots_of(task)
+    }
+
+    fn unique(&mut self, key: &str) -> Result<Option<TaskId>> {
+        self.state.unique(key)
+    }
+
+    fn insert_task(&mut self, task: &NewTask, lane: LaneId) -> Result<TaskId> {
+        self.state.insert_task(task, lane)
+    }
+
+    fn tags(&mut self, task: TaskId) -> Result<Option<Tags>> {
+        self.state.tags(task)
+    }
+
+    fn put_ledger(&mut self, task: TaskId, ledger: Ledger, error: Option<&str>) -> Result<()> {
+        self.state.put_ledger(task, ledger, error)
+    }
+
+    fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()> {
+        self.state.end_task(task, end)
+    }
+
+    fn remove_ended(&mut self, tasks_max: u32) -> Result<u32> {
+        self.state.remove_ended(tasks_max)
+    }
+
+    fn position(&mut self, task: TaskId) -> Result<Option<Position>> {
+        self.state.position(task)
+    }
+
+    fn put_scheduled(&mut self, task: TaskId, run_at: Millis) -> Result<()> {
+        self.state.put_scheduled(task, run_at)
+    }
+
+    fn take_scheduled(&mut self, task: TaskId, run_at: Millis) -> Result<()> {
+        self.state.take_scheduled(task, run_at)
+    }
+
+    fn take_due(&mut self, tasks_max: u32) -> Result<Vec<TaskId>> {
+        self.state.take_due(tasks_max)
+    }
+
+    fn put_arrived(&mut self, task: TaskId) -> Result<()> {
+        self.state.put_arrived(task)
+    }
+
+    fn take_arrived_one(&mut self, task: TaskId) -> Result<()> {
+        self.state.take_arrived_one(task)
+    }
+
+    fn take_arrived(&mut self, tasks_max: u32) -> Result<Vec<TaskId>> {
+        self.state.take_arrived(tasks_max)
+    }
+
+    fn put_ready(&mut self, row: ReadyRow) -> Result<()> {
+        self.state.put_ready(row)
+    }
+
+    fn take_ready(&mut self, row: ReadyRow) -> Result<()> {
+        self.state.take_ready(row)
+    }
+
+    fn ready_page(
+        &mut self,
+        lane: LaneId,
+        after: Option<ReadyRow>,
+        rows_max: u32,
+    ) -> Result<Vec<ReadyRow>> {
+        self.state.ready_page(lane, after, rows_max)
+    }
+
+    fn ready_unserved(&mut self, before: Millis, rows_max: u32) -> Result<Vec<ReadyRow>> {
+        self.state.ready_unserved(before, rows_max)
+    }
+
+    fn put_line(&mut self, row: LineRow) -> Result<()> {
+        self.state.put_line(row)
+    }
+
+    fn take_line(&mut self, row: LineRow) -> Result<()> {
+        self.state.take_line(row)
+    }
+
+    fn line_no_worker(&mut self, lanes: &[Lane], rows_max: u32) -> Result<Vec<LineRow>> {
+        self.state.line_no_worker(lanes, rows_max)
+    }
+
+    fn start(&mut self, rows: &[ReadyRow], lease: &Lease) -> Result<Vec<Attempt>> {
+        self.state.start(rows, lease)
+    }
+
+    fn stop(&mut self, task: TaskId, token: Token) -> Result<Option<Stopped>> {
+        self.state.stop(task, token)
+    }
+
+    fn request_cancel(&mut self, task: TaskId, token: Token) -> Result<()> {
+        self.state.request_cancel(task, token)
+    }
+
+    fn put_progress(&mut self, task: TaskId, token: Token, progress: &Progress) -> Result<()> {
+        self.state.put_progress(task, token, progress)
+    }
+
+    fn cancel_requests(&mut self, tokens: &[Token]) -> Result<Vec<(TaskId, Token)>> {
+        self.state.cancel_requests(tokens)
+    }
+
+    fn running_under(&mut self, token: Token) -> Result<Vec<TaskId>> {
+        self.state.running_under(token)
+    }
+
+    fn running_in_group(&mut self, group: &str) -> Result<Vec<(TaskId, Token)>> {
+        self.state.running_in_group(group)
+    }
+
+    fn set_gated(&mut self, task: TaskId, token: Token) -> Result<()> {
+        self.state.set_gated(task, token)
+    }
+
+    fn renew_lease(&mut self, token: Token, worker: &WorkerId, expires_at: Millis) -> Result<bool> {
+        self.state.renew_lease(token, worker, expires_at)
+    }
+
+    fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>> {
+        self.state.expired_leases(at, leases_max)
+    }
+
+    fn drop_lease(&mut self, token: Token) -> Result<()> {
+        self.state.drop_lease(token)
+    }
+}

@@ -1,0 +1,94 @@
+//! What can go wrong inside a transaction, and how a caller is told. The one place that reads
+//! PostgreSQL's error codes.
+
+use tidegate_core::{Error, ErrorKind};
+use tokio_postgres::error::SqlState;
+
+/// Why a transaction did not come to its end.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The server or the way to it.
+    Server(tokio_postgres::Error),
+    /// No connection could be had.
+    Pool(deadpool_postgres::PoolError),
+    /// A rule refuses.
+    Rule(Error),
+    /// What was seen before the lock had changed under it: look again.
+    Again,
+    /// Workflows without a limit; it is made in a transaction of its own.
+    NoLimit(Vec<String>),
+}
+
+impl From<tokio_postgres::Error> for Fault {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Server(error)
+    }
+}
+
+impl From<deadpool_postgres::PoolError> for Fault {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        Self::Pool(error)
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Rule(error)
+    }
+}
+
+impl Fault {
+    /// Whether the server undid the transaction because of another one.
+    pub(super) fn is_conflict(&self) -> bool {
+        let Self::Server(error) = self else {
+            return false;
+        };
+        let conflicts = [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED];
+        error.code().is_some_and(|code| conflicts.contains(code))
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Server(error) => translate(&error),
+            Fault::Pool(deadpool_postgres::PoolError::Backend(error)) => translate(&error),
+            Fault::Pool(error) => {
+                Self::new(ErrorKind::Unavailable, format!("no connection to PostgreSQL: {error}"))
+            }
+            Fault::Rule(error) => error,
+            Fault::Again | Fault::NoLimit(_) => Self::new(
+                ErrorKind::Unavailable,
+                "others changed the same limits again and again; try again later",
+            ),
+        }
+    }
+}
+
+fn translate(error: &tokio_postgres::Error) -> Error {
+    let Some(answer) = error.as_db_error() else {
+        let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+        let text = format!("PostgreSQL cannot be reached: {error}{}", cause.unwrap_or_default());
+        return Error::new(ErrorKind::Unavailable, text);
+    };
+    let code = answer.code();
+    let text = format!("PostgreSQL says: {} ({})", answer.message(), code.code());
+    let kind = match code {
+        c if *c == SqlState::READ_ONLY_SQL_TRANSACTION => ErrorKind::Refused,
+        c if *c == SqlState::INSUFFICIENT_PRIVILEGE => ErrorKind::Refused,
+        c if *c == SqlState::UNDEFINED_TABLE || *c == SqlState::INVALID_SCHEMA_NAME => {
+            return Error::new(
+                ErrorKind::Incompatible,
+                format!("{text}; the database has no tidegate schema of this version, migrate it"),
+            );
+        }
+        // Class 53: disk full, out of memory, too many connections. Nothing was written.
+        c if c.code().starts_with("53") => ErrorKind::Refused,
+        // Connection lost, shutdown, statement cancelled, conflict with others.
+        c if ["08", "57", "40", "55", "25"].iter().any(|class| c.code().starts_with(class)) => {
+            ErrorKind::Unavailable
+        }
+        _ => ErrorKind::Incompatible,
+    };
+    Error::new(kind, text)
+}

@@ -1,0 +1,371 @@
+//! Writes what the rules changed in a draft. Every row it touches is guarded by a lock the
+//! transaction already has, so it waits for nobody; the counters' row is the last.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_core::tables::{LineRow, Position, ReadyRow};
+use tidegate_core::{Error, ErrorKind, Limit, LimitId, TaskId, Token};
+
+use super::draft::{Draft, STAND_IN};
+use super::error::Fault;
+use super::rows::state_code;
+use super::session::Tx;
+use crate::memory::state::Running;
+
+const PLACES: &str = include_str!("queries/places.sql");
+const TOKEN: &str = include_str!("queries/token.sql");
+const LEAVE: &str = include_str!("queries/leave.sql");
+const ENTER: &str = include_str!("queries/enter.sql");
+const START: &str = include_str!("queries/start.sql");
+const DROP_LEASES: &str = include_str!("queries/drop_leases.sql");
+const MARK_RUNNING: &str = include_str!("queries/mark_running.sql");
+const BEGIN_LIMIT: &str = include_str!("queries/begin_limit.sql");
+const PUT_LIMITS: &str = include_str!("queries/put_limits.sql");
+const PUT_LEDGERS: &str = include_str!("queries/put_ledgers.sql");
+const END_TASKS: &str = include_str!("queries/end_tasks.sql");
+const REMOVE_TASKS: &str = include_str!("queries/remove_tasks.sql");
+const FREE_KEYS: &str = include_str!("queries/free_keys.sql");
+const PUT_VIRTUAL_TIME: &str = include_str!("queries/put_virtual_time.sql");
+const PUT_LIMITS_VERSION: &str = include_str!("queries/put_limits_version.sql");
+const NOTIFY: &str = include_str!("queries/notify.sql");
+
+/// The numbers the server gave for stand-ins.
+#[derive(Debug, Default)]
+pub(super) struct Given {
+    /// The token of the lease that was made.
+    pub(super) token: Option<Token>,
+    limits: BTreeMap<LimitId, LimitId>,
+    places: Vec<i64>,
+}
+
+impl Given {
+    fn limit(&self, id: LimitId) -> i64 {
+        self.limits.get(&id).unwrap_or(&id).0
+    }
+
+    fn place(&self, place: i64) -> i64 {
+        if place <= STAND_IN {
+            return place;
+        }
+        self.places.get((place - STAND_IN) as usize - 1).copied().unwrap_or(place)
+    }
+}
+
+pub(super) async fn flush(tx: &Tx<'_>, draft: &Draft) -> Result<Given, Fault> {
+    let mut given = Given::default();
+    begin_limits(tx, draft, &mut given).await?;
+    let places = draft.state.counters.place - STAND_IN;
+    if places > 0 {
+        let rows = tx.query(PLACES, &[&places]).await?;
+        given.places = rows.iter().map(|row| row.get("place")).collect();
+        given.places.sort_unstable();
+    }
+    leave(tx, draft).await?;
+    enter(tx, draft, &given).await?;
+    start(tx, draft, &mut given).await?;
+    drop_leases(tx, draft).await?;
+    mark_running(tx, draft).await?;
+    put_limits(tx, draft).await?;
+    put_tasks(tx, draft).await?;
+    put_counters(tx, draft).await?;
+    if draft.state.ready.difference(&draft.before.ready).next().is_some()
+        || draft.state.arrived.difference(&draft.before.arrived).next().is_some()
+    {
+        tx.query(NOTIFY, &[]).await?;
+    }
+    Ok(given)
+}
+
+async fn begin_limits(tx: &Tx<'_>, draft: &Draft, given: &mut Given) -> Result<(), Fault> {
+    for (id, limit) in draft.state.limits.range(LimitId(STAND_IN)..) {
+        let (base, base_source) = base(limit);
+        let row = tx
+            .one(
+                BEGIN_LIMIT,
+                &[
+                    &&*limit.name,
+                    &limit.capacity.map(i64::from),
+                    &(limit.source as i32),
+                    &base,
+                    &base_source,
+                    &limit.version,
+                    &limit.since,
+                    &i64::from(limit.held),
+                ],
+            )
+            .await?;
+        given.limits.insert(*id, LimitId(row.get("id")));
+    }
+    Ok(())
+}
+
+async fn leave(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
+    let (old, new) = (&draft.before, &draft.state);
+    let scheduled: Vec<i64> =
+        old.scheduled.difference(&new.scheduled).map(|(_, task)| task.0).collect();
+    let arrived: Vec<i64> = old.arrived.difference(&new.arrived).map(|task| task.0).collect();
+    let ready: Vec<i64> = old.ready.difference(&new.ready).map(|row| row.task.0).collect();
+    let line: Vec<i64> = old.line.difference(&new.line).map(|row| row.task.0).collect();
+    let running = old.running.keys().filter(|key| !new.running.contains_key(key));
+    let running: Vec<i64> = running.map(|(_, task)| task.0).collect();
+    let freed: Vec<_> = old.held.difference(&new.held).collect();
+    let limits: Vec<i64> = freed.iter().map(|(_, limit, _)| limit.0).collect();
+    let numbers: Vec<i64> = freed.iter().map(|(_, _, number)| i64::from(*number)).collect();
+    let expected =
+        scheduled.len() + arrived.len() + ready.len() + line.len() + running.len() + freed.len();
+    if expected == 0 {
+        return Ok(());
+    }
+    let left =
+        tx.one(LEAVE, &[&scheduled, &arrived, &ready, &line, &running, &limits, &numbers]).await?;
+    if left.get::<_, i64>("rows") != expected as i64 {
+        return Err(Fault::Rule(Error::new(
+            ErrorKind::Incompatible,
+            "rows went away under this transaction's lock",
+        )));
+    }
+    Ok(())
+}
+
+async fn enter(tx: &Tx<'_>, draft: &Draft, given: &Given) -> Result<(), Fault> {
+    let (old, new) = (&draft.before, &draft.state);
+    let scheduled: Vec<_> = new.scheduled.difference(&old.scheduled).collect();
+    let arrived: Vec<i64> = new.arrived.difference(&old.arrived).map(|task| task.0).collect();
+    let ready: Vec<&ReadyRow> = new.ready.difference(&old.ready).collect();
+    let line: Vec<&LineRow> = new.line.difference(&old.line).collect();
+    let held: Vec<_> = new.held.difference(&old.held).collect();
+    if scheduled.is_empty()
+        && arrived.is_empty()
+        && ready.is_empty()
+        && line.is_empty()
+        && held.is_empty()
+    {
+        return Ok(());
+    }
+    let ready = ReadyColumns::new(ready.into_iter().copied());
+    tx.execute(
+        ENTER,
+        &[
+            &scheduled.iter().map(|(_, task)| task.0).collect::<Vec<_>>(),
+            &scheduled.iter().map(|(run_at, _)| *run_at).collect::<Vec<_>>(),
+            &arrived,
+            &ready.task,
+            &ready.lane,
+            &ready.rank,
+            &ready.tag,
+            &ready.stamp,
+            &ready.gated,
+            &ready.since,
+            &line.iter().map(|row| row.task.0).collect::<Vec<_>>(),
+            &line.iter().map(|row| given.limit(row.limit)).collect::<Vec<_>>(),
+            &line.iter().map(|row| row.class as i32).collect::<Vec<_>>(),
+            &line.iter().map(|row| row.rank).collect::<Vec<_>>(),
+            &line.iter().map(|row| row.tag).collect::<Vec<_>>(),
+            &line.iter().map(|row| given.place(row.place)).collect::<Vec<_>>(),
+            &line.iter().map(|row| row.lane.0).collect::<Vec<_>>(),
+            &line.iter().map(|row| i64::from(row.moves)).collect::<Vec<_>>(),
+            &line.iter().map(|row| row.passed).collect::<Vec<_>>(),
+            &line.iter().map(|row| row.since).collect::<Vec<_>>(),
+            &held.iter().map(|(_, limit, _)| given.limit(*limit)).collect::<Vec<_>>(),
+            &held.iter().map(|(_, _, number)| i64::from(*number)).collect::<Vec<_>>(),
+            &held.iter().map(|(task, _, _)| task.0).collect::<Vec<_>>(),
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Ready rows as the columns of an array statement.
+#[derive(Debug, Default)]
+struct ReadyColumns {
+    task: Vec<i64>,
+    lane: Vec<i64>,
+    rank: Vec<i64>,
+    tag: Vec<i64>,
+    stamp: Vec<i64>,
+    gated: Vec<bool>,
+    since: Vec<i64>,
+}
+
+impl ReadyColumns {
+    fn new(rows: impl Iterator<Item = ReadyRow>) -> Self {
+        let mut columns = Self::default();
+        for row in rows {
+            columns.task.push(row.task.0);
+            columns.lane.push(row.lane.0);
+            columns.rank.push(row.rank);
+            columns.tag.push(row.tag);
+            columns.stamp.push(row.stamp);
+            columns.gated.push(row.gated);
+            columns.since.push(row.since);
+        }
+        columns
+    }
+}
+
+async fn start(tx: &Tx<'_>, draft: &Draft, given: &mut Given) -> Result<(), Fault> {
+    let Some((stand_in, lease)) = draft.state.leases.range(Token(STAND_IN)..).next() else {
+        return Ok(());
+    };
+    let token: i64 = tx.one(TOKEN, &[]).await?.get("token");
+    given.token = Some(Token(token));
+    let started: Vec<(&TaskId, &Running)> = draft
+        .state
+        .running
+        .range((*stand_in, TaskId(i64::MIN))..)
+        .map(|((_, task), running)| (task, running))
+        .collect();
+    tx.execute(
+        START,
+        &[
+            &token,
+            &&*lease.worker.0,
+            &lease.expires_at,
+            &started.iter().map(|(task, _)| task.0).collect::<Vec<_>>(),
+            &started.iter().map(|(_, running)| running.gated).collect::<Vec<_>>(),
+            &draft.state.now,
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+async fn drop_leases(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
+    let gone = draft.before.leases.keys().filter(|token| !draft.state.leases.contains_key(token));
+    let gone: Vec<i64> = gone.map(|token| token.0).collect();
+    if !gone.is_empty() {
+        tx.execute(DROP_LEASES, &[&gone]).await?;
+    }
+    Ok(())
+}
+
+async fn mark_running(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
+    let mut marks: (Vec<i64>, Vec<bool>, Vec<bool>) = Default::default();
+    for (key, old) in &draft.before.running {
+        if let Some(new) = draft.state.running.get(key)
+            && (old.cancel, old.gated) != (new.cancel, new.gated)
+        {
+            marks.0.push(key.1.0);
+            marks.1.push(new.cancel);
+            marks.2.push(new.gated);
+        }
+    }
+    if !marks.0.is_empty() {
+        tx.execute(MARK_RUNNING, &[&marks.0, &marks.1, &marks.2]).await?;
+    }
+    Ok(())
+}
+
+async fn put_limits(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
+    let changed: Vec<&Limit> = draft
+        .state
+        .limits
+        .values()
+        .filter(|limit| limit.id.0 < STAND_IN && draft.before.limits.get(&limit.id) != Some(limit))
+        .collect();
+    if changed.is_empty() {
+        return Ok(());
+    }
+    let each = |of: fn(&Limit) -> i64| changed.iter().map(|limit| of(limit)).collect::<Vec<i64>>();
+    tx.execute(
+        PUT_LIMITS,
+        &[
+            &each(|limit| limit.id.0),
+            &changed.iter().map(|limit| limit.capacity.map(i64::from)).collect::<Vec<_>>(),
+            &changed.iter().map(|limit| limit.source as i32).collect::<Vec<_>>(),
+            &changed.iter().map(|limit| base(limit).0).collect::<Vec<_>>(),
+            &changed.iter().map(|limit| base(limit).1).collect::<Vec<_>>(),
+            &each(|limit| limit.version),
+            &each(|limit| i64::from(limit.held)),
+            &each(|limit| i64::from(limit.waiting)),
+            &each(|limit| i64::from(limit.aside)),
+            &changed.iter().map(|limit| limit.reserver.map(|task| task.0)).collect::<Vec<_>>(),
+            &changed.iter().map(|limit| limit.dirty).collect::<Vec<_>>(),
+            &each(|limit| limit.share.map_or(0, |share| share.last_tag)),
+            &each(|limit| limit.share.map_or(0, |share| i64::from(share.ahead))),
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+fn base(limit: &Limit) -> (Option<i64>, Option<i32>) {
+    limit
+        .base
+        .map_or((None, None), |(capacity, source)| (Some(i64::from(capacity)), Some(source as i32)))
+}
+
+/// Tasks as the columns of an array statement.
+#[derive(Debug, Default)]
+struct Ledgers<'a> {
+    task: Vec<i64>,
+    spent: Vec<i64>,
+    deaths: Vec<i64>,
+    error: Vec<Option<&'a [u8]>>,
+    state: Vec<i32>,
+    result: Vec<Option<&'a [u8]>>,
+    remove_at: Vec<Option<i64>>,
+}
+
+async fn put_tasks(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
+    let (mut moved, mut ended) = (Ledgers::default(), Ledgers::default());
+    let (mut removed, mut keys) = (Vec::new(), Vec::new());
+    let remove_at: BTreeMap<TaskId, i64> =
+        draft.state.removals.iter().map(|(at, task)| (*task, *at)).collect();
+    for (id, old) in &draft.before.tasks {
+        let new = draft.state.tasks.get(id);
+        let state = match new.map(|task| task.position) {
+            None => None,
+            Some(Some(Position::Final(state))) => Some(state_code(state)),
+            Some(_) => Some(-1),
+        };
+        if state != Some(-1) {
+            keys.extend(old.new.unique_key.as_deref());
+        }
+        let (Some(new), Some(state)) = (new, state) else {
+            removed.push(id.0);
+            continue;
+        };
+        let same = (new.tags.spent, new.tags.deaths, &new.error)
+            == (old.tags.spent, old.tags.deaths, &old.error);
+        let rows = if state == -1 { &mut moved } else { &mut ended };
+        if state == -1 && same {
+            continue;
+        }
+        rows.task.push(id.0);
+        rows.spent.push(i64::from(new.tags.spent));
+        rows.deaths.push(i64::from(new.tags.deaths));
+        rows.error.push(new.error.as_deref().map(str::as_bytes));
+        rows.state.push(state);
+        rows.result.push(new.result.as_deref());
+        rows.remove_at.push(remove_at.get(id).copied());
+    }
+    if !moved.task.is_empty() {
+        let Ledgers { task, spent, deaths, error, .. } = &moved;
+        tx.execute(PUT_LEDGERS, &[task, spent, deaths, error]).await?;
+    }
+    if !ended.task.is_empty() {
+        let Ledgers { task, spent, deaths, error, state, result, remove_at } = &ended;
+        let now = &draft.state.now;
+        tx.execute(END_TASKS, &[task, spent, deaths, error, state, result, remove_at, now]).await?;
+    }
+    if !removed.is_empty() {
+        tx.execute(REMOVE_TASKS, &[&removed]).await?;
+    }
+    let keys: BTreeSet<&str> = keys.into_iter().collect();
+    if !keys.is_empty() {
+        tx.execute(FREE_KEYS, &[&keys.into_iter().collect::<Vec<_>>()]).await?;
+    }
+    Ok(())
+}
+
+async fn put_counters(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
+    let (old, new) = (draft.before.counters, draft.state.counters);
+    if new.limits_version != old.limits_version {
+        tx.execute(PUT_LIMITS_VERSION, &[&new.limits_version]).await?;
+    }
+    if new.virtual_time > old.virtual_time {
+        tx.execute(PUT_VIRTUAL_TIME, &[&new.virtual_time]).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! The reads.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use tidegate_core::inspect::{
+    Explanation, Holder, Inspect, JobView, Reason, Snapshot, TaskFilter, TaskView,
+};
+use tidegate_core::tables::Position;
+use tidegate_core::{
+    Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId,
+};
+use tokio_postgres::Row;
+
+use super::error::Fault;
+use super::load::{kinds_named, moment, slots_of};
+use super::session::Tx;
+use super::{Inner, Postgres, rows, snapshot, transact};
+
+const SNAPSHOT_BEGIN: &str = include_str!("queries/snapshot_begin.sql");
+const TASKS: &str = include_str!("queries/tasks.sql");
+const TASK_BODIES: &str = include_str!("queries/task_bodies.sql");
+const COUNTS: &str = include_str!("queries/counts.sql");
+const LIMITS_ALL: &str = include_str!("queries/limits_all.sql");
+const HOLDERS: &str = include_str!("queries/holders.sql");
+const JOBS: &str = include_str!("queries/jobs.sql");
+const KINDS_ALL: &str = include_str!("queries/kinds_all.sql");
+const EXPLAIN_TASK: &str = include_str!("queries/explain_task.sql");
+const EXPLAIN_LINE: &str = include_str!("queries/explain_line.sql");
+const EXPLAIN_READY: &str = include_str!("queries/explain_ready.sql");
+
+/// Holders listed in an explanation.
+const HOLDERS_MAX: i64 = 100;
+
+#[async_trait]
+impl Inspect for Postgres {
+    async fn now(&self) -> Result<Millis> {
+        self.detached(|store| async move {
+            let store = &*store;
+            Ok(transact!(store, tx => moment(store, &tx)).now)
+        })
+        .await
+    }
+
+    async fn task(&self, task: TaskId) -> Result<Option<TaskView>> {
+        let read = move |store: std::sync::Arc<Inner>| async move {
+            let store = &*store;
+            Ok(transact!(store, tx => one_task(&tx, task)))
+        };
+        self.detached(read).await
+    }
+
+    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
+        let read = move |store: std::sync::Arc<Inner>| async move {
+            let store = &*store;
+            Ok(transact!(store, tx => tasks(&tx, &filter)))
+        };
+        self.detached(read).await
+    }
+
+    async fn explain(&self, task: TaskId) -> Result<Option<Explanation>> {
+        let read = move |store: std::sync::Arc<Inner>| async move {
+            let store = &*store;
+            Ok(transact!(store, tx => explain(store, &tx, task)))
+        };
+        self.detached(read).await
+    }
+
+    async fn counts(&self) -> Result<BTreeMap<State, u64>> {
+        let rows = self.read(COUNTS).await?;
+        let count = |row: &Row| (rows::state(row.get("state")), row.get::<_, i64>("tasks") as u64);
+        Ok(rows.iter().map(count).collect())
+    }
+
+    async fn limits(&self) -> Result<Vec<Limit>> {
+        Ok(self.read(LIMITS_ALL).await?.iter().map(rows::limit).collect())
+    }
+
+    async fn holders(&self, limit: LimitId) -> Result<Vec<Holder>> {
+        let read = move |store: std::sync::Arc<Inner>| async move {
+            let store = &*store;
+            Ok(transact!(store, tx => holders(&tx, limit, i64::MAX)))
+        };
+        self.detached(read).await
+    }
+
+    async fn jobs(&self) -> Result<Vec<JobView>> {
+        let mut jobs: Vec<JobView> = Vec::new();
+        for row in self.read(JOBS).await? {
+            let name: &str = row.get("name");
+            if jobs.last().is_none_or(|job| &*job.name != name) {
+                jobs.push(JobView {
+                    name: name.into(),
+                    concurrency: rows::number_or_none(&row, "capacity"),
+                    weight: rows::number_or_none(&row, "share_weight").unwrap_or(1),
+                    tasks: BTreeMap::new(),
+                });
+            }
+            if let (Some(job), Some(state)) = (jobs.last_mut(), row.get::<_, Option<i32>>("state"))
+            {
+                job.tasks.insert(rows::state(state), row.get::<_, i64>("tasks") as u64);
+            }
+        }
+        Ok(jobs)
+    }
+
+    async fn kinds(&self) -> Result<Vec<Kind>> {
+        Ok(self.read(KINDS_ALL).await?.iter().map(rows::kind).collect())
+    }
+
+    async fn snapshot(&self) -> Result<Snapshot> {
+        self.detached(|store| async move { snapshot::snapshot(&store).await }).await
+    }
+}
+
+impl Postgres {
+    async fn read(&self, sql: &'static str) -> Result<Vec<Row>> {
+        let read = move |store: std::sync::Arc<Inner>| async move {
+            let store = &*store;
+            Ok(transact!(store, tx => tx.query(sql, &[])))
+        };
+        self.detached(read).await
+    }
+}
+
+async fn one_task(tx: &Tx<'_>, task: TaskId) -> Result<Option<TaskView>, Fault> {
+    tx.execute(SNAPSHOT_BEGIN, &[]).await?;
+    let filter =
+        TaskFilter { after: Some(TaskId(task.0 - 1)), tasks_max: 1, ..TaskFilter::default() };
+    let Some(view) = tasks(tx, &filter).await?.pop().filter(|view| view.id == task) else {
+        return Ok(None);
+    };
+    let bodies = tx.one(TASK_BODIES, &[&task.0]).await?;
+    Ok(Some(TaskView { payload: bodies.get("payload"), result: bodies.get("result"), ..view }))
+}
+
+async fn tasks(tx: &Tx<'_>, filter: &TaskFilter) -> Result<Vec<TaskView>, Fault> {
+    let names = [&filter.kind, &filter.queue, &filter.job, &filter.workflow];
+    // A name with a NUL cannot exist, and the server cannot be asked for it.
+    if names.into_iter().flatten().any(|name| name.contains('\0')) {
+        return Ok(Vec::new());
+    }
+    let after = filter.after.map_or(i64::MIN, |task| task.0);
+    let states: Vec<i32> = filter.states.iter().map(|state| rows::state_code(*state)).collect();
+    let TaskFilter { kind, queue, job, workflow, .. } = filter;
+    let tasks_max = i64::from(filter.tasks_max);
+    let found = tx.query(TASKS, &[&after, kind, queue, job, workflow, &states, &tasks_max]).await?;
+    Ok(found.iter().map(view).collect())
+}
+
+fn view(row: &Row) -> TaskView {
+    let percent: Option<i32> = row.get("percent");
+    let message = rows::lossy(row.get("message"));
+    TaskView {
+        id: TaskId(row.get("id")),
+        kind: row.get::<_, &str>("kind").into(),
+        queue: row.get::<_, &str>("queue").into(),
+        state: rows::state(row.get("state")),
+        group: rows::text(row, "group_name"),
+        job: rows::text(row, "job"),
+        workflow: rows::text(row, "workflow"),
+        unique_key: rows::text(row, "unique_key"),
+        weight: rows::number(row, "weight"),
+        priority: row.get("priority"),
+        spent: rows::number(row, "spent"),
+        max_attempts: rows::number(row, "max_attempts"),
+        deaths: rows::number(row, "deaths"),
+        created_at: row.get("created_at"),
+        run_at: row.get("run_at"),
+        finished_at: row.get("finished_at"),
+        error: rows::lossy(row.get("error")),
+        progress: percent.map(|percent| Progress {
+            percent: u8::try_from(percent).unwrap_or_default(),
+            message: message.unwrap_or_default(),
+        }),
+        payload: None,
+        result: None,
+    }
+}
+
+async fn explain(store: &Inner, tx: &Tx<'_>, task: TaskId) -> Result<Option<Explanation>, Fault> {
+    tx.execute(SNAPSHOT_BEGIN, &[]).await?;
+    let rows = tx.query(EXPLAIN_TASK, &[&task.0]).await?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let final_state = row.get::<_, Option<i32>>("state").map(rows::state);
+    let run_at: Option<Millis> = row.get("run_at");
+    let (state, reason, since) = if let Some(state) = final_state {
+        (state, Reason::Ended, row.get("finished_at"))
+    } else if let Some(run_at) = run_at {
+        let state = Position::Scheduled(run_at).state();
+        (state, Reason::NotDue { run_at }, Some(row.get("created_at")))
+    } else if row.get("is_blocked") {
+        let (reason, since) = explain_line(tx, task).await?;
+        (State::Blocked, reason, Some(since))
+    } else if row.get("is_ready") {
+        let (reason, since) = explain_ready(store, tx, task).await?;
+        (State::Pending, reason, Some(since))
+    } else if let Some(started_at) = row.get::<_, Option<Millis>>("started_at") {
+        (State::Processing, explain_running(tx, row, task).await?, Some(started_at))
+    } else {
+        (State::Pending, Reason::AtGate, None)
+    };
+    Ok(Some(Explanation { task, state, reason, since }))
+}
+
+async fn explain_line(tx: &Tx<'_>, task: TaskId) -> Result<(Reason, Millis), Fault> {
+    let row = tx.one(EXPLAIN_LINE, &[&task.0]).await?;
+    let holders = holders(tx, LimitId(row.get("limit_id")), HOLDERS_MAX).await?;
+    let reason = Reason::InLine {
+        limit: row.get::<_, &str>("name").into(),
+        capacity: rows::number_or_none(&row, "capacity"),
+        held: rows::number(&row, "held"),
+        class: rows::class(row.get("class")),
+        place: row.get::<_, i64>("ahead") as u64 + 1,
+        holders,
+    };
+    Ok((reason, row.get("since")))
+}
+
+async fn explain_ready(
+    store: &Inner,
+    tx: &Tx<'_>,
+    task: TaskId,
+) -> Result<(Reason, Millis), Fault> {
+    let now = moment(store, tx).await?.now;
+    let row = tx.one(EXPLAIN_READY, &[&task.0, &now]).await?;
+    let kind: &str = row.get("kind");
+    let kinds = kinds_named(tx, &[kind]).await?;
+    let window = kinds.first().and_then(|kind| kind.window);
+    let reason = Reason::Ready {
+        queue: row.get::<_, &str>("queue").into(),
+        kind: kind.into(),
+        is_served: row.get("is_served"),
+        is_open: window.is_none_or(|window| window.is_open(now)),
+        ahead: row.get::<_, i64>("ahead") as u64,
+    };
+    Ok((reason, row.get("since")))
+}
+
+async fn explain_running(tx: &Tx<'_>, row: &Row, task: TaskId) -> Result<Reason, Fault> {
+    let Some(worker) = row.get::<_, Option<&str>>("worker") else {
+        return Ok(Reason::AtGate);
+    };
+    let slot = |row: &Row| SlotHeld {
+        limit: LimitId(row.get("limit_id")),
+        name: row.get::<_, &str>("name").into(),
+        number: rows::number(row, "number"),
+    };
+    let mut slots: Vec<SlotHeld> = slots_of(tx, &[task.0]).await?.iter().map(slot).collect();
+    slots.sort_by_key(|slot| (slot.limit, slot.number));
+    Ok(Reason::Running {
+        worker: WorkerId(worker.into()),
+        expires_at: row.get("expires_at"),
+        slots,
+    })
+}
+
+async fn holders(tx: &Tx<'_>, limit: LimitId, holders_max: i64) -> Result<Vec<Holder>, Fault> {
+    let rows = tx.query(HOLDERS, &[&limit.0, &holders_max]).await?;
+    let holder = |row: &Row| Holder {
+        slot: rows::number(row, "number"),
+        task: TaskId(row.get("task")),
+        kind: row.get::<_, &str>("kind").into(),
+        worker: row.get::<_, Option<&str>>("worker").map(|worker| WorkerId(worker.into())),
+        expires_at: row.get("expires_at"),
+    };
+    Ok(rows.iter().map(holder).collect())
+}

@@ -1,0 +1,63 @@
+//! Brings the schema up to date.
+
+use tidegate_core::{Error, ErrorKind, Result};
+
+use super::Inner;
+use super::error::Fault;
+
+/// Every migration, in order. One that was released is never changed.
+const MIGRATIONS: [(&str, &str); 1] = [("0001_tasks", include_str!("migrations/0001_tasks.sql"))];
+
+const PREPARE: &str = include_str!("queries/migrate_prepare.sql");
+const APPLIED: &str = include_str!("queries/migrate_applied.sql");
+const RECORD: &str = include_str!("queries/migrate_record.sql");
+
+pub(super) async fn migrate(store: &Inner) -> Result<()> {
+    let mut client = store.client().await?;
+    let migrate = async {
+        let tx = client.transaction().await?;
+        // Several processes may start at once: one migrates, the others wait and find it done.
+        tx.batch_execute(PREPARE).await?;
+        let sources: Vec<&str> = MIGRATIONS.iter().map(|(_, source)| *source).collect();
+        let applied = tx.query(APPLIED, &[&sources]).await?;
+        for row in &applied {
+            let version: i64 = row.get("version");
+            let known = usize::try_from(version - 1).ok().and_then(|i| MIGRATIONS.get(i));
+            match known {
+                None => return Err(Fault::Rule(newer(version))),
+                Some((name, _)) if !row.get::<_, bool>("is_same") => {
+                    return Err(Fault::Rule(changed(name)));
+                }
+                Some(_) => {}
+            }
+        }
+        for (index, (name, source)) in MIGRATIONS.iter().enumerate().skip(applied.len()) {
+            tx.batch_execute(source).await?;
+            tx.execute(RECORD, &[&(index as i64 + 1), name, source]).await?;
+        }
+        tx.commit().await?;
+        Ok(())
+    };
+    migrate.await.map_err(Error::from)
+}
+
+fn newer(version: i64) -> Error {
+    Error::new(
+        ErrorKind::Incompatible,
+        format!(
+            "the database has version {version} of the tidegate schema and this program knows \
+             {}; use a newer tidegate",
+            MIGRATIONS.len()
+        ),
+    )
+}
+
+fn changed(name: &str) -> Error {
+    Error::new(
+        ErrorKind::Incompatible,
+        format!(
+            "migration {name} was applied with another text than this program has; the database \
+             was made by another build"
+        ),
+    )
+}

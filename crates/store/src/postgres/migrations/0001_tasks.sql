@@ -1,0 +1,168 @@
+-- Tasks, the places they stand in, limits and leases.
+--
+-- Every place is a table of its own: claim reads `ready` and nothing else, and a blocked
+-- task is in no index that a claim reads. There are no foreign keys: they would take locks
+-- outside the one lock order.
+
+CREATE SEQUENCE tidegate.task_ids;
+-- Fencing tokens: ascending over the whole store, never given twice.
+CREATE SEQUENCE tidegate.tokens;
+-- Places in line: given under the lock of the line's limit, so they follow its order.
+CREATE SEQUENCE tidegate.places;
+
+CREATE TABLE tidegate.counters (
+    only_row       boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    virtual_time   bigint NOT NULL,
+    limits_version bigint NOT NULL
+);
+INSERT INTO tidegate.counters VALUES (true, 0, 0);
+
+CREATE TABLE tidegate.kinds (
+    name                     text COLLATE "C" PRIMARY KEY,
+    queue                    text COLLATE "C" NOT NULL,
+    max_attempts             bigint NOT NULL,
+    timeout_ms               bigint,
+    window_start_ms          bigint,
+    window_end_ms            bigint,
+    backoff_base_ms          bigint NOT NULL,
+    backoff_cap_ms           bigint NOT NULL,
+    remove_on_completed_days bigint,
+    remove_on_failed_days    bigint
+);
+
+CREATE TABLE tidegate.lanes (
+    id    bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue text COLLATE "C" NOT NULL,
+    kind  text COLLATE "C" NOT NULL,
+    UNIQUE (queue, kind)
+);
+
+CREATE TABLE tidegate.workers (
+    id          text COLLATE "C" PRIMARY KEY,
+    alive_until bigint NOT NULL
+);
+
+CREATE TABLE tidegate.worker_lanes (
+    worker text COLLATE "C" NOT NULL,
+    lane   bigint NOT NULL,
+    PRIMARY KEY (worker, lane)
+);
+
+-- A limit's row is its lock: its line, its slots and its numbers change only under it.
+CREATE TABLE tidegate.limits (
+    id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name          text COLLATE "C" NOT NULL UNIQUE,
+    capacity      bigint,
+    source        integer NOT NULL,
+    base_capacity bigint,
+    base_source   integer,
+    version       bigint NOT NULL,
+    since         bigint NOT NULL,
+    held          bigint NOT NULL,
+    waiting       bigint NOT NULL,
+    aside         bigint NOT NULL,
+    reserver      bigint,
+    dirty         boolean NOT NULL,
+    share_weight  bigint,
+    last_tag      bigint NOT NULL,
+    ahead         bigint NOT NULL
+) WITH (fillfactor = 50);
+CREATE INDEX limits_dirty ON tidegate.limits (id) WHERE dirty;
+CREATE INDEX limits_unset ON tidegate.limits (id) WHERE source = 0;
+
+-- The evidence of who holds what.
+CREATE TABLE tidegate.slots (
+    limit_id bigint NOT NULL,
+    number   bigint NOT NULL,
+    task     bigint NOT NULL,
+    PRIMARY KEY (limit_id, number)
+);
+CREATE INDEX slots_task ON tidegate.slots (task);
+
+-- What a task is. `state` is set when it is finished for good. Texts of handlers are kept
+-- as bytes, because PostgreSQL's text cannot hold a NUL.
+CREATE TABLE tidegate.tasks (
+    id           bigint PRIMARY KEY,
+    lane         bigint NOT NULL,
+    kind         text COLLATE "C" NOT NULL,
+    queue        text COLLATE "C" NOT NULL,
+    group_name   text COLLATE "C",
+    job          text COLLATE "C",
+    workflow     text COLLATE "C",
+    unique_key   text COLLATE "C",
+    weight       bigint NOT NULL,
+    priority     integer NOT NULL,
+    max_attempts bigint,
+    timeout_ms   bigint,
+    spent        bigint NOT NULL DEFAULT 0,
+    deaths       bigint NOT NULL DEFAULT 0,
+    created_at   bigint NOT NULL,
+    payload      bytea NOT NULL,
+    error        bytea,
+    state        integer,
+    result       bytea,
+    finished_at  bigint,
+    remove_at    bigint
+);
+CREATE INDEX tasks_remove_at ON tidegate.tasks (remove_at, id) WHERE remove_at IS NOT NULL;
+CREATE INDEX tasks_job ON tidegate.tasks (job) WHERE job IS NOT NULL;
+
+CREATE TABLE tidegate.unique_keys (
+    key  text COLLATE "C" PRIMARY KEY,
+    task bigint
+);
+
+CREATE TABLE tidegate.scheduled (
+    task   bigint PRIMARY KEY,
+    run_at bigint NOT NULL
+);
+CREATE INDEX scheduled_run_at ON tidegate.scheduled (run_at, task);
+
+CREATE TABLE tidegate.arrived (
+    task bigint PRIMARY KEY
+);
+
+CREATE TABLE tidegate.ready (
+    task  bigint PRIMARY KEY,
+    lane  bigint NOT NULL,
+    rank  bigint NOT NULL,
+    tag   bigint NOT NULL,
+    stamp bigint NOT NULL,
+    gated boolean NOT NULL,
+    since bigint NOT NULL
+);
+CREATE INDEX ready_order ON tidegate.ready (lane, rank, tag, task);
+CREATE INDEX ready_gated ON tidegate.ready (since) WHERE gated;
+
+CREATE TABLE tidegate.line (
+    task     bigint PRIMARY KEY,
+    limit_id bigint NOT NULL,
+    class    integer NOT NULL,
+    rank     bigint NOT NULL,
+    tag      bigint NOT NULL,
+    place    bigint NOT NULL,
+    lane     bigint NOT NULL,
+    moves    bigint NOT NULL,
+    passed   boolean NOT NULL,
+    since    bigint NOT NULL
+);
+CREATE INDEX line_order ON tidegate.line (limit_id, class, rank, tag, place);
+CREATE INDEX line_no_worker ON tidegate.line (lane) WHERE class = 4;
+
+CREATE TABLE tidegate.leases (
+    token      bigint PRIMARY KEY,
+    worker     text COLLATE "C" NOT NULL,
+    expires_at bigint NOT NULL
+);
+CREATE INDEX leases_expires_at ON tidegate.leases (expires_at, token);
+
+CREATE TABLE tidegate.running (
+    task       bigint PRIMARY KEY,
+    token      bigint NOT NULL,
+    gated      boolean NOT NULL,
+    cancel     boolean NOT NULL DEFAULT false,
+    started_at bigint NOT NULL,
+    percent    integer,
+    message    bytea
+);
+CREATE INDEX running_token ON tidegate.running (token, task);

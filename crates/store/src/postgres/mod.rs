@@ -1,0 +1,278 @@
+//! PostgreSQL: the rules of the gate under real concurrency.
+//!
+//! A verb is one or more transactions, READ COMMITTED. Each locks, loads what it has locked
+//! into a [draft](draft), runs the same rules as the reference over it, and writes what they
+//! changed.
+//!
+//! # Who may change what
+//!
+//! - A task that is scheduled, arrived, ready or running: whoever locked its row in that table.
+//! - A task in a line, the line, the slots and the numbers of a limit: whoever locked the
+//!   limit's row. A row of a line needs no lock of its own.
+//! - A lease: whoever locked its row.
+//!
+//! # The one lock order
+//!
+//! 1. the version of the limits (an advisory lock: claims share it, whoever begins a limit
+//!    has it alone);
+//! 2. leases by token;
+//! 3. scheduled, arrived, ready, running: in this order, each by task;
+//! 4. limits by id, **all in one statement**;
+//! 5. the row of the counters.
+//!
+//! Whoever needs a lock out of this order takes only what is free (`SKIP LOCKED`, or the
+//! gatekeeper's advisory lock, which is only tried). So nobody waits in a circle: every wait is
+//! for a lock later in the order than all that the waiter holds. A unique key is waited for only
+//! by a submit, which holds nothing that anybody else waits for.
+//!
+//! # What is decided under which lock
+//!
+//! - Which limits to lock is guessed by a look without a lock. Under the lock everything is read
+//!   again; where the guess was wrong for a task the transaction must move, it starts again.
+//! - Full is decided under the limit's lock, by the same transaction that parks.
+//! - A slot is handed over only to a task all of whose limits are locked. Otherwise the limit
+//!   stays marked as dirty, and the same verb follows up with a transaction that locks them; if
+//!   it dies in between, the next claim of any worker does.
+//! - Arrivals pass one gatekeeper at a time, in order of id; so do the steps of a workflow.
+//! - A ready row carries the version of the limits it was made under. Claim shares the lock of
+//!   that version and sends back what a limit that began later applies to; what runs when a
+//!   limit begins is adopted by it.
+
+mod cancel;
+mod claim;
+mod draft;
+mod error;
+mod extend;
+mod finish;
+mod flush;
+mod gate;
+mod inspect;
+mod listen;
+mod load;
+mod migrate;
+mod reap;
+mod rows;
+mod session;
+mod set_limit;
+mod snapshot;
+mod submit;
+
+use std::fmt;
+use std::future::Future;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod};
+use tidegate_core::{
+    Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
+    Millis, Pruned, Reaped, Registered, Registration, Result, SetLimit, Source, Store, Submission,
+    Submitted, TaskId,
+};
+use tokio_postgres::NoTls;
+
+use error::Fault;
+use session::transact;
+
+pub use session::Step;
+
+const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
+
+/// The store's time, where it is not the server's.
+pub type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
+
+/// How to connect.
+#[derive(Clone)]
+pub struct Options {
+    /// Connections at most. Default: 8.
+    pub pool_size: usize,
+    /// The time. Default: the server's.
+    pub clock: Option<Clock>,
+    /// Called before every statement. Default: nothing.
+    pub step: Option<Step>,
+    /// The bug: limits are read without their lock, so full is decided on an old reading.
+    #[cfg(feature = "planted")]
+    pub planted_unlocked: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pool_size: 8,
+            clock: None,
+            step: None,
+            #[cfg(feature = "planted")]
+            planted_unlocked: false,
+        }
+    }
+}
+
+impl Options {
+    #[cfg(feature = "planted")]
+    fn is_unlocked(&self) -> bool {
+        self.planted_unlocked
+    }
+
+    #[cfg(not(feature = "planted"))]
+    fn is_unlocked(&self) -> bool {
+        false
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("pool_size", &self.pool_size).finish_non_exhaustive()
+    }
+}
+
+/// A store in the schema `tidegate` of a PostgreSQL database. Cheap to clone.
+#[derive(Clone)]
+pub struct Postgres {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pool: Pool,
+    options: Options,
+    /// Transactions the server undid because of another one.
+    conflicts: AtomicU64,
+    changed: listen::Changed,
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+impl Postgres {
+    /// Prepares connections to the database at `url`; the first one is opened to see whether
+    /// it answers.
+    pub async fn connect(url: &str, options: Options) -> Result<Self> {
+        let mut config = tokio_postgres::Config::from_str(url).map_err(|cause| {
+            Error::invalid(format!("the URL of the PostgreSQL database is not right: {cause}"))
+        })?;
+        // A plan made for any LIMIT can read a whole line where a plan for this one reads its
+        // head; the planner is asked every time.
+        let given = config.get_options().unwrap_or_default();
+        config.options(format!("{given} -c plan_cache_mode=force_custom_plan"));
+        if config.get_application_name().is_none() {
+            config.application_name("tidegate");
+        }
+        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = Manager::from_config(config.clone(), NoTls, recycling);
+        let pool = Pool::builder(manager).max_size(options.pool_size.max(1)).build();
+        let pool = pool.map_err(|cause| {
+            Error::new(ErrorKind::Unavailable, format!("no pool of connections: {cause}"))
+        })?;
+        let changed = listen::Changed::new(config);
+        let inner = Inner { pool, options, conflicts: AtomicU64::new(0), changed };
+        drop(inner.client().await?);
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// How often the server undid a transaction because of another one, and it was tried
+    /// again. The lock order leaves no deadlocks, so this stays 0.
+    pub fn conflicts(&self) -> u64 {
+        self.inner.conflicts.load(Ordering::Relaxed)
+    }
+
+    /// Stores tasks as part of a transaction of the caller's: they exist when it commits. It
+    /// locks nothing that claim or finish needs, so the transaction may be long; only a submit
+    /// of the same unique key waits for it. After an error the caller's transaction is as it
+    /// was before, if the server can be reached. Kinds and jobs that are named for the first
+    /// time are made at once and stay if the caller rolls back.
+    pub async fn submit_in(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        submission: &Submission,
+    ) -> Result<Vec<Submitted>> {
+        submit::submit_in(&self.inner, transaction, submission).await
+    }
+
+    /// Runs a verb on a task of its own: a caller that goes away does not leave a transaction
+    /// half done on a connection others will use.
+    async fn detached<T, F>(&self, verb: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        tokio::spawn(verb(self.inner.clone())).await.unwrap_or_else(|cause| {
+            Err(Error::new(ErrorKind::Unavailable, format!("the verb was cut off: {cause}")))
+        })
+    }
+}
+
+impl Inner {
+    async fn client(&self) -> Result<Object> {
+        Ok(self.pool.get().await.map_err(Fault::from)?)
+    }
+}
+
+/// Makes the limits of workflows, in a transaction of its own: nobody who holds a lock waits
+/// for another one's names.
+async fn make_workflows(store: &Inner, names: Vec<String>) -> Result<()> {
+    let none: Vec<Option<i64>> = vec![None; names.len()];
+    let one = vec![Some(1_i64); names.len()];
+    let unset = vec![Source::Unset as i32; names.len()];
+    let no_source: Vec<Option<i32>> = vec![None; names.len()];
+    let client = store.client().await?;
+    let make = async {
+        let statement = client.prepare_cached(MAKE_LIMITS).await?;
+        client.execute(&statement, &[&names, &one, &unset, &none, &no_source, &none]).await
+    };
+    make.await.map_err(Fault::from)?;
+    Ok(())
+}
+
+#[async_trait]
+impl Store for Postgres {
+    async fn migrate(&self) -> Result<()> {
+        self.detached(|store| async move { migrate::migrate(&store).await }).await
+    }
+
+    async fn register(&self, registration: Registration) -> Result<Registered> {
+        self.detached(|store| async move { set_limit::register(&store, registration).await }).await
+    }
+
+    async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>> {
+        self.detached(|store| async move { submit::submit(&store, submission).await }).await
+    }
+
+    async fn admit(&self) -> Result<Admitted> {
+        self.detached(|store| async move { gate::admit(&store).await }).await
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Vec<Attempt>> {
+        self.detached(|store| async move { claim::claim(&store, claim).await }).await
+    }
+
+    async fn extend(&self, extend: Extend) -> Result<Extended> {
+        self.detached(|store| async move { extend::extend(&store, extend).await }).await
+    }
+
+    async fn finish(&self, finish: Finish) -> Result<Finished> {
+        self.detached(|store| async move { finish::finish(&store, finish).await }).await
+    }
+
+    async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
+        self.detached(|store| async move { cancel::cancel(&store, tasks).await }).await
+    }
+
+    async fn reap(&self) -> Result<Reaped> {
+        self.detached(|store| async move { reap::reap(&store).await }).await
+    }
+
+    async fn prune(&self) -> Result<Pruned> {
+        self.detached(|store| async move { reap::prune(&store).await }).await
+    }
+
+    async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
+        self.detached(|store| async move { set_limit::set_limit(&store, set).await }).await
+    }
+
+    async fn changed(&self) {
+        self.inner.changed.wait().await;
+    }
+}

@@ -1,0 +1,6 @@
+SELECT l.limit_id, l.class, l.since, limits.name, limits.capacity, limits.held,
+       (SELECT count(*) FROM tidegate.line o
+        WHERE o.limit_id = l.limit_id
+          AND (o.class, o.rank, o.tag, o.place) < (l.class, l.rank, l.tag, l.place)) AS ahead
+FROM tidegate.line l JOIN tidegate.limits limits ON limits.id = l.limit_id
+WHERE l.task = $1

@@ -1,0 +1,1 @@
+DELETE FROM tidegate.unique_keys WHERE key = ANY ($1)

@@ -1,0 +1,18 @@
+-- A look without a lock at the first of some lines: which limits would admitting them touch?
+-- It only decides what to lock. What was seen is read again under the lock.
+SELECT DISTINCT l.id
+FROM unnest($1::bigint[]) AS of_limit (id)
+CROSS JOIN LATERAL (
+    (SELECT task FROM tidegate.line WHERE limit_id = of_limit.id AND class IN (0, 1)
+     ORDER BY class, rank, tag, place LIMIT $2)
+    UNION ALL
+    (SELECT task FROM tidegate.line WHERE limit_id = of_limit.id AND class = 2
+     ORDER BY rank, tag, place LIMIT 4)
+    UNION ALL
+    (SELECT task FROM tidegate.line WHERE limit_id = of_limit.id AND class = 3
+     ORDER BY rank, tag, place LIMIT 4)
+) AS head
+JOIN tidegate.tasks t ON t.id = head.task
+CROSS JOIN LATERAL unnest(ARRAY['workflow:' || t.workflow, 'job:' || t.job,
+                                'group:' || coalesce(t.group_name, t.kind)]) AS need (name)
+JOIN tidegate.limits l ON l.name = need.name

@@ -1,0 +1,1 @@
+SELECT key, task FROM tidegate.unique_keys WHERE key = ANY ($1)

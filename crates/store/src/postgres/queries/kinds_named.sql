@@ -1,0 +1,1 @@
+SELECT * FROM tidegate.kinds WHERE name = ANY ($1)

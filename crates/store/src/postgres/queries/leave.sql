@@ -1,0 +1,13 @@
+-- Takes tasks out of where they stood and slots out of their hands. The numbers that come
+-- back must be those asked for: each of these rows is guarded by a lock this transaction has.
+WITH scheduled AS (DELETE FROM tidegate.scheduled WHERE task = ANY ($1) RETURNING 1),
+     arrived AS (DELETE FROM tidegate.arrived WHERE task = ANY ($2) RETURNING 1),
+     ready AS (DELETE FROM tidegate.ready WHERE task = ANY ($3) RETURNING 1),
+     line AS (DELETE FROM tidegate.line WHERE task = ANY ($4) RETURNING 1),
+     running AS (DELETE FROM tidegate.running WHERE task = ANY ($5) RETURNING 1),
+     slots AS (DELETE FROM tidegate.slots s
+               USING unnest($6::bigint[], $7::bigint[]) AS freed (limit_id, number)
+               WHERE s.limit_id = freed.limit_id AND s.number = freed.number RETURNING 1)
+SELECT (SELECT count(*) FROM scheduled) + (SELECT count(*) FROM arrived)
+     + (SELECT count(*) FROM ready) + (SELECT count(*) FROM line)
+     + (SELECT count(*) FROM running) + (SELECT count(*) FROM slots) AS rows

@@ -1,0 +1,1 @@
+SELECT id, payload FROM tidegate.tasks WHERE id = ANY ($1)

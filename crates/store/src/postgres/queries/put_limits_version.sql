@@ -1,0 +1,1 @@
+UPDATE tidegate.counters SET limits_version = $1

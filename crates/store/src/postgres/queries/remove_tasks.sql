@@ -1,0 +1,1 @@
+DELETE FROM tidegate.tasks WHERE id = ANY ($1)

@@ -1,0 +1,1 @@
+SELECT token, worker, expires_at FROM tidegate.leases ORDER BY token

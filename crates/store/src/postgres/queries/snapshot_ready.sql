@@ -1,0 +1,1 @@
+SELECT task, lane, rank, tag, stamp, gated, since FROM tidegate.ready

@@ -1,0 +1,1 @@
+SELECT task, run_at FROM tidegate.scheduled

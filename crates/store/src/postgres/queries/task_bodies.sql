@@ -1,0 +1,1 @@
+SELECT payload, result FROM tidegate.tasks WHERE id = $1

@@ -1,0 +1,1 @@
+SELECT nextval('tidegate.tokens') AS token

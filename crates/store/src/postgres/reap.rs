@@ -1,0 +1,82 @@
+//! Ends what its worker left behind, and removes what nobody needs.
+
+use tidegate_core::bounds::{GATE_STEP, LEASE_MS};
+use tidegate_core::tables::{Position, ReadyRow};
+use tidegate_core::{LimitId, Pruned, Reaped, Result, rules};
+
+use super::error::Fault;
+use super::flush::flush;
+use super::gate::{BUDGET, follow};
+use super::load::{Wanted, gather, moment};
+use super::rows;
+use super::session::Tx;
+use super::{Inner, transact};
+
+const EXPIRED: &str = include_str!("queries/expired.sql");
+const UNSERVED: &str = include_str!("queries/unserved.sql");
+const LOCK_RUNNING_UNDER: &str = include_str!("queries/lock_running_under.sql");
+const FORGET_WORKERS: &str = include_str!("queries/forget_workers.sql");
+const REMOVE_ENDED: &str = include_str!("queries/remove_ended.sql");
+const DROP_IDLE_LIMITS: &str = include_str!("queries/drop_idle_limits.sql");
+
+/// Leases, and rows nobody serves, in one transaction.
+const LEASES_MAX: i64 = 100;
+const UNSERVED_MAX: i64 = 250;
+
+/// How long the name of a dead worker is kept.
+const WORKER_KEPT_MS: i64 = 60 * 60 * 1000;
+
+pub(super) async fn reap(store: &Inner) -> Result<Reaped> {
+    let (reaped, left) = transact!(store, tx => reap_some(store, &tx));
+    follow(store, left).await?;
+    transact!(store, tx => forget(store, &tx));
+    Ok(reaped)
+}
+
+async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Vec<LimitId>), Fault> {
+    let moment = moment(store, tx).await?;
+    let leases = tx.query(EXPIRED, &[&moment.now, &LEASES_MAX]).await?;
+    let leases: Vec<_> = leases.iter().map(rows::lease).collect();
+    let before = moment.now - LEASE_MS;
+    let unserved = tx.query(UNSERVED, &[&before, &moment.now, &UNSERVED_MAX]).await?;
+    let unserved: Vec<ReadyRow> = unserved.iter().map(rows::ready).collect();
+    let tokens: Vec<i64> = leases.iter().map(|lease| lease.token.0).collect();
+    let running = tx.query(LOCK_RUNNING_UNDER, &[&tokens]).await?;
+    let running: Vec<_> = running.iter().map(rows::running).collect();
+    let tasks = running.iter().map(|(task, _, _)| *task);
+    let wanted = Wanted {
+        tasks: tasks.chain(unserved.iter().map(|row| row.task)).collect(),
+        budget: BUDGET + running.len() as u32 + unserved.len() as u32,
+        ..Wanted::default()
+    };
+    let mut draft = gather(store, tx, moment, wanted).await?;
+    leases.into_iter().for_each(|lease| draft.add_lease(lease));
+    unserved.into_iter().for_each(|row| draft.stand(row.task, Position::Ready(row)));
+    for (task, token, running) in running {
+        draft.run(task, token, running);
+    }
+    draft.seal();
+    let mut reaped = rules::reap(&mut draft)?;
+    flush(tx, &draft).await?;
+    let left = draft.dirty();
+    reaped.more = draft.before.leases.len() == LEASES_MAX as usize;
+    Ok((reaped, left))
+}
+
+async fn forget(store: &Inner, tx: &Tx<'_>) -> Result<(), Fault> {
+    let now = moment(store, tx).await?.now;
+    tx.execute(FORGET_WORKERS, &[&(now - WORKER_KEPT_MS)]).await?;
+    Ok(())
+}
+
+pub(super) async fn prune(store: &Inner) -> Result<Pruned> {
+    Ok(transact!(store, tx => prune_some(store, &tx)))
+}
+
+async fn prune_some(store: &Inner, tx: &Tx<'_>) -> Result<Pruned, Fault> {
+    let now = moment(store, tx).await?.now;
+    let step = i64::from(GATE_STEP);
+    let tasks = tx.execute(REMOVE_ENDED, &[&now, &step]).await? as u32;
+    let limits = tx.execute(DROP_IDLE_LIMITS, &[&step]).await? as u32;
+    Ok(Pruned { tasks, limits, more: tasks == GATE_STEP || limits == GATE_STEP })
+}

@@ -1,0 +1,128 @@
+//! Everything the invariants speak of, in one committed state.
+
+use std::collections::BTreeMap;
+
+use tidegate_core::inspect::{SlotRow, Snapshot, TaskRow};
+use tidegate_core::tables::{Counters, Position};
+use tidegate_core::{LimitId, Result, TaskId};
+
+use super::error::Fault;
+use super::rows;
+use super::session::Tx;
+use super::{Inner, transact};
+
+const BEGIN: &str = include_str!("queries/snapshot_begin.sql");
+const COUNTERS: &str = include_str!("queries/snapshot_counters.sql");
+const TASKS: &str = include_str!("queries/snapshot_tasks.sql");
+const FINISHED: &str = include_str!("queries/snapshot_finished.sql");
+const LIMITS: &str = include_str!("queries/snapshot_limits.sql");
+const SLOTS: &str = include_str!("queries/snapshot_slots.sql");
+const LEASES: &str = include_str!("queries/snapshot_leases.sql");
+const SCHEDULED: &str = include_str!("queries/snapshot_scheduled.sql");
+const ARRIVED: &str = include_str!("queries/snapshot_arrived.sql");
+const READY: &str = include_str!("queries/snapshot_ready.sql");
+const LINE: &str = include_str!("queries/snapshot_line.sql");
+const RUNNING: &str = include_str!("queries/snapshot_running.sql");
+
+pub(super) async fn snapshot(store: &Inner) -> Result<Snapshot> {
+    Ok(transact!(store, tx => read(store, &tx)))
+}
+
+async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {
+    tx.execute(BEGIN, &[]).await?;
+    let row = tx.one(COUNTERS, &[]).await?;
+    let counters = Counters {
+        token: row.get("token"),
+        place: row.get("place"),
+        virtual_time: row.get("virtual_time"),
+        limits_version: row.get("limits_version"),
+    };
+    let now = store.options.clock.as_ref().map_or_else(|| row.get("now"), |clock| clock());
+    let mut tasks: BTreeMap<TaskId, TaskRow> = BTreeMap::new();
+    for row in tx.query(TASKS, &[]).await? {
+        let task = task_row(&row);
+        tasks.insert(task.id, task);
+    }
+    positions(tx, &mut tasks).await?;
+    let limits = tx.query(LIMITS, &[]).await?;
+    let slots = tx.query(SLOTS, &[]).await?;
+    let leases = tx.query(LEASES, &[]).await?;
+    let finished = tx.query(FINISHED, &[]).await?;
+    let slot = |row: &tokio_postgres::Row| SlotRow {
+        limit: LimitId(row.get("limit_id")),
+        number: rows::number(row, "number"),
+        task: TaskId(row.get("task")),
+    };
+    Ok(Snapshot {
+        now,
+        counters,
+        tasks: tasks.into_values().collect(),
+        limits: limits.iter().map(rows::limit).collect(),
+        slots: slots.iter().map(slot).collect(),
+        leases: leases.iter().map(rows::lease).collect(),
+        finished: finished
+            .iter()
+            .map(|row| (rows::state(row.get("state")), row.get::<_, i64>("tasks") as u64))
+            .collect(),
+    })
+}
+
+fn task_row(row: &tokio_postgres::Row) -> TaskRow {
+    TaskRow {
+        id: TaskId(row.get("id")),
+        kind: row.get::<_, &str>("kind").into(),
+        group: rows::text(row, "group_name"),
+        job: rows::text(row, "job"),
+        workflow: rows::text(row, "workflow"),
+        unique_key: rows::text(row, "unique_key"),
+        weight: rows::number(row, "weight"),
+        spent: rows::number(row, "spent"),
+        deaths: rows::number(row, "deaths"),
+        positions: Vec::new(),
+        gated: false,
+    }
+}
+
+/// A task that stands in two places shows both; one that stands somewhere without being there
+/// shows up as well.
+async fn positions(tx: &Tx<'_>, tasks: &mut BTreeMap<TaskId, TaskRow>) -> Result<(), Fault> {
+    let mut stand = |task: i64, position: Position, gated: bool| {
+        let row = tasks.entry(TaskId(task)).or_insert_with(|| lost(TaskId(task)));
+        row.positions.push(position);
+        row.gated |= gated;
+    };
+    for row in tx.query(SCHEDULED, &[]).await? {
+        stand(row.get("task"), Position::Scheduled(row.get("run_at")), false);
+    }
+    for row in tx.query(ARRIVED, &[]).await? {
+        stand(row.get("task"), Position::Arrived, false);
+    }
+    for row in tx.query(READY, &[]).await? {
+        stand(row.get("task"), Position::Ready(rows::ready(&row)), false);
+    }
+    for row in tx.query(LINE, &[]).await? {
+        stand(row.get("task"), Position::Line(rows::line(&row)), false);
+    }
+    for row in tx.query(RUNNING, &[]).await? {
+        let (task, token, running) = rows::running(&row);
+        stand(task.0, Position::Running(token), running.gated);
+    }
+    Ok(())
+}
+
+/// A place without a task: counted as standing twice, which no task may.
+fn lost(id: TaskId) -> TaskRow {
+    TaskRow {
+        id,
+        kind: "".into(),
+        group: None,
+        job: None,
+        workflow: None,
+        unique_key: None,
+        weight: 1,
+        spent: 0,
+        deaths: 0,
+        positions: vec![Position::Arrived],
+        gated: false,
+    }
+}

@@ -1,0 +1,337 @@
+//! Stores tasks. It only inserts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
+use tidegate_core::tables::{LineRow, ReadyRow};
+use tidegate_core::{
+    Error, ErrorKind, Kind, LaneId, Limit, NewTask, Result, Scope, Submission, Submitted, TaskId,
+    rules,
+};
+
+use super::draft::{Draft, STAND_IN};
+use super::error::Fault;
+use super::load::{kinds_named, moment};
+use super::rows;
+use super::session::Tx;
+use super::{Inner, transact};
+
+const LANES_OF_KINDS: &str = include_str!("queries/lanes_of_kinds.sql");
+const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");
+const MAKE_KINDS: &str = include_str!("queries/make_kinds.sql");
+const MAKE_LANES: &str = include_str!("queries/make_lanes.sql");
+const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
+const TAKE_KEYS: &str = include_str!("queries/take_keys.sql");
+const KEYS_TAKEN: &str = include_str!("queries/keys_taken.sql");
+const PUT_KEYS: &str = include_str!("queries/put_keys.sql");
+const TASK_IDS: &str = include_str!("queries/task_ids.sql");
+const INSERT_TASKS: &str = include_str!("queries/insert_tasks.sql");
+const ENTER: &str = include_str!("queries/enter.sql");
+const NOTIFY: &str = include_str!("queries/notify.sql");
+
+/// Times the names are looked up and made.
+const NAMES_MAX: u32 = 10;
+
+/// Tasks in one statement: its parameters must stay below what one message may carry.
+const BYTES_MAX: usize = 64 << 20;
+
+pub(super) async fn submit(store: &Inner, submission: Submission) -> Result<Vec<Submitted>> {
+    rules::check_submission(&submission, PAYLOAD_BYTES_MAX)?;
+    let catalogue = catalogue(store, &submission).await?;
+    let submitted = transact!(store, tx => insert(&tx, catalogue.clone(), &submission));
+    store.changed.here();
+    Ok(submitted)
+}
+
+pub(super) async fn submit_in(
+    store: &Inner,
+    transaction: &tokio_postgres::Transaction<'_>,
+    submission: &Submission,
+) -> Result<Vec<Submitted>> {
+    rules::check_submission(submission, PAYLOAD_BYTES_MAX)?;
+    let catalogue = catalogue(store, submission).await?;
+    let tx = Tx::of_caller(store, transaction);
+    tx.execute("SAVEPOINT tidegate_submit", &[]).await?;
+    match insert(&tx, catalogue, submission).await {
+        Ok(submitted) => {
+            tx.execute("RELEASE SAVEPOINT tidegate_submit", &[]).await?;
+            Ok(submitted)
+        }
+        Err(fault) => {
+            tx.execute("ROLLBACK TO SAVEPOINT tidegate_submit", &[]).await?;
+            Err(fault.into())
+        }
+    }
+}
+
+/// Kinds, lanes and limits as a submit needs to know them. What it names for the first time
+/// is made here, in a transaction of its own: a long transaction of the caller's must not keep
+/// others from the same names.
+async fn catalogue(store: &Inner, submission: &Submission) -> Result<Catalogue> {
+    for _ in 0..NAMES_MAX {
+        let catalogue = transact!(store, tx => look(store, &tx, submission));
+        if !catalogue.is_missing(submission) {
+            return Ok(catalogue);
+        }
+        // A submission that is refused leaves no trace, so it is tried on paper first.
+        let mut draft = catalogue.draft();
+        rules::submit(&mut draft, submission)?;
+        transact!(store, tx => make(&tx, &draft));
+    }
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        "the kinds and jobs of the submission go away as fast as they are made",
+    ))
+}
+
+#[derive(Debug, Clone)]
+struct Catalogue {
+    now: i64,
+    virtual_time: i64,
+    limits_version: i64,
+    kinds: Vec<Kind>,
+    lanes: BTreeMap<(String, String), i64>,
+    limits: Vec<Limit>,
+}
+
+impl Catalogue {
+    fn draft(&self) -> Draft {
+        let mut draft = Draft::new(self.now, self.virtual_time, self.limits_version, 0);
+        self.kinds.iter().for_each(|kind| draft.add_kind(kind.clone()));
+        for ((queue, kind), id) in &self.lanes {
+            let name = (queue.as_str().into(), kind.as_str().into());
+            draft.state.lanes.insert(name, LaneId(*id));
+        }
+        self.limits.iter().for_each(|limit| draft.add_limit(limit.clone()));
+        draft.seal();
+        draft
+    }
+
+    fn is_missing(&self, submission: &Submission) -> bool {
+        let kinds: BTreeMap<&str, &Kind> =
+            self.kinds.iter().map(|kind| (&*kind.name, kind)).collect();
+        let limits: BTreeSet<&str> = self.limits.iter().map(|limit| &*limit.name).collect();
+        let jobs = submission.jobs.iter().map(|job| job.name.as_str());
+        let mut jobs = jobs.chain(submission.tasks.iter().filter_map(|task| task.job.as_deref()));
+        let no_lane = |task: &NewTask| {
+            kinds.get(task.kind.as_str()).is_none_or(|kind| {
+                let queue = task.queue.as_deref().unwrap_or(&kind.queue);
+                !self.lanes.contains_key(&(queue.to_owned(), task.kind.clone()))
+            })
+        };
+        jobs.any(|job| !limits.contains(Scope::Job.name(job).as_str()))
+            || submission.tasks.iter().any(no_lane)
+    }
+}
+
+async fn look(store: &Inner, tx: &Tx<'_>, submission: &Submission) -> Result<Catalogue, Fault> {
+    let moment = moment(store, tx).await?;
+    let kinds: BTreeSet<&str> = submission.tasks.iter().map(|task| task.kind.as_str()).collect();
+    let kinds: Vec<&str> = kinds.into_iter().collect();
+    let mut limits: BTreeSet<String> =
+        submission.jobs.iter().map(|job| Scope::Job.name(&job.name)).collect();
+    for task in &submission.tasks {
+        limits.extend(task.job.as_ref().map(|job| Scope::Job.name(job)));
+        limits.insert(Scope::Group.name(task.group()));
+    }
+    let limits: Vec<String> = limits.into_iter().collect();
+    let lanes = tx.query(LANES_OF_KINDS, &[&kinds]).await?;
+    let limits = tx.query(LIMITS_NAMED, &[&limits]).await?;
+    Ok(Catalogue {
+        now: moment.now,
+        virtual_time: moment.virtual_time,
+        limits_version: moment.limits_version,
+        kinds: kinds_named(tx, &kinds).await?,
+        lanes: lanes
+            .iter()
+            .map(|row| ((row.get("queue"), row.get("kind")), row.get("id")))
+            .collect(),
+        limits: limits.iter().map(rows::limit).collect(),
+    })
+}
+
+/// Makes the names that a draft has and the store has not.
+async fn make(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
+    let (old, new) = (&draft.before, &draft.state);
+    let kinds: Vec<&Kind> = new
+        .kinds
+        .values()
+        .filter(|kind| !old.kinds.contains_key(&kind.name))
+        .map(|kind| &**kind)
+        .collect();
+    tx.execute(
+        MAKE_KINDS,
+        &[
+            &kinds.iter().map(|kind| &*kind.name).collect::<Vec<_>>(),
+            &kinds.iter().map(|kind| &*kind.queue).collect::<Vec<_>>(),
+            &kinds.iter().map(|kind| i64::from(kind.max_attempts)).collect::<Vec<_>>(),
+            &kinds.iter().map(|kind| kind.backoff.base_ms).collect::<Vec<_>>(),
+            &kinds.iter().map(|kind| kind.backoff.cap_ms).collect::<Vec<_>>(),
+        ],
+    )
+    .await?;
+    let mut lanes: Vec<_> =
+        new.lanes.iter().filter(|(name, _)| !old.lanes.contains_key(*name)).collect();
+    lanes.sort_by_key(|(_, id)| **id);
+    tx.execute(
+        MAKE_LANES,
+        &[
+            &lanes.iter().map(|((queue, _), _)| &**queue).collect::<Vec<_>>(),
+            &lanes.iter().map(|((_, kind), _)| &**kind).collect::<Vec<_>>(),
+        ],
+    )
+    .await?;
+    let made = new.limits.range(tidegate_core::LimitId(STAND_IN)..);
+    let made: Vec<&Limit> = made.map(|(_, limit)| limit).collect();
+    let capacity = |limit: &&Limit| limit.capacity.map(i64::from);
+    tx.execute(
+        MAKE_LIMITS,
+        &[
+            &made.iter().map(|limit| &*limit.name).collect::<Vec<_>>(),
+            &made.iter().map(capacity).collect::<Vec<_>>(),
+            &made.iter().map(|limit| limit.source as i32).collect::<Vec<_>>(),
+            &made.iter().map(|limit| limit.base.map(|b| i64::from(b.0))).collect::<Vec<_>>(),
+            &made.iter().map(|limit| limit.base.map(|b| b.1 as i32)).collect::<Vec<_>>(),
+            &made
+                .iter()
+                .map(|limit| limit.share.map(|share| i64::from(share.weight)))
+                .collect::<Vec<_>>(),
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+async fn insert(
+    tx: &Tx<'_>,
+    catalogue: Catalogue,
+    submission: &Submission,
+) -> Result<Vec<Submitted>, Fault> {
+    let mut draft = catalogue.draft();
+    let own_keys = take_keys(tx, &mut draft, submission).await?;
+    let mut submitted = rules::submit(&mut draft, submission)?;
+    let new: Vec<TaskId> = draft.state.tasks.keys().copied().collect();
+    let ids = tx.query(TASK_IDS, &[&(new.len() as i64)]).await?;
+    let mut ids: Vec<i64> = ids.iter().map(|row| row.get("id")).collect();
+    ids.sort_unstable();
+    let ids: BTreeMap<TaskId, i64> = new.into_iter().zip(ids).collect();
+    insert_tasks(tx, &draft, &ids).await?;
+    enter(tx, &draft, &ids).await?;
+    if !own_keys.is_empty() {
+        let task = |key: &&str| draft.state.unique.get(*key).and_then(|task| ids.get(task));
+        let tasks: Vec<Option<&i64>> = own_keys.iter().map(|key| task(&key.as_str())).collect();
+        tx.execute(PUT_KEYS, &[&own_keys, &tasks]).await?;
+    }
+    tx.query(NOTIFY, &[]).await?;
+    for one in &mut submitted {
+        one.task = ids.get(&one.task).map_or(one.task, |id| TaskId(*id));
+    }
+    Ok(submitted)
+}
+
+/// Takes the unique keys that are free; the others name their task in the draft.
+async fn take_keys(
+    tx: &Tx<'_>,
+    draft: &mut Draft,
+    submission: &Submission,
+) -> Result<Vec<String>, Fault> {
+    let keys = submission.tasks.iter().filter_map(|task| task.unique_key.as_deref());
+    let mut wanted: BTreeSet<&str> = keys.collect();
+    let mut own = Vec::new();
+    while !wanted.is_empty() {
+        let asked: Vec<&str> = wanted.iter().copied().collect();
+        for row in tx.query(TAKE_KEYS, &[&asked]).await? {
+            let key: String = row.get("key");
+            wanted.remove(key.as_str());
+            own.push(key);
+        }
+        let asked: Vec<&str> = wanted.iter().copied().collect();
+        if asked.is_empty() {
+            break;
+        }
+        // One that is neither free nor taken was given back in between: ask again.
+        for row in tx.query(KEYS_TAKEN, &[&asked]).await? {
+            let key: &str = row.get("key");
+            draft.state.unique.insert(key.into(), TaskId(row.get("task")));
+            wanted.remove(key);
+        }
+    }
+    Ok(own)
+}
+
+async fn insert_tasks(
+    tx: &Tx<'_>,
+    draft: &Draft,
+    ids: &BTreeMap<TaskId, i64>,
+) -> Result<(), Fault> {
+    let tasks: Vec<_> = draft.state.tasks.values().collect();
+    let mut from = 0;
+    while from < tasks.len() {
+        let mut bytes = 0;
+        let fits = tasks[from..].iter().take_while(|task| {
+            bytes += task.new.payload.len();
+            bytes <= BYTES_MAX
+        });
+        let to = from + fits.count().max(1);
+        let part = &tasks[from..to];
+        from = to;
+        tx.execute(
+            INSERT_TASKS,
+            &[
+                &part.iter().map(|task| ids[&task.tags.task]).collect::<Vec<_>>(),
+                &part.iter().map(|task| task.tags.lane.0).collect::<Vec<_>>(),
+                &part.iter().map(|task| &*task.tags.kind).collect::<Vec<_>>(),
+                &part.iter().map(|task| &*task.queue).collect::<Vec<_>>(),
+                &part.iter().map(|task| task.tags.group.as_deref()).collect::<Vec<_>>(),
+                &part.iter().map(|task| task.tags.job.as_deref()).collect::<Vec<_>>(),
+                &part.iter().map(|task| task.tags.workflow.as_deref()).collect::<Vec<_>>(),
+                &part.iter().map(|task| task.new.unique_key.as_deref()).collect::<Vec<_>>(),
+                &part.iter().map(|task| i64::from(task.tags.weight)).collect::<Vec<_>>(),
+                &part.iter().map(|task| task.tags.priority).collect::<Vec<_>>(),
+                &part.iter().map(|task| task.tags.max_attempts.map(i64::from)).collect::<Vec<_>>(),
+                &part.iter().map(|task| task.new.timeout_ms).collect::<Vec<_>>(),
+                &part.iter().map(|task| task.new.payload.as_slice()).collect::<Vec<_>>(),
+                &draft.state.now,
+            ],
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+async fn enter(tx: &Tx<'_>, draft: &Draft, ids: &BTreeMap<TaskId, i64>) -> Result<(), Fault> {
+    let state = &draft.state;
+    let ready: Vec<&ReadyRow> = state.ready.iter().collect();
+    let line: Vec<LineRow> = Vec::new();
+    let none: Vec<i64> = Vec::new();
+    tx.execute(
+        ENTER,
+        &[
+            &state.scheduled.iter().map(|(_, task)| ids[task]).collect::<Vec<_>>(),
+            &state.scheduled.iter().map(|(run_at, _)| *run_at).collect::<Vec<_>>(),
+            &state.arrived.iter().map(|task| ids[task]).collect::<Vec<_>>(),
+            &ready.iter().map(|row| ids[&row.task]).collect::<Vec<_>>(),
+            &ready.iter().map(|row| row.lane.0).collect::<Vec<_>>(),
+            &ready.iter().map(|row| row.rank).collect::<Vec<_>>(),
+            &ready.iter().map(|row| row.tag).collect::<Vec<_>>(),
+            &ready.iter().map(|row| row.stamp).collect::<Vec<_>>(),
+            &ready.iter().map(|row| row.gated).collect::<Vec<_>>(),
+            &ready.iter().map(|row| row.since).collect::<Vec<_>>(),
+            &none,
+            &none,
+            &line.iter().map(|row| row.class as i32).collect::<Vec<_>>(),
+            &none,
+            &none,
+            &none,
+            &none,
+            &none,
+            &line.iter().map(|row| row.passed).collect::<Vec<_>>(),
+            &none,
+            &none,
+            &none,
+            &none,
+        ],
+    )
+    .await?;
+    Ok(())
+}
