@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tidegate_core::{Error, Result, Store, check_capacity};
+use tokio::sync::Notify;
 
 use super::board::Board;
 use super::outbox::Outbox;
@@ -91,6 +92,7 @@ impl Builder {
             observer: self.observer,
             board: Board::default(),
             outbox: Outbox::default(),
+            old_lease: Notify::new(),
         };
         Ok(Worker { shared: Arc::new(shared) })
     }

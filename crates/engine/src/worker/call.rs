@@ -1,14 +1,18 @@
 //! One round trip to the store: exits go out, attempts come back.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tidegate_core::{Claim, Finish, Finished, Result};
+use tidegate_core::{Claim, Error, ErrorKind, Finish, Finished, Result};
 
 use super::Shared;
 use super::outbox::Done;
 use super::rooms::Plan;
 use crate::time;
+
+/// A call that takes longer than this, and longer than a lease, is given up: a connection that
+/// is dead without saying so must not hold the worker for ever.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a call carried, and what the store said.
 #[derive(Debug)]
@@ -24,17 +28,24 @@ pub(crate) struct Answer {
 pub(crate) async fn call(shared: Arc<Shared>, exits: Vec<Done>, plan: Option<Plan>) -> Answer {
     let claim = plan.as_ref().map(|plan| claim_of(&shared, plan));
     let sent_at = time::now();
-    let result = match claim {
+    let latest = sent_at + shared.options.lease.max(PATIENCE);
+    let answer = time::until(latest, ask(&shared, &exits, claim)).await;
+    let no_answer = || Error::new(ErrorKind::Unavailable, "the store does not answer");
+    let result = answer.unwrap_or_else(|| Err(no_answer()));
+    Answer { result, exits, plan, sent_at }
+}
+
+async fn ask(shared: &Shared, exits: &[Done], claim: Option<Claim>) -> Result<Finished> {
+    match claim {
         Some(claim) if exits.is_empty() => {
-            let claimed = shared.store.claim(claim).await;
-            claimed.map(|claimed| Finished { claimed, ..Finished::default() })
+            let claimed = shared.store.claim(claim).await?;
+            Ok(Finished { claimed, ..Finished::default() })
         }
         claim => {
             let exits = exits.iter().map(Done::exit).collect();
             shared.store.finish(Finish { exits, claim }).await
         }
-    };
-    Answer { result, exits, plan, sent_at }
+    }
 }
 
 fn claim_of(shared: &Shared, plan: &Plan) -> Claim {

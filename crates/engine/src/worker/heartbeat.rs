@@ -54,7 +54,7 @@ struct Heartbeat {
 
 impl Heartbeat {
     fn new(shared: Arc<Shared>) -> Self {
-        let interval = shared.options.lease / 3;
+        let interval = shared.options.heartbeat_interval();
         Self { shared, interval, beat_at: time::now() + interval }
     }
 
@@ -67,7 +67,11 @@ impl Heartbeat {
                 continue;
             }
             let deadline = self.shared.board.next_deadline();
-            time::sleep_until(deadline.map_or(self.beat_at, |at| at.min(self.beat_at))).await;
+            let wake_at = deadline.map_or(self.beat_at, |at| at.min(self.beat_at));
+            tokio::select! {
+                () = time::sleep_until(wake_at) => {}
+                () = self.shared.old_lease.notified() => {}
+            }
         }
     }
 

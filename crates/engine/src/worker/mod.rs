@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidegate_core::{Registration, Result, Source, Store, WorkerId};
+use tokio::sync::Notify;
 
 pub use builder::Builder;
 pub use options::Options;
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) board: board::Board,
     pub(crate) outbox: outbox::Outbox,
+    /// Tells the heartbeat of a lease that was old when it came, to look at it at once.
+    pub(crate) old_lease: Notify,
 }
 
 /// A handler and how its tasks are treated.

@@ -23,8 +23,11 @@ pub struct Options {
     /// Default: 2.
     pub calls: usize,
     /// How long the store waits for a sign of life before it gives a task to somebody else.
-    /// Renewed after every third of it. At least 100 ms. Default: 30 s.
+    /// At least 100 ms. Default: 30 s.
     pub lease: Duration,
+    /// How often leases are renewed. Cancels and progress travel with it. At most a third of
+    /// the lease. Default: none, a third of the lease.
+    pub heartbeat_interval: Option<Duration>,
     /// How often an idle worker asks for work that nobody told it about; jittered.
     /// Default: 1 s.
     pub poll_interval: Duration,
@@ -49,6 +52,7 @@ impl Default for Options {
             claim_batch: 100,
             calls: 2,
             lease: Duration::from_millis(LEASE_MS as u64),
+            heartbeat_interval: None,
             poll_interval: Duration::from_secs(1),
             cancel_grace: Duration::from_secs(5),
             shutdown_grace: None,
@@ -67,7 +71,13 @@ impl Options {
         within("calls", self.calls as i64, 1, 8)?;
         let year = time::millis(Duration::MAX);
         within("lease in ms", time::millis(self.lease), LEASE_MS_MIN, year)?;
+        let heartbeat = time::millis(self.heartbeat_interval());
+        within("heartbeat_interval in ms", heartbeat, 1, time::millis(self.lease) / 3)?;
         within("poll_interval in ms", time::millis(self.poll_interval), 1, year)
+    }
+
+    pub(crate) fn heartbeat_interval(&self) -> Duration {
+        self.heartbeat_interval.unwrap_or(self.lease / 3)
     }
 }
 

@@ -205,16 +205,22 @@ impl Pump {
             let handler = *shared.by_kind.get(&attempt.kind)?;
             Some((attempt, handler))
         });
+        let now = time::now();
+        if now - sent_at > shared.options.heartbeat_interval() {
+            // The heartbeat reckons with leases that are younger than its interval.
+            shared.old_lease.notify_one();
+        }
         for Started { running, payload } in
             shared.board.put_up(served.collect(), sent_at, shared.options.lease)
         {
             self.permits = self.permits.saturating_sub(1);
             self.rooms.take(running.handler, 1);
             self.running += 1;
-            if self.phase == Phase::Running {
+            if self.phase == Phase::Running && now < running.lease.give_up_at() {
                 tokio::spawn(attempt::run(shared.clone(), running, payload));
             } else {
-                // Claimed just before the drain began: it goes back before it has begun.
+                // Claimed just before the drain began, or the answer was so long on its way
+                // that the lease is all but over: it goes back before it has begun.
                 let outcome = Outcome::Released;
                 shared.outbox.put(Done { running, outcome, entered: false, resent: false });
             }

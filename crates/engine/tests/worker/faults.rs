@@ -1,11 +1,12 @@
 //! A store that fails now and then.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use tidegate_core::State;
-use tidegate_engine::{Context, Ended, Failure, KindOptions, Task};
+use tidegate_core::{Inspect, State};
+use tidegate_engine::{Context, Ended, Failure, KindOptions, Options, Task, time};
 
-use crate::rig::{Rig, Seen};
+use crate::rig::{Rig, Seen, soon};
 
 async fn noop(_: Context, (): ()) -> Result<(), Failure> {
     Ok(())
@@ -69,4 +70,65 @@ async fn hooks_come_in_order() {
     assert_eq!(rig.next().await, Seen::Leave(task));
     assert_eq!(rig.next().await, Seen::Exit(task, Ended::Completed));
     rig.end(worker).await;
+}
+
+#[tokio::test]
+async fn hints_that_mean_nothing_do_not_keep_an_idle_worker_busy() {
+    let rig = Rig::new();
+    rig.store.idle_hints.store(true, Ordering::SeqCst);
+    let poll_interval = Duration::from_millis(400);
+    let options = Options { poll_interval, keeper: false, ..Options::default() };
+    let worker = rig.start(rig.worker_with(options).handle("noop", noop));
+    let mut claims = rig.store.claims.subscribe();
+    let started = time::now();
+    soon("the claims", claims.wait_for(|claims| *claims >= 9)).await.unwrap();
+    // 1 + 2 + 4 + 8 + 16 + 32 ms, and then an eighth of the poll interval each.
+    assert!(time::now() - started >= Duration::from_millis(150), "the pauses grow");
+    let task = rig.submit(Task::new("noop", &())).await;
+    rig.exited(task, Ended::Completed).await;
+    rig.end(worker).await;
+}
+
+#[tokio::test]
+async fn an_attempt_whose_lease_is_over_when_it_comes_is_not_begun() {
+    let rig = Rig::new();
+    rig.store.slow_claim_ms.store(300, Ordering::SeqCst);
+    let lease = Duration::from_millis(200);
+    let options = Options { lease, keeper: false, ..Options::default() };
+    let worker = rig.start(rig.worker_with(options).handle("noop", noop));
+    let task = rig.submit(Task::new("noop", &())).await;
+    rig.exited(task, Ended::Completed).await;
+    let summary = rig.end(worker).await;
+    assert_eq!((summary.released, summary.completed), (1, 1));
+    assert_eq!(rig.view(task).await.spent, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_storm_of_faults_loses_nothing() {
+    let rig = Rig::new();
+    let kind = || KindOptions::new("noop").max_concurrent(3);
+    let options = || Options {
+        lease: Duration::from_millis(600),
+        poll_interval: Duration::from_millis(20),
+        concurrency: 4,
+        ..Options::default()
+    };
+    rig.store.lose_finish_replies.store(12, Ordering::SeqCst);
+    rig.store.lose_finishes.store(12, Ordering::SeqCst);
+    rig.store.lose_claims.store(12, Ordering::SeqCst);
+    let workers = [(); 3].map(|()| rig.start(rig.worker_with(options()).handle(kind(), noop)));
+    rig.client.submit_many((0..300).map(|_| Task::new("noop", &()))).await.unwrap();
+    soon("every task to complete", async {
+        while rig.store.memory.counts().await.unwrap().get(&State::Completed) != Some(&300) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let mut lost = 0;
+    for worker in workers {
+        lost += rig.end(worker).await.lost;
+    }
+    assert_eq!(lost, 0);
+    let snapshot = rig.store.memory.snapshot().await.unwrap();
+    assert_eq!(snapshot.slots, [], "no slot is left over");
 }

@@ -12,9 +12,11 @@ use tidegate_core::{
     Inspect, Pruned, Reaped, Registered, Registration, Result, SetLimit, State, Store, Submission,
     Submitted, TaskId,
 };
-use tidegate_engine::{Builder, Client, Ended, Observer, Options, Shutdown, Summary, Task, Worker};
+use tidegate_engine::{
+    Builder, Client, Ended, Observer, Options, Shutdown, Summary, Task, Worker, time,
+};
 use tidegate_store::memory::Memory;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 /// No test waits longer than this for a signal.
@@ -40,6 +42,12 @@ pub(crate) struct Faulty {
     pub(crate) lose_claims: AtomicU32,
     pub(crate) no_heartbeats: AtomicBool,
     pub(crate) no_hints: AtomicBool,
+    /// Hints that never end and mean nothing.
+    pub(crate) idle_hints: AtomicBool,
+    /// How long the answer to the next claim that finds something is on its way.
+    pub(crate) slow_claim_ms: AtomicU32,
+    /// Claims so far.
+    pub(crate) claims: watch::Sender<u32>,
 }
 
 impl Faulty {
@@ -51,6 +59,9 @@ impl Faulty {
             lose_claims: AtomicU32::new(0),
             no_heartbeats: AtomicBool::new(false),
             no_hints: AtomicBool::new(false),
+            idle_hints: AtomicBool::new(false),
+            slow_claim_ms: AtomicU32::new(0),
+            claims: watch::Sender::new(0),
         })
     }
 }
@@ -82,7 +93,13 @@ impl Store for Faulty {
         if use_up(&self.lose_claims) {
             return cut_off();
         }
-        self.memory.claim(claim).await
+        self.claims.send_modify(|claims| *claims += 1);
+        let claimed = self.memory.claim(claim).await;
+        if claimed.as_ref().is_ok_and(|claimed| !claimed.is_empty()) {
+            let slow_ms = self.slow_claim_ms.swap(0, Ordering::SeqCst);
+            time::sleep(Duration::from_millis(slow_ms.into())).await;
+        }
+        claimed
     }
     async fn extend(&self, extend: Extend) -> Result<Extended> {
         if self.no_heartbeats.load(Ordering::SeqCst) {
@@ -115,6 +132,9 @@ impl Store for Faulty {
     async fn changed(&self) {
         if self.no_hints.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
+        }
+        if self.idle_hints.load(Ordering::SeqCst) {
+            return;
         }
         self.memory.changed().await;
     }
