@@ -1,0 +1,167 @@
+//! A committed state in lines of text that do not depend on how a store numbers things: tasks
+//! and tokens by the order they appeared in, limits by name, lanes by rank.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_core::inspect::{Explanation, Inspect, Reason, Snapshot, TaskFilter, TaskRow};
+use tidegate_core::tables::Position;
+use tidegate_core::{LaneId, Limit, LimitId};
+
+use super::apply::Known;
+
+struct Canon<'a> {
+    known: &'a Known,
+    limits: BTreeMap<LimitId, &'a str>,
+    lanes: BTreeMap<LaneId, usize>,
+}
+
+/// Everything the invariants speak of.
+pub fn lines(snapshot: &Snapshot, known: &Known) -> Vec<String> {
+    let limits = snapshot.limits.iter().map(|limit| (limit.id, &*limit.name)).collect();
+    let canon = Canon { known, limits, lanes: ranks(snapshot) };
+    let mut lines = vec![
+        format!("now {} counters {:?}", snapshot.now, snapshot.counters),
+        format!("finished {:?}", snapshot.finished),
+    ];
+    lines.extend(snapshot.tasks.iter().map(|task| canon.task(task)));
+    let mut limits: Vec<&Limit> = snapshot.limits.iter().collect();
+    limits.sort_by_key(|limit| limit.id);
+    lines.extend(limits.iter().enumerate().map(|(place, limit)| canon.limit(place, limit)));
+    let mut slots: Vec<String> = snapshot
+        .slots
+        .iter()
+        .map(|s| format!("slot {} {:03} {}", canon.name(s.limit), s.number, known.task(s.task)))
+        .collect();
+    slots.sort();
+    lines.extend(slots);
+    lines.extend(snapshot.leases.iter().map(|lease| {
+        format!("lease {} {} until {}", known.token(lease.token), lease.worker, lease.expires_at)
+    }));
+    lines
+}
+
+fn ranks(snapshot: &Snapshot) -> BTreeMap<LaneId, usize> {
+    let rows = snapshot.tasks.iter().flat_map(|task| &task.positions);
+    let lanes: BTreeSet<LaneId> = rows
+        .filter_map(|position| match position {
+            Position::Ready(row) => Some(row.lane),
+            Position::Line(row) => Some(row.lane),
+            _ => None,
+        })
+        .collect();
+    lanes.into_iter().enumerate().map(|(rank, lane)| (lane, rank)).collect()
+}
+
+impl Canon<'_> {
+    fn name(&self, limit: LimitId) -> &str {
+        self.limits.get(&limit).copied().unwrap_or("a limit that is not there")
+    }
+
+    fn task(&self, task: &TaskRow) -> String {
+        let positions: Vec<String> = task.positions.iter().map(|p| self.position(p)).collect();
+        format!(
+            "{} {} {:?} {:?} {:?} {:?} weight {} spent {} deaths {} gated {} {positions:?}",
+            self.known.task(task.id),
+            task.kind,
+            task.group,
+            task.job,
+            task.workflow,
+            task.unique_key,
+            task.weight,
+            task.spent,
+            task.deaths,
+            task.gated
+        )
+    }
+
+    fn position(&self, position: &Position) -> String {
+        match position {
+            Position::Scheduled(at) => format!("scheduled at {at}"),
+            Position::Arrived => "arrived".into(),
+            Position::Ready(row) => format!(
+                "ready lane {} rank {} tag {} stamp {} gated {} since {}",
+                self.lanes[&row.lane], row.rank, row.tag, row.stamp, row.gated, row.since
+            ),
+            Position::Line(row) => format!(
+                "in line of {} {:?} rank {} tag {} place {} lane {} moves {} passed {} since {}",
+                self.name(row.limit),
+                row.class,
+                row.rank,
+                row.tag,
+                row.place,
+                self.lanes[&row.lane],
+                row.moves,
+                row.passed,
+                row.since
+            ),
+            Position::Running(token) => format!("runs under {}", self.known.token(*token)),
+            Position::Final(state) => format!("{state}"),
+        }
+    }
+
+    fn limit(&self, place: usize, limit: &Limit) -> String {
+        format!(
+            "limit #{place} {} {:?} by {} base {:?} version {} since {} held {} waiting {} \
+             aside {} reserver {:?} dirty {} share {:?}",
+            limit.name,
+            limit.capacity,
+            limit.source,
+            limit.base,
+            limit.version,
+            limit.since,
+            limit.held,
+            limit.waiting,
+            limit.aside,
+            limit.reserver.map(|task| self.known.task(task)),
+            limit.dirty,
+            limit.share
+        )
+    }
+}
+
+/// What people see: every task with its explanation, jobs, kinds and holders.
+pub async fn shown(inspect: &dyn Inspect, known: &Known) -> Vec<String> {
+    let mut lines = Vec::new();
+    let all = TaskFilter { tasks_max: 10_000, ..TaskFilter::default() };
+    for mut view in inspect.tasks(all).await.expect("tasks") {
+        let whole = inspect.task(view.id).await.expect("task").expect("it is listed");
+        let explanation = inspect.explain(view.id).await.expect("explain").expect("it is listed");
+        lines.push(format!("{} {}", known.task(view.id), explained(explanation, known)));
+        let result = (whole.payload, whole.result);
+        // The id is the store's own; the order of the list is not.
+        view.id = tidegate_core::TaskId(0);
+        lines.push(format!("{view:?} {result:?}"));
+    }
+    lines.extend(inspect.jobs().await.expect("jobs").iter().map(|job| format!("{job:?}")));
+    lines.extend(inspect.kinds().await.expect("kinds").iter().map(|kind| format!("{kind:?}")));
+    lines.push(format!("{:?}", inspect.counts().await.expect("counts")));
+    for limit in inspect.limits().await.expect("limits") {
+        let holders = inspect.holders(limit.id).await.expect("holders");
+        let holders = holders.iter().map(|holder| {
+            let task = known.task(holder.task);
+            format!(
+                "{} {task} {} {:?} {:?}",
+                holder.slot, holder.kind, holder.worker, holder.expires_at
+            )
+        });
+        lines.push(format!("{} {:?}", limit.name, holders.collect::<Vec<_>>()));
+    }
+    lines
+}
+
+fn explained(explanation: Explanation, known: &Known) -> String {
+    let Explanation { state, mut reason, since, .. } = explanation;
+    let mut named = Vec::new();
+    match &mut reason {
+        Reason::InLine { holders, .. } => {
+            for holder in holders {
+                named.push(known.task(std::mem::take(&mut holder.task)));
+            }
+        }
+        Reason::Running { slots, .. } => {
+            slots.iter_mut().for_each(|slot| slot.limit = LimitId(0));
+        }
+        _ => {}
+    }
+    format!("{state} since {since:?} {reason:?} {named:?}")
+}

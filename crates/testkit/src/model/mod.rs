@@ -1,0 +1,137 @@
+//! Model-based tests: generated sequences of verbs run on a store and on the reference, and the
+//! two are compared after every step. A sequence that tells them apart is shrunk.
+//!
+//! The same sequences also run split over several handles at once. Then no order is given, but
+//! every committed state keeps the invariants, and what is left can be worked off to rest.
+
+pub mod apply;
+pub mod canon;
+pub mod op;
+mod parallel;
+
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use tidegate_core::check::check;
+use tidegate_core::inspect::Inspect;
+use tidegate_store::memory::Memory;
+use tokio::runtime::Runtime;
+
+use crate::conformance::fixture::{Backend, Handle, ManualClock, settle};
+use apply::Side;
+use op::Op;
+
+/// Steps in a sequence.
+const STEPS: usize = 50;
+
+/// How many sequences a run makes; instead of the test's own number.
+const CASES_VARIABLE: &str = "TIDEGATE_MODEL_CASES";
+
+/// Where the sequences begin; the default is the same in every run.
+const SEED_VARIABLE: &str = "TIDEGATE_MODEL_SEED";
+
+/// Runs of a shrunk sequence on a store that takes its time.
+const SHRINK_ITERS_MAX: u32 = 400;
+
+/// Compares a store with the reference, step by step, over so many sequences.
+pub fn equals_the_reference<B: Backend>(cases: u32) {
+    generate(cases, |runtime, ops| runtime.block_on(compare(Box::new(B::create()), ops)));
+}
+
+/// Runs sequences over several handles at once, and works off what they leave.
+pub fn keeps_the_rules_in_parallel<B: Backend>(cases: u32) {
+    generate(cases, |runtime, ops| runtime.block_on(parallel::run(Box::new(B::create()), ops)));
+}
+
+fn generate(cases: u32, case: impl Fn(&Runtime, Vec<Op>) -> Result<(), String>) {
+    let cases = variable(CASES_VARIABLE).unwrap_or(cases);
+    let seed: u64 = variable(SEED_VARIABLE).unwrap_or(1);
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: SHRINK_ITERS_MAX,
+        ..Config::default()
+    };
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let found = TestRunner::new_with_rng(config, rng)
+        .run(&op::sequence(STEPS), |ops| case(&runtime, ops).map_err(TestCaseError::fail));
+    if let Err(fault) = found {
+        panic!("with {SEED_VARIABLE}={seed} {CASES_VARIABLE}={cases}: {fault}");
+    }
+}
+
+fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+async fn compare(backend: Box<dyn Backend>, ops: Vec<Op>) -> Result<(), String> {
+    let clock = ManualClock::default();
+    let reader = clock.reader();
+    let reference = Handle::new(Memory::with_clock(move || reader()));
+    let tested = backend.open(clock.reader()).await;
+    tested.store.migrate().await.map_err(|error| error.to_string())?;
+    let sides = [Side::new(reference.store.clone()), Side::new(tested.store.clone())];
+    for (step, op) in ops.iter().enumerate() {
+        let at = |what: &str| format!("step {step}, {op:?}: {what}");
+        if let Op::Advance(ms) = op {
+            clock.advance(*ms);
+        }
+        let mut answers = Vec::new();
+        for side in &sides {
+            let answer = side.apply(op, clock.now()).await;
+            answers.push(answer.map_err(|error| at(&error.to_string()))?);
+        }
+        if answers[0] != answers[1] {
+            return Err(at(&format!("answers {} instead of {}", answers[1], answers[0])));
+        }
+        if backend.settles() {
+            settle(&*reference.store).await;
+            settle(&*tested.store).await;
+        }
+        let expected = state(&*reference.inspect, &sides[0]).await.map_err(|e| at(&e))?;
+        let found = state(&*tested.inspect, &sides[1]).await.map_err(|e| at(&e))?;
+        difference(&expected, &found).map_err(|e| at(&e))?;
+    }
+    compare_shown(&reference, &tested, &sides).await
+}
+
+async fn compare_shown(
+    reference: &Handle,
+    tested: &Handle,
+    sides: &[Side; 2],
+) -> Result<(), String> {
+    let known = sides.each_ref().map(|side| std::mem::take(&mut *side.known()));
+    let expected = canon::shown(&*reference.inspect, &known[0]).await;
+    let found = canon::shown(&*tested.inspect, &known[1]).await;
+    difference(&expected, &found)
+}
+
+/// The canonical state, once it keeps the invariants.
+async fn state(inspect: &dyn Inspect, side: &Side) -> Result<Vec<String>, String> {
+    let snapshot = inspect.snapshot().await.map_err(|error| error.to_string())?;
+    let faults = check(&snapshot);
+    if !faults.is_empty() {
+        return Err(format!("{faults:#?}"));
+    }
+    Ok(canon::lines(&snapshot, &side.known()))
+}
+
+fn difference(expected: &[String], found: &[String]) -> Result<(), String> {
+    if expected == found {
+        return Ok(());
+    }
+    let only = |these: &[String], those: &[String]| {
+        let lines = these.iter().filter(|line| !those.contains(line));
+        lines.map(|line| format!("  {line}\n")).collect::<String>()
+    };
+    Err(format!(
+        "\nthe reference has\n{}the store has\n{}",
+        only(expected, found),
+        only(found, expected)
+    ))
+}

@@ -1,0 +1,254 @@
+//! Sequences of verbs, generated. Whatever a verb refers to (a task, an attempt) is a number
+//! that is taken modulo what is known by then, so that a shrunk sequence still makes sense.
+
+use proptest::prelude::*;
+use tidegate_core::Source;
+
+/// One step.
+#[derive(Debug, Clone)]
+pub enum Op {
+    /// Makes a kind known, and a limit with it.
+    Register(KindSpec),
+    /// Makes a job known.
+    Job { job: u8, concurrency: Option<u32>, weight: u32 },
+    /// Stores tasks.
+    Submit(Vec<TaskSpec>),
+    /// Sets or unsets a limit.
+    SetLimit { limit: u8, capacity: Option<u32>, source: Source },
+    /// A worker claims.
+    Claim(ClaimSpec),
+    /// Attempts end, also some that ended before; the worker may claim in the same step.
+    Finish { exits: Vec<(usize, ExitSpec)>, claim: Option<ClaimSpec> },
+    /// A worker's heartbeat for some of the leases that were ever given.
+    Extend { worker: u8, leases: Vec<usize>, percent: Option<u8> },
+    /// Cancels some of the tasks that were ever stored.
+    Cancel(Vec<usize>),
+    /// Lets the gate look.
+    Admit,
+    /// Lets the reaper look.
+    Reap,
+    /// Removes what was kept long enough.
+    Prune,
+    /// Time passes.
+    Advance(i64),
+}
+
+/// A kind to register.
+#[derive(Debug, Clone)]
+pub struct KindSpec {
+    /// Which.
+    pub kind: u8,
+    /// Attempts.
+    pub max_attempts: u32,
+    /// Whether its tasks go to the second queue.
+    pub second_queue: bool,
+    /// Whether it has hours.
+    pub has_hours: bool,
+    /// Days its tasks are kept.
+    pub days: Option<u32>,
+    /// The limit of its group.
+    pub limit: Option<u32>,
+}
+
+/// A task to store.
+#[derive(Debug, Clone)]
+pub struct TaskSpec {
+    /// Which kind.
+    pub kind: u8,
+    /// Whether it names the second queue.
+    pub second_queue: bool,
+    /// Whether it counts against the shared group.
+    pub shared_group: bool,
+    /// Its job.
+    pub job: Option<u8>,
+    /// Its workflow.
+    pub workflow: Option<u8>,
+    /// Its weight.
+    pub weight: u32,
+    /// Its priority.
+    pub priority: i32,
+    /// In how many milliseconds it is due.
+    pub due_in: Option<i64>,
+    /// Its unique key.
+    pub key: Option<u8>,
+    /// Its attempts.
+    pub max_attempts: Option<u32>,
+}
+
+/// What a worker asks for.
+#[derive(Debug, Clone)]
+pub struct ClaimSpec {
+    /// Which worker.
+    pub worker: u8,
+    /// Bit by bit the kinds it serves.
+    pub kinds: u8,
+    /// Bit by bit the queues it serves.
+    pub queues: u8,
+    /// At most so many.
+    pub tasks_max: u32,
+    /// For how long.
+    pub lease_ms: i64,
+}
+
+/// How an attempt ends.
+#[derive(Debug, Clone, Copy)]
+pub enum ExitSpec {
+    /// Well.
+    Completed,
+    /// Badly, for good.
+    Fatal,
+    /// Badly, to be tried again after the back-off.
+    Failed,
+    /// Badly, to be tried again so much later.
+    RetryIn(i64),
+    /// To be called so much later.
+    Snoozed(i64),
+    /// Unspent.
+    Released,
+    /// Because somebody cancelled it.
+    Cancelled,
+}
+
+/// A sequence of steps.
+pub fn sequence(steps: usize) -> impl Strategy<Value = Vec<Op>> {
+    prop::collection::vec(op(), 1..=steps)
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        20 => prop::collection::vec(task(), 1..5).prop_map(Op::Submit),
+        18 => claim().prop_map(Op::Claim),
+        24 => finish(),
+        9 => set_limit(),
+        5 => extend(),
+        6 => prop::collection::vec(any::<usize>(), 1..4).prop_map(Op::Cancel),
+        3 => Just(Op::Admit),
+        5 => Just(Op::Reap),
+        2 => Just(Op::Prune),
+        3 => kind().prop_map(Op::Register),
+        2 => job(),
+        8 => advance().prop_map(Op::Advance),
+    ]
+}
+
+fn advance() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        3 => Just(1),
+        3 => Just(500),
+        3 => Just(20_000),
+        3 => Just(31_000),
+        2 => Just(61_000),
+        1 => Just(2 * 3_600_000),
+        1 => Just(25 * 3_600_000),
+    ]
+}
+
+fn kind() -> impl Strategy<Value = KindSpec> {
+    let days = prop_oneof![2 => Just(None), 1 => Just(Some(0)), 1 => Just(Some(1))];
+    let limit = prop::option::of(0..4_u32);
+    (0..3_u8, 1..4_u32, rarely(), rarely(), days, limit).prop_map(
+        |(kind, max_attempts, second_queue, has_hours, days, limit)| KindSpec {
+            kind,
+            max_attempts,
+            second_queue,
+            has_hours,
+            days,
+            limit,
+        },
+    )
+}
+
+fn job() -> impl Strategy<Value = Op> {
+    (0..2_u8, prop::option::of(0..4_u32), 1..4_u32).prop_map(|(job, concurrency, weight)| Op::Job {
+        job,
+        concurrency,
+        weight,
+    })
+}
+
+fn rarely() -> impl Strategy<Value = bool> {
+    prop::bool::weighted(0.15)
+}
+
+fn task() -> impl Strategy<Value = TaskSpec> {
+    let names = (
+        0..3_u8,
+        rarely(),
+        prop::bool::weighted(0.3),
+        prop::option::weighted(0.35, 0..2_u8),
+        prop::option::weighted(0.25, 0..2_u8),
+        prop::option::weighted(0.1, 0..2_u8),
+    );
+    let numbers = (
+        prop_oneof![4 => Just(1_u32), 1 => Just(2), 1 => Just(3)],
+        prop_oneof![4 => Just(0), 1 => Just(1), 1 => Just(-1)],
+        prop::option::weighted(0.1, prop_oneof![Just(0_i64), Just(400), Just(30_000)]),
+        prop::option::weighted(0.2, 1..4_u32),
+    );
+    (names, numbers).prop_map(|(names, numbers)| {
+        let (kind, second_queue, shared_group, job, workflow, key) = names;
+        let (weight, priority, due_in, max_attempts) = numbers;
+        TaskSpec {
+            kind,
+            second_queue,
+            shared_group,
+            job,
+            workflow,
+            weight,
+            priority,
+            due_in,
+            key,
+            max_attempts,
+        }
+    })
+}
+
+fn claim() -> impl Strategy<Value = ClaimSpec> {
+    let kinds = prop_oneof![3 => Just(7_u8), 1 => 0..8_u8];
+    let queues = prop_oneof![3 => Just(3_u8), 1 => 0..4_u8];
+    let lease_ms = prop_oneof![2 => Just(30_000_i64), 1 => Just(1000)];
+    (0..3_u8, kinds, queues, 0..6_u32, lease_ms).prop_map(
+        |(worker, kinds, queues, tasks_max, lease_ms)| ClaimSpec {
+            worker,
+            kinds,
+            queues,
+            tasks_max,
+            lease_ms,
+        },
+    )
+}
+
+fn finish() -> impl Strategy<Value = Op> {
+    let exits = prop::collection::vec((any::<usize>(), exit()), 1..4);
+    (exits, prop::option::weighted(0.4, claim()))
+        .prop_map(|(exits, claim)| Op::Finish { exits, claim })
+}
+
+fn exit() -> impl Strategy<Value = ExitSpec> {
+    prop_oneof![
+        10 => Just(ExitSpec::Completed),
+        1 => Just(ExitSpec::Fatal),
+        2 => Just(ExitSpec::Failed),
+        2 => prop_oneof![Just(0_i64), Just(300)].prop_map(ExitSpec::RetryIn),
+        2 => prop_oneof![Just(0_i64), Just(300)].prop_map(ExitSpec::Snoozed),
+        2 => Just(ExitSpec::Released),
+        1 => Just(ExitSpec::Cancelled),
+    ]
+}
+
+fn extend() -> impl Strategy<Value = Op> {
+    let leases = prop::collection::vec(any::<usize>(), 0..3);
+    (0..3_u8, leases, prop::option::of(0..=101_u8))
+        .prop_map(|(worker, leases, percent)| Op::Extend { worker, leases, percent })
+}
+
+fn set_limit() -> impl Strategy<Value = Op> {
+    let source = prop_oneof![
+        4 => Just(Source::Operator),
+        1 => Just(Source::Configuration),
+        1 => Just(Source::Registration),
+        1 => Just(Source::Submit),
+    ];
+    (0..6_u8, prop::option::weighted(0.75, 0..5_u32), source)
+        .prop_map(|(limit, capacity, source)| Op::SetLimit { limit, capacity, source })
+}

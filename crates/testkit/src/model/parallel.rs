@@ -1,0 +1,125 @@
+//! One sequence over several handles at once.
+
+use std::sync::Arc;
+
+use tidegate_core::check::{check, check_at_rest};
+use tidegate_core::{Exit, Finish, Outcome, Scope, SetLimit, Source, Store};
+
+use super::apply::{Side, claim};
+use super::op::{ClaimSpec, Op};
+use crate::conformance::fixture::{Backend, Handle, ManualClock, settle};
+
+/// Handles that take the steps of a sequence in turn.
+const HANDLES: usize = 3;
+
+pub(super) async fn run(backend: Box<dyn Backend>, ops: Vec<Op>) -> Result<(), String> {
+    let clock = ManualClock::default();
+    let mut handles = Vec::new();
+    for _ in 0..HANDLES {
+        handles.push(backend.open(clock.reader()).await);
+    }
+    handles[0].store.migrate().await.map_err(|error| error.to_string())?;
+    let first = Side::new(handles[0].store.clone());
+    let ops = Arc::new(ops);
+    let mut running = Vec::new();
+    for (turn, handle) in handles.iter().enumerate() {
+        let side = Side { store: handle.store.clone(), known: first.known.clone() };
+        running.push(tokio::spawn(take_turns(
+            side,
+            handle.clone(),
+            clock.clone(),
+            ops.clone(),
+            turn,
+        )));
+    }
+    for turns in running {
+        turns.await.map_err(|error| error.to_string())??;
+    }
+    work_off(&handles[0], &clock, &first).await?;
+    let mut completed = first.known().completed.clone();
+    completed.sort();
+    match completed.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("two completions of task {} were accepted", pair[0])),
+        None => Ok(()),
+    }
+}
+
+async fn take_turns(
+    side: Side,
+    handle: Handle,
+    clock: ManualClock,
+    ops: Arc<Vec<Op>>,
+    turn: usize,
+) -> Result<(), String> {
+    for op in ops.iter().skip(turn).step_by(HANDLES) {
+        if let Op::Advance(ms) = op {
+            clock.advance(*ms);
+        }
+        let answer = side.apply(op, clock.now()).await;
+        answer.map_err(|error| format!("{op:?}: {error}"))?;
+        let snapshot = handle.inspect.snapshot().await.map_err(|error| error.to_string())?;
+        let faults = check(&snapshot);
+        if !faults.is_empty() {
+            return Err(format!("after {op:?}: {faults:#?}"));
+        }
+    }
+    Ok(())
+}
+
+/// With room in every limit and every lease run out, all of it can be done.
+async fn work_off(handle: &Handle, clock: &ManualClock, side: &Side) -> Result<(), String> {
+    let store = &*handle.store;
+    open_limits(handle).await?;
+    let everything = ClaimSpec { worker: 9, kinds: 7, queues: 3, tasks_max: 100, lease_ms: 30_000 };
+    for _ in 0..200 {
+        // Past every lease, delay and quiet hour.
+        clock.advance(5 * 3_600_000);
+        reap(store).await?;
+        store
+            .claim(claim(&ClaimSpec { tasks_max: 0, ..everything.clone() }))
+            .await
+            .map_err(text)?;
+        settle(store).await;
+        let claimed = store.claim(claim(&everything)).await.map_err(text)?;
+        let exits: Vec<Exit> = claimed
+            .iter()
+            .map(|one| Exit {
+                task: one.task,
+                token: one.token,
+                outcome: Outcome::Completed(b"null".to_vec()),
+            })
+            .collect();
+        side.known().completed.extend(exits.iter().map(|exit| exit.task));
+        let finished = store.finish(Finish { exits, claim: None }).await.map_err(text)?;
+        if !finished.lost.is_empty() {
+            return Err(format!("a live lease was lost: {:?}", finished.lost));
+        }
+        let snapshot = handle.inspect.snapshot().await.map_err(text)?;
+        if snapshot.tasks.is_empty() {
+            let faults = check_at_rest(&snapshot);
+            return if faults.is_empty() { Ok(()) } else { Err(format!("{faults:#?}")) };
+        }
+    }
+    let snapshot = handle.inspect.snapshot().await.map_err(text)?;
+    Err(format!("it does not come to rest: {:#?}", snapshot.tasks))
+}
+
+async fn open_limits(handle: &Handle) -> Result<(), String> {
+    for limit in handle.inspect.limits().await.map_err(text)? {
+        if limit.scope() != Scope::Workflow {
+            let name = limit.name.to_string();
+            let open = SetLimit { name, capacity: Some(1000), source: Source::Operator };
+            handle.store.set_limit(open).await.map_err(text)?;
+        }
+    }
+    Ok(())
+}
+
+async fn reap(store: &dyn Store) -> Result<(), String> {
+    while store.reap().await.map_err(text)?.more {}
+    Ok(())
+}
+
+fn text(error: tidegate_core::Error) -> String {
+    error.to_string()
+}

@@ -1,0 +1,89 @@
+//! How the suites open each store.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use async_trait::async_trait;
+use tempfile::TempDir;
+use tidegate_store::memory::Memory;
+use tidegate_store::postgres::{self, Postgres};
+use tidegate_store::sqlite::{self, Sqlite, Synchronous};
+
+use crate::conformance::{Backend, Clock, Handle};
+use crate::postgres::{Database, Server};
+
+/// The reference. Its handles share one clock, the first one's.
+#[derive(Debug, Default)]
+pub struct InMemory(OnceLock<Memory>);
+
+#[async_trait]
+impl Backend for InMemory {
+    fn create() -> Self {
+        Self::default()
+    }
+
+    async fn open(&self, clock: Clock) -> Handle {
+        Handle::new(self.0.get_or_init(|| Memory::with_clock(move || clock())).clone())
+    }
+}
+
+/// A file.
+#[derive(Debug)]
+pub struct InFile {
+    path: PathBuf,
+    /// Removed with the value; a file that another process made is not ours to remove.
+    _folder: Option<TempDir>,
+}
+
+#[async_trait]
+impl Backend for InFile {
+    fn create() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        Self { path: folder.path().join("tidegate.db"), _folder: Some(folder) }
+    }
+
+    async fn open(&self, clock: Clock) -> Handle {
+        // A test never outlives its machine.
+        let synchronous = Synchronous::Normal;
+        let options = sqlite::Options { synchronous, clock, ..sqlite::Options::default() };
+        Handle::new(Sqlite::open(&self.path, options).expect("open the file"))
+    }
+
+    fn address(&self) -> Option<String> {
+        Some(self.path.to_str().expect("a path in UTF-8").to_owned())
+    }
+
+    fn at(address: &str) -> Option<Self> {
+        Some(Self { path: address.into(), _folder: None })
+    }
+}
+
+/// A database of the tests' own server.
+#[derive(Debug)]
+pub struct InPostgres {
+    url: String,
+    /// Dropped with the value; a database that another process made is not ours to drop.
+    _database: Option<Database>,
+}
+
+#[async_trait]
+impl Backend for InPostgres {
+    fn create() -> Self {
+        let database = Server::shared().database();
+        Self { url: database.url(), _database: Some(database) }
+    }
+
+    async fn open(&self, clock: Clock) -> Handle {
+        let options =
+            postgres::Options { pool_size: 4, clock: Some(clock), ..postgres::Options::default() };
+        Handle::new(Postgres::connect(&self.url, options).await.expect("PostgreSQL answers"))
+    }
+
+    fn address(&self) -> Option<String> {
+        Some(self.url.clone())
+    }
+
+    fn at(address: &str) -> Option<Self> {
+        Some(Self { url: address.to_owned(), _database: None })
+    }
+}
