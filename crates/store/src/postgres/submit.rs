@@ -76,6 +76,10 @@ async fn catalogue(store: &Inner, submission: &Submission) -> Result<Catalogue> 
         // A submission that is refused leaves no trace, so it is tried on paper first.
         let mut draft = catalogue.draft();
         rules::submit(&mut draft, submission)?;
+        if !has_new_names(&draft) {
+            // What is missing belongs to a task that repeats the unique key of another.
+            return Ok(catalogue);
+        }
         transact!(store, tx => make(&tx, &draft));
     }
     Err(Error::new(
@@ -148,6 +152,12 @@ async fn look(store: &Inner, tx: &Tx<'_>, submission: &Submission) -> Result<Cat
             .collect(),
         limits: limits.iter().map(rows::limit).collect(),
     })
+}
+
+fn has_new_names(draft: &Draft) -> bool {
+    let (old, new) = (&draft.before, &draft.state);
+    (new.kinds.len(), new.lanes.len()) != (old.kinds.len(), old.lanes.len())
+        || new.limits.range(tidegate_core::LimitId(STAND_IN)..).next().is_some()
 }
 
 /// Makes the names that a draft has and the store has not.
