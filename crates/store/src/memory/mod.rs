@@ -63,8 +63,13 @@ impl Memory {
         let mut state = self.state();
         state.now = (self.inner.clock)();
         let outcome = verb(&mut state);
+        let wakes = std::mem::take(&mut state.wakes);
         drop(state);
-        self.inner.changed.notify_waiters();
+        if wakes {
+            // A permit for the next to come as well: it may have looked before this step.
+            self.inner.changed.notify_waiters();
+            self.inner.changed.notify_one();
+        }
         outcome
     }
 

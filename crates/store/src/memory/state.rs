@@ -19,6 +19,8 @@ pub struct State {
     pub gate_budget: Option<u32>,
     /// The time of the running transaction.
     pub now: Millis,
+    /// Whether something may have become claimable since this was last put back.
+    pub(crate) wakes: bool,
     pub(crate) counters: Counters,
     pub(crate) kinds: BTreeMap<Arc<str>, Arc<Kind>>,
     pub(crate) lanes: BTreeMap<(Arc<str>, Arc<str>), LaneId>,
@@ -217,6 +219,7 @@ impl Tables for State {
     }
 
     fn put_limit(&mut self, limit: &Limit) -> Result<()> {
+        self.wakes |= limit.dirty;
         self.limits.insert(limit.id, limit.clone());
         Ok(())
     }
@@ -393,6 +396,7 @@ impl Tables for State {
     }
 
     fn put_arrived(&mut self, task: TaskId) -> Result<()> {
+        self.wakes = true;
         self.arrived.insert(task);
         self.stand(task, Some(Position::Arrived));
         Ok(())
@@ -413,6 +417,7 @@ impl Tables for State {
     }
 
     fn put_ready(&mut self, row: ReadyRow) -> Result<()> {
+        self.wakes = true;
         self.ready.insert(row);
         self.stand(row.task, Some(Position::Ready(row)));
         Ok(())
