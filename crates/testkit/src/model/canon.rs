@@ -25,8 +25,8 @@ pub fn lines(snapshot: &Snapshot, known: &Known) -> Vec<String> {
     ];
     lines.extend(snapshot.tasks.iter().map(|task| canon.task(task)));
     let mut limits: Vec<&Limit> = snapshot.limits.iter().collect();
-    limits.sort_by_key(|limit| limit.id);
-    lines.extend(limits.iter().enumerate().map(|(place, limit)| canon.limit(place, limit)));
+    limits.sort_by_key(|limit| limit.name.clone());
+    lines.extend(limits.iter().map(|limit| canon.limit(limit)));
     let mut slots: Vec<String> = snapshot
         .slots
         .iter()
@@ -99,9 +99,9 @@ impl Canon<'_> {
         }
     }
 
-    fn limit(&self, place: usize, limit: &Limit) -> String {
+    fn limit(&self, limit: &Limit) -> String {
         format!(
-            "limit #{place} {} {:?} by {} base {:?} version {} since {} held {} waiting {} \
+            "limit {} {:?} by {} base {:?} version {} since {} held {} waiting {} \
              aside {} reserver {:?} dirty {} share {:?}",
             limit.name,
             limit.capacity,

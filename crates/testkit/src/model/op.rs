@@ -188,11 +188,14 @@ fn task() -> impl Strategy<Value = TaskSpec> {
     (names, numbers).prop_map(|(names, numbers)| {
         let (kind, second_queue, shared_group, job, workflow, key) = names;
         let (weight, priority, due_in, max_attempts) = numbers;
+        // A store may make the names of a submission known before it looks at the keys, so a
+        // task that may turn out to be another one brings no names of its own.
+        let has_own_names = key.is_none();
         TaskSpec {
-            kind,
-            second_queue,
+            kind: if has_own_names { kind } else { 0 },
+            second_queue: second_queue && has_own_names,
             shared_group,
-            job,
+            job: job.filter(|_| has_own_names),
             workflow,
             weight,
             priority,
