@@ -206,13 +206,28 @@ pub fn release(tables: &mut dyn Tables, tags: &Tags, ending: bool, ahead: bool) 
             limit.reserver = None;
             limit.disturb();
         }
-        if ahead && let Some(share) = &mut limit.share {
-            share.ahead = share.ahead.saturating_sub(1);
+        if ahead && leave_window(&mut limit) {
             limit.disturb();
         }
         tables.put_limit(&limit)?;
     }
     Ok(())
+}
+
+/// Takes a task that has not started out of its job's window, and the step of the fair tag
+/// with it: only what starts uses up a job's share, so a cancelled backlog or a task that moves
+/// between lines does not set its job back. False where the limit is not a job's.
+fn leave_window(limit: &mut Limit) -> bool {
+    let Some(share) = &mut limit.share else {
+        return false;
+    };
+    share.ahead = share.ahead.saturating_sub(1);
+    share.last_tag = (share.last_tag - tag_step(share.weight)).max(0);
+    true
+}
+
+fn tag_step(weight: u32) -> i64 {
+    SHARE_SCALE / i64::from(weight.max(1))
 }
 
 /// Notes that a ready task of a job was claimed: the next may pass the job's line.
@@ -364,10 +379,9 @@ fn obstacle(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<Option<Obsta
         if limit.is_too_small_for(need.weight) {
             return Ok(Some(Obstacle::TooHeavy(need.limit)));
         }
-        let window = waiter.row.passed || limit.has_window();
         let fits = limit.fits(need.weight)
             || (is_planted(Bug::CheckThenAct) && limit.fits(need.weight.saturating_sub(1)));
-        if !fits || !window || overtakes(tables, waiter, need)? {
+        if !fits || !is_in_turn(tables, waiter, need, &limit)? {
             return Ok(Some(Obstacle::Full(need.limit)));
         }
         pass(tables, waiter, limit)?;
@@ -386,12 +400,20 @@ fn pass(tables: &mut dyn Tables, waiter: &mut Waiter, mut limit: Limit) -> Resul
     if waiter.row.passed {
         return Ok(());
     }
-    let step = SHARE_SCALE / i64::from(share.weight.max(1));
-    share.last_tag = tables.counters()?.virtual_time.max(share.last_tag + step);
+    share.last_tag = tables.counters()?.virtual_time.max(share.last_tag + tag_step(share.weight));
     share.ahead += 1;
     waiter.row.tag = share.last_tag;
     waiter.row.passed = true;
     tables.put_limit(&limit)
+}
+
+/// Whether it is the task's turn at a limit, as far as others are concerned. Who passed its
+/// job's line stands before all who wait there.
+fn is_in_turn(tables: &mut dyn Tables, waiter: &Waiter, need: Need, limit: &Limit) -> Result<bool> {
+    if limit.share.is_some() && waiter.row.passed {
+        return Ok(true);
+    }
+    Ok(limit.has_window() && !overtakes(tables, waiter, need)?)
 }
 
 /// Whether somebody stands before the task in the line of a limit it needs.
@@ -440,8 +462,7 @@ fn reserve(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
             continue;
         }
         let limit = locked(tables, need.limit)?;
-        let window = waiter.row.passed || limit.has_window();
-        if !limit.fits(need.weight) || !window || overtakes(tables, &waiter, need)? {
+        if !limit.fits(need.weight) || !is_in_turn(tables, &waiter, need, &limit)? {
             return park(tables, waiter, need.limit, Class::Reserving);
         }
         pass(tables, &mut waiter, limit)?;
@@ -510,14 +531,10 @@ fn park(tables: &mut dyn Tables, mut waiter: Waiter, at: LimitId, class: Class) 
     let mut limit = locked(tables, at)?;
     // Back in its job's own line a task gives up its place in the window; else those behind
     // it would wait for the window and it for them.
-    let mut opened = false;
-    if waiter.row.passed
-        && let Some(share) = &mut limit.share
-    {
-        share.ahead = share.ahead.saturating_sub(1);
+    let opened = waiter.row.passed && leave_window(&mut limit);
+    if opened {
         waiter.row.passed = false;
         waiter.row.tag = 0;
-        opened = true;
     }
     let need = waiter.needs.iter().find(|need| need.limit == at);
     let (mut rank, tag, place) = line_key(&waiter, need.map_or(Hold::Attempt, |need| need.hold));
