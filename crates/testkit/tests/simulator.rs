@@ -2,7 +2,9 @@
 //! run. `TIDEGATE_SEED=n` replays one seed; `TIDEGATE_SEEDS=n` runs that many instead of all.
 
 use tidegate_core::tables::Class;
-use tidegate_testkit::simulator::{Options, run, seed_from_env, sweep};
+use tidegate_testkit::simulator::{
+    Options, Spread, fair_shares, run, seed_from_env, sweep, two_full_limits,
+};
 
 /// Seeds of a whole run. Each makes at least `Options::default().transitions`.
 const SEEDS: u64 = 2000;
@@ -69,4 +71,26 @@ fn wrong_clocks_change_nothing() {
         };
         assert_eq!(hash(true), hash(false), "seed {seed}");
     }
+}
+
+#[test]
+fn jobs_start_by_their_weights() {
+    let mut worst = Spread(0.0);
+    for seed in 1..=500 {
+        let spread = fair_shares(seed).unwrap_or_else(|found| panic!("seed {seed}: {found:?}"));
+        worst = if spread > worst { spread } else { worst };
+    }
+    println!("fairness: jobs came apart by at most {:.2} of what is allowed", worst.0);
+}
+
+#[test]
+fn a_task_that_needs_two_full_limits_gets_them() {
+    let mut most = (0, 1);
+    for seed in 1..=2000 {
+        let found = two_full_limits(seed).unwrap_or_else(|v| panic!("seed {seed}: {v:?}"));
+        if f64::from(found.0) / f64::from(found.1) > f64::from(most.0) / f64::from(most.1) {
+            most = found;
+        }
+    }
+    println!("two full limits: at worst {} finishes where {} are allowed", most.0, most.1);
 }

@@ -15,13 +15,16 @@
 //! | `simulation`, `event` | the loop |
 //! | `auditor`, `books` | what must be so, worked out from the answers |
 //! | `evidence` | what must hold of each committed state |
+//! | `fairness`, `direct` | scenarios about order, without faults |
 //! | `sweep` | many seeds on all cores |
 
 mod auditor;
 mod books;
 mod coverage;
+mod direct;
 mod event;
 mod evidence;
+mod fairness;
 mod faults;
 mod handler;
 mod message;
@@ -39,6 +42,7 @@ use tidegate_core::check::Violation;
 use tidegate_core::tables::Class;
 
 pub use coverage::{Coverage, Fault};
+pub use fairness::{Spread, fair_shares, finishes_max, two_full_limits};
 pub use message::Verb;
 pub use sweep::{Summary, seed_from_env, sweep};
 

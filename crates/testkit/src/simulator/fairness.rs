@@ -1,0 +1,191 @@
+//! Fair shares between jobs, and the way of a task that needs two scarce limits.
+
+use tidegate_core::bounds::MOVES_BEFORE_RESERVING;
+use tidegate_core::check::Violation;
+use tidegate_core::tables::Position;
+use tidegate_core::{Attempt, JobSpec, TaskId};
+
+use super::direct::{Direct, task};
+use super::rng::Rng;
+
+/// Tasks each job keeps waiting; more than a job's window.
+const BACKLOG: u64 = 24;
+
+/// Rounds before starts are counted: free slots go to whoever comes first, so the first starts
+/// are no contest.
+const WARM_UP: u32 = 100;
+
+/// The furthest two jobs came apart, as a part of the bound: at most 1.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub struct Spread(pub f64);
+
+struct Share {
+    name: String,
+    weight: u32,
+    starts: u64,
+    waiting: u64,
+}
+
+/// Several jobs with a backlog each share a group's limit, or only the workers' permits.
+///
+/// The rule: while two jobs both have a backlog, their starts per weight differ by at most one
+/// task of each plus one claim batch. It holds among tasks that came to the gate in the same
+/// ageing interval at equal priority. At the boundary of an interval those who came before it
+/// go first, whatever their job: there two jobs may in addition come apart by the tasks of
+/// either that came before the boundary and have not started.
+pub fn fair_shares(seed: u64) -> Result<Spread, Violation> {
+    let mut rng = Rng::new(seed);
+    let mut direct = Direct::new(&["k0", "k1"]);
+    let mut jobs: Vec<Share> = (0..rng.between(2, 4)).map(|n| share(&mut rng, n)).collect();
+    if rng.chance(700) {
+        direct.set_limit("group:shared", rng.between(1, 8) as u32)?;
+    }
+    let batch = rng.between(1, 8) as u32;
+    let permits = rng.between(i64::from(batch), 12) as usize;
+    let mut running: Vec<Attempt> = Vec::new();
+    let mut worst = Spread(0.0);
+    for round in 0..400 {
+        if round == WARM_UP {
+            jobs.iter_mut().for_each(|job| job.starts = 0);
+        }
+        top_up(&mut direct, &mut jobs, &mut rng)?;
+        let free = permits.saturating_sub(running.len()) as u32;
+        let got = direct.claim(batch.min(free))?;
+        for attempt in got {
+            let job = jobs.iter_mut().find(|job| attempt.job.as_deref() == Some(&job.name));
+            if let Some(job) = job {
+                job.starts += 1;
+                job.waiting -= 1;
+            }
+            running.push(attempt);
+        }
+        let spread = spread(&jobs, batch);
+        worst = if round > WARM_UP && spread > worst { spread } else { worst };
+        if round > WARM_UP && spread.0 > 1.0 {
+            return Err(apart(&jobs, batch));
+        }
+        for _ in 0..rng.between(0, 3).min(running.len() as i64) {
+            let attempt = running.swap_remove(rng.below(running.len() as u64) as usize);
+            direct.complete(&attempt)?;
+        }
+        direct.state.now += rng.between(0, 100);
+    }
+    Ok(worst)
+}
+
+fn share(rng: &mut Rng, number: i64) -> Share {
+    let weight = rng.between(1, 5) as u32;
+    Share { name: format!("j{number}"), weight, starts: 0, waiting: 0 }
+}
+
+/// Every job has a backlog again.
+fn top_up(direct: &mut Direct, jobs: &mut [Share], rng: &mut Rng) -> Result<(), Violation> {
+    for job in jobs.iter_mut().filter(|job| job.waiting < BACKLOG) {
+        let JobSpec { name, .. } = spec(job);
+        let tasks = (job.waiting..BACKLOG + rng.below(4)).map(|_| {
+            let kind = if rng.chance(500) { "k0" } else { "k1" };
+            let mut task = task(kind, Some(&name));
+            task.group = Some("shared".to_owned());
+            task
+        });
+        let tasks: Vec<_> = tasks.collect();
+        job.waiting += tasks.len() as u64;
+        direct.submit(vec![spec(job)], tasks)?;
+    }
+    Ok(())
+}
+
+fn spec(job: &Share) -> JobSpec {
+    JobSpec { name: job.name.clone(), concurrency: None, weight: job.weight }
+}
+
+/// How far apart the two most unequal jobs are, as a part of what the rule allows.
+fn spread(jobs: &[Share], batch: u32) -> Spread {
+    let mut worst = 0.0_f64;
+    for (i, a) in jobs.iter().enumerate() {
+        for b in &jobs[i + 1..] {
+            let (wa, wb) = (f64::from(a.weight), f64::from(b.weight));
+            let apart = (a.starts as f64 / wa - b.starts as f64 / wb).abs();
+            let allowed = 1.0 / wa + 1.0 / wb + f64::from(batch) / wa.min(wb);
+            worst = worst.max(apart / allowed);
+        }
+    }
+    Spread(worst)
+}
+
+fn apart(jobs: &[Share], batch: u32) -> Violation {
+    let shares: Vec<String> =
+        jobs.iter().map(|job| format!("{} at weight {}", job.starts, job.weight)).collect();
+    Violation {
+        rule: "jobs with a backlog start by their weights",
+        found: format!("{} with batches of {batch}", shares.join(", ")),
+    }
+}
+
+/// Within how many finishes a task is admitted that needs two limits which are always full,
+/// each with `line` others waiting. Finishes count where the task stands: a slot that the other
+/// limit frees is no help yet. The task stands in a line first, moves at most
+/// [`MOVES_BEFORE_RESERVING`] times and then collects its two slots, and each time it waits at
+/// most for those in the line it joins and for its own turn.
+pub fn finishes_max(line: u32) -> u32 {
+    (line + 1) * (MOVES_BEFORE_RESERVING + 2)
+}
+
+/// Keeps the limits of a job and of a group full, each with a line, and submits a task that
+/// needs both. Returns after how many finishes it ran and how many the bound allows.
+pub fn two_full_limits(seed: u64) -> Result<(u32, u32), Violation> {
+    let mut rng = Rng::new(seed);
+    let mut direct = Direct::new(&["a", "b"]);
+    let slots = [rng.between(1, 4) as u32, rng.between(1, 4) as u32];
+    let line = rng.between(1, 6) as u32;
+    direct.set_limit("group:a", slots[0])?;
+    let job = JobSpec { name: "j".to_owned(), concurrency: Some(slots[1]), weight: 1 };
+    let others = (0..slots[0] + line).map(|_| task("a", None));
+    let of_job = (0..slots[1] + line).map(|_| task("b", Some("j")));
+    direct.submit(vec![job], others.chain(of_job).collect())?;
+    let mut running = direct.claim(100)?;
+    let wanted = direct.submit(vec![], vec![task("a", Some("j"))])?;
+    let (mut finishes, allowed) = (0, finishes_max(line));
+    while finishes <= allowed {
+        if running.iter().any(|attempt| attempt.task == wanted) {
+            return Ok((finishes, allowed));
+        }
+        let stands_at = line_of(&direct, wanted);
+        let frees = turn(&mut direct, &mut running, &mut rng)?;
+        finishes += u32::from(stands_at.is_none_or(|limit| limit == frees));
+    }
+    Err(not_admitted(wanted, allowed))
+}
+
+/// The name of the limit in whose line a task stands.
+fn line_of(direct: &Direct, task: TaskId) -> Option<&'static str> {
+    let snapshot = direct.state.snapshot();
+    let row = snapshot.tasks.iter().find(|row| row.id == task)?;
+    let Some(Position::Line(row)) = row.positions.first() else {
+        return None;
+    };
+    let limit = snapshot.limits.iter().find(|limit| limit.id == row.limit)?;
+    Some(if &*limit.name == "job:j" { "job:j" } else { "group:a" })
+}
+
+/// One of those that run finishes, and another of its sort joins the line. Returns which limit
+/// that frees.
+fn turn(
+    direct: &mut Direct,
+    running: &mut Vec<Attempt>,
+    rng: &mut Rng,
+) -> Result<&'static str, Violation> {
+    let ended = running.swap_remove(rng.below(running.len() as u64) as usize);
+    direct.submit(vec![], vec![task(&ended.kind, ended.job.as_deref())])?;
+    direct.state.now += 1;
+    direct.complete(&ended)?;
+    running.extend(direct.claim(100)?);
+    Ok(if ended.job.is_some() { "job:j" } else { "group:a" })
+}
+
+fn not_admitted(task: TaskId, finishes: u32) -> Violation {
+    Violation {
+        rule: "a task that needs two full limits is admitted within a bound",
+        found: format!("task {task} waits after {finishes} finishes"),
+    }
+}
