@@ -1,0 +1,13 @@
+//! Two transactions of the store on PostgreSQL, interleaved at every statement boundary.
+//!
+//! One verb is held before its k-th statement, for every k; the other runs as far as it can: to
+//! its end, or until it waits for a lock. Then the first is let go. Then both are over, every
+//! invariant holds, and everything that is left is worked off with the keeper off: claim and
+//! finish are called, and nothing else.
+
+#[path = "postgres_races/cases.rs"]
+mod cases;
+#[path = "postgres_races/lab.rs"]
+mod lab;
+#[path = "postgres_races/many.rs"]
+mod many;

@@ -1,0 +1,368 @@
+//! The races of the gate, each over all boundaries.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tidegate_core::{
+    CancelOutcome, Exit, Extend, Finish, Inspect, JobSpec, NewTask, State, Store, Submission,
+    TaskId, WorkerId,
+};
+use tidegate_store::postgres::Options;
+
+use super::lab::{Fine, Handle, LEASE_MS, Lab, Race, START, Verb, claim, of_job, set, task};
+
+type After = Box<dyn FnOnce(Arc<Lab>) -> Pin<Box<dyn Future<Output = Fine> + Send>> + Send>;
+
+fn nothing_else() -> After {
+    Box::new(|_| Box::pin(async { Ok(()) }))
+}
+
+fn after<F>(look: impl FnOnce(Arc<Lab>) -> F + Send + 'static) -> After
+where
+    F: Future<Output = Fine> + Send + 'static,
+{
+    Box::new(|lab| Box::pin(look(lab)))
+}
+
+async fn held(lab: &Lab, limit: &str) -> (u32, u32) {
+    let limits = lab.free.store.limits().await.expect("limits");
+    let limit = limits.iter().find(|l| &*l.name == limit).expect("the limit");
+    (limit.held, limit.waiting)
+}
+
+async fn state(lab: &Lab, task: TaskId) -> State {
+    lab.free.store.task(task).await.expect("task").map_or(State::Completed, |view| view.state)
+}
+
+fn ensure(is_so: bool, otherwise: impl FnOnce() -> String) -> Fine {
+    if is_so { Ok(()) } else { Err(otherwise()) }
+}
+
+/// Runs a case and says over how many boundaries.
+macro_rules! race {
+    ($name:ident, $setup:expr) => {
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            let lab = Lab::new(Options::default()).await;
+            let boundaries = Box::pin(lab.race($setup)).await.unwrap_or_else(|e| panic!("{e}"));
+            assert!(boundaries > 10, "{boundaries} boundaries");
+            println!("{boundaries} boundaries");
+        }
+    };
+}
+
+async fn job(handle: &Handle, name: &str, concurrency: u32) {
+    let jobs = vec![JobSpec { name: name.to_owned(), concurrency: Some(concurrency), weight: 1 }];
+    handle.store.submit(Submission { jobs, tasks: vec![] }).await.expect("make the job");
+}
+
+/// The next in line of the job needs the group, and the next in line of the group the job.
+async fn crossing(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.set("group:a", Some(1)).await;
+    job(&x, "j", 1).await;
+    let of_group = x.start(task("a")).await;
+    x.submit(vec![of_job("a", "j")]).await;
+    assert!(x.claim(10).await.is_empty(), "it waits for the group, past the job's line");
+    let of_the_job = x.start(of_job("free", "j")).await;
+    x.submit(vec![of_job("a", "j"), task("a"), of_job("free", "j")]).await;
+    assert!(x.claim(10).await.is_empty());
+    Race { a: x.finish(&of_group), b: y.finish(&of_the_job), after: nothing_else() }
+}
+
+race!(two_finishers_whose_next_need_each_others_limit, crossing);
+
+/// A task comes to the gate while the last slot is freed: it must not park beside it.
+async fn parking(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.set("group:a", Some(1)).await;
+    let running = x.start(task("a")).await;
+    let waits = x.submit(vec![task("a")]).await[0];
+    let store = x.store.clone();
+    Race {
+        a: Box::pin(async move { store.admit().await.map(drop) }),
+        b: y.finish(&running),
+        after: after(move |lab| async move {
+            let claimed = lab.free.claim(10).await;
+            ensure(claimed.len() == 1 && claimed[0].task == waits, || format!("{claimed:?}"))
+        }),
+    }
+}
+
+race!(parking_while_the_last_slot_is_freed, parking);
+
+/// Two tasks end at once under the same limit.
+async fn same_limit(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.set("group:a", Some(2)).await;
+    x.submit(vec![task("a"); 5]).await;
+    let running = x.claim(10).await;
+    assert_eq!(running.len(), 2);
+    Race {
+        a: x.finish(&running[0]),
+        b: y.finish(&running[1]),
+        after: after(|lab| async move {
+            let held = held(&lab, "group:a").await;
+            ensure(held == (2, 1), || format!("{held:?} held and waiting"))
+        }),
+    }
+}
+
+race!(two_finishers_of_one_limit, same_limit);
+
+/// A submit that saw no limit commits after one was set.
+async fn late_submit(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.submit(vec![task("c")]).await;
+    let store = x.store.clone();
+    let tasks = vec![task("c"); 3];
+    Race {
+        a: Box::pin(async move {
+            store.submit(Submission { tasks, ..Submission::default() }).await.map(drop)
+        }),
+        b: y.setting("group:c", Some(1)),
+        after: after(|lab| async move {
+            let claimed = lab.free.claim(10).await;
+            ensure(claimed.len() == 1, || format!("{} run under a limit of 1", claimed.len()))
+        }),
+    }
+}
+
+race!(a_submit_that_commits_after_a_limit_was_set, late_submit);
+
+/// The same with a transaction of the caller's that stays open over the change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_transaction_submits_and_stops_nobody() {
+    let database = tidegate_testkit::postgres::Server::shared().database();
+    let url = database.url();
+    let store = tidegate_store::postgres::Postgres::connect(&url, Options::default());
+    let store = store.await.expect("connect");
+    store.migrate().await.expect("migrate");
+    let (mut client, connection) =
+        tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    let transaction = client.transaction().await.expect("begin");
+    let tasks = vec![of_job("c", "j"), task("c"), task("c")];
+    let long = Submission { tasks, ..Submission::default() };
+    let submitted = store.submit_in(&transaction, &long).await.expect("submit");
+    assert_eq!(submitted.len(), 3);
+    // Others use the same kind and job, claim, finish and set limits meanwhile.
+    let tasks = vec![of_job("c", "j"), task("c")];
+    store.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");
+    let attempts = store.claim(claim("w", 10)).await.expect("claim");
+    assert_eq!(attempts.len(), 2);
+    store.set_limit(set("group:c", Some(2))).await.expect("set");
+    let exits = attempts.iter().map(super::lab::exit).collect();
+    store.finish(Finish { exits, claim: None }).await.expect("finish");
+    assert!(store.claim(claim("w", 10)).await.expect("claim").is_empty());
+    transaction.commit().await.expect("commit");
+    assert_eq!(store.claim(claim("w", 10)).await.expect("claim").len(), 2);
+    let found = tidegate_core::check::check(&store.snapshot().await.expect("snapshot"));
+    assert_eq!(found, []);
+    // A refused submission leaves the caller's transaction as it was.
+    let transaction = client.transaction().await.expect("begin");
+    let heavy = NewTask { weight: 3, unique_key: Some("k".into()), ..task("c") };
+    let heavy = Submission { tasks: vec![heavy], ..Submission::default() };
+    store.submit_in(&transaction, &heavy).await.expect_err("too heavy");
+    transaction.query_one("SELECT 1", &[]).await.expect("the transaction goes on");
+}
+
+/// A waiter is cancelled while a finisher hands its slot over to it.
+async fn cancelled_waiter(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.set("group:a", Some(1)).await;
+    job(&x, "j", 5).await;
+    let running = x.start(task("a")).await;
+    let waiters = x.submit(vec![of_job("a", "j"), task("a")]).await;
+    assert!(x.claim(10).await.is_empty());
+    let (store, first, second) = (y.store.clone(), waiters[0], waiters[1]);
+    Race {
+        a: x.finish(&running),
+        b: Box::pin(async move {
+            assert_eq!(store.cancel(vec![first]).await?, [CancelOutcome::Cancelled]);
+            Ok(())
+        }),
+        after: after(move |lab| async move {
+            ensure(state(&lab, first).await == State::Cancelled, || "not cancelled".to_owned())?;
+            let claimed = lab.free.claim(10).await;
+            ensure(claimed.len() == 1 && claimed[0].task == second, || format!("{claimed:?}"))
+        }),
+    }
+}
+
+race!(a_waiter_is_cancelled_while_it_gets_the_slot, cancelled_waiter);
+
+/// A limit is lowered while a slot is handed over.
+async fn lowering(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.set("group:a", Some(2)).await;
+    x.submit(vec![task("a"); 5]).await;
+    let running = x.claim(10).await;
+    assert_eq!(running.len(), 2);
+    let stays = running[1].clone();
+    Race {
+        a: x.finish(&running[0]),
+        b: y.setting("group:a", Some(1)),
+        after: after(move |lab| async move {
+            let before = held(&lab, "group:a").await.0;
+            ensure(before <= 2, || format!("{before} held"))?;
+            let handed = lab.free.claim(10).await;
+            ensure(handed.len() + 1 == before as usize, || "held by nobody".to_owned())?;
+            let mut exits: Vec<Exit> = vec![super::lab::exit(&stays)];
+            exits.extend(handed.iter().map(super::lab::exit));
+            for exit in exits {
+                let finish = Finish { exits: vec![exit], claim: None };
+                lab.free.store.finish(finish).await.map_err(|error| error.to_string())?;
+                lab.check().await?;
+            }
+            let after = held(&lab, "group:a").await.0;
+            ensure(after == 1, || format!("{after} held under a limit of 1"))
+        }),
+    }
+}
+
+race!(a_limit_is_lowered_while_a_slot_is_handed_over, lowering);
+
+/// A finish comes in as its lease has run out and the reaper is at work.
+async fn late_finish(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.set("group:a", Some(1)).await;
+    let running = x.start(task("a")).await;
+    x.submit(vec![task("a")]).await;
+    for handle in [&x, &y] {
+        handle.clock.store(START + LEASE_MS + 1, Ordering::SeqCst);
+    }
+    let lost = Arc::new(std::sync::Mutex::new(None));
+    let reaped = Arc::new(std::sync::Mutex::new(None));
+    let (finisher, reaper) = (x.store.clone(), y.store.clone());
+    let (told, found) = (lost.clone(), reaped.clone());
+    let exits = vec![super::lab::exit(&running)];
+    Race {
+        a: Box::pin(async move {
+            let finished = finisher.finish(Finish { exits, claim: None }).await?;
+            *told.lock().expect("lock") = Some(finished.lost.len());
+            Ok(())
+        }),
+        b: Box::pin(async move {
+            let reaped = reaper.reap().await?;
+            *found.lock().expect("lock") = Some(reaped.expired);
+            Ok(())
+        }),
+        after: after(move |lab| async move {
+            let lost = lost.lock().expect("lock").expect("finish answered");
+            let reaped = reaped.lock().expect("lock").expect("reap answered");
+            ensure(lost as u32 == reaped, || format!("lost {lost}, reaped {reaped}"))?;
+            let now = state(&lab, running.task).await;
+            ensure((now == State::Completed) == (lost == 0), || format!("{now}, lost {lost}"))
+        }),
+    }
+}
+
+race!(the_reaper_meets_a_late_finish, late_finish);
+
+/// A heartbeat comes in as the reaper, whose clock is further, finds the lease run out.
+async fn late_renewal(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.set("group:a", Some(1)).await;
+    let running = x.start(task("a")).await;
+    y.clock.store(START + LEASE_MS + 1, Ordering::SeqCst);
+    let lost = Arc::new(std::sync::Mutex::new(None));
+    let (renewer, reaper, told) = (x.store.clone(), y.store.clone(), lost.clone());
+    let extend = Extend {
+        worker: WorkerId("worker".into()),
+        tokens: vec![running.token],
+        lease_ms: 10 * LEASE_MS,
+        progress: vec![(
+            running.task,
+            running.token,
+            tidegate_core::Progress { percent: 5, message: "going".into() },
+        )],
+    };
+    Race {
+        a: Box::pin(async move {
+            let extended = renewer.extend(extend).await?;
+            *told.lock().expect("lock") = Some(extended.lost.len());
+            Ok(())
+        }),
+        b: Box::pin(async move { reaper.reap().await.map(drop) }),
+        after: after(move |lab| async move {
+            let lost = lost.lock().expect("lock").expect("extend answered");
+            let now = state(&lab, running.task).await;
+            ensure((now == State::Processing) == (lost == 0), || format!("{now}, lost {lost}"))
+        }),
+    }
+}
+
+race!(the_reaper_meets_a_renewal, late_renewal);
+
+/// A limit is set on a kind whose tasks are being claimed.
+async fn claim_and_set(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.submit(vec![task("c"); 4]).await;
+    let store = x.store.clone();
+    Race {
+        a: Box::pin(async move { store.claim(claim("worker", 2)).await.map(drop) }),
+        b: y.setting("group:c", Some(1)),
+        after: after(|lab| async move {
+            let (held, _) = held(&lab, "group:c").await;
+            let running = lab.free.store.counts().await.expect("counts");
+            let running = running.get(&State::Processing).copied().unwrap_or_default();
+            ensure(u64::from(held) == running, || format!("{held} held, {running} run"))?;
+            let more = lab.free.claim(10).await.len() as u64;
+            ensure(running + more <= running.max(1), || format!("{running} and {more} run"))
+        }),
+    }
+}
+
+race!(a_limit_is_set_on_the_kind_that_is_claimed, claim_and_set);
+
+/// Two workers bring the steps of a workflow to the gate.
+async fn workflow(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let step = || NewTask { workflow: Some("w".to_owned()), ..task("c") };
+    let steps = x.submit(vec![step(), step(), step()]).await;
+    let claim = |store: tidegate_store::postgres::Postgres, worker: &'static str| -> Verb {
+        Box::pin(async move { store.claim(claim(worker, 2)).await.map(drop) })
+    };
+    Race {
+        a: claim(x.store.clone(), "one"),
+        b: claim(y.store.clone(), "two"),
+        after: after(move |lab| async move {
+            lab.free.claim(10).await;
+            let mut running = Vec::new();
+            for task in &steps {
+                running.push(state(&lab, *task).await == State::Processing);
+            }
+            ensure(running == [true, false, false], || format!("{running:?}"))
+        }),
+    }
+}
+
+race!(two_workers_bring_the_steps_of_a_workflow, workflow);
+
+/// Two workers claim the tasks of a job, whose window moves on.
+async fn windows(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    job(&x, "j", 40).await;
+    x.set("group:a", Some(20)).await;
+    let tasks = (0..40).map(|i| of_job(if i % 2 == 0 { "a" } else { "free" }, "j"));
+    x.submit(tasks.collect()).await;
+    x.claim(1).await;
+    let claim = |store: tidegate_store::postgres::Postgres, worker: &'static str| -> Verb {
+        Box::pin(async move { store.claim(claim(worker, 4)).await.map(drop) })
+    };
+    Race {
+        a: claim(x.store.clone(), "one"),
+        b: claim(y.store.clone(), "two"),
+        after: nothing_else(),
+    }
+}
+
+race!(two_workers_claim_from_the_window_of_a_job, windows);
+
+/// The plant: parking and handing over on a reading without the lock. The same cases that are
+/// clean above must find it.
+#[cfg(feature = "planted")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deciding_without_the_lock_is_found() {
+    let options = || Options { planted_unlocked: true, ..Options::default() };
+    let lab = Lab::new(options()).await;
+    let found = Box::pin(lab.race(same_limit)).await;
+    println!("two finishers: {found:?}");
+    assert!(found.is_err(), "two finishers of one limit");
+    let lab = Lab::new(options()).await;
+    let found = Box::pin(lab.race(parking)).await;
+    println!("parking: {found:?}");
+    assert!(found.is_err(), "parking while the last slot is freed");
+}

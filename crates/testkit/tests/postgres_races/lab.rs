@@ -1,0 +1,336 @@
+//! Where two verbs are interleaved.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tidegate_core::check::{check, check_at_rest};
+use tidegate_core::{
+    Attempt, Claim, Error, Exit, Finish, Inspect, Millis, NewTask, Outcome, Result, SetLimit,
+    Source, Store, Submission, TaskId, WorkerId,
+};
+use tidegate_store::postgres::{Options, Postgres};
+use tidegate_testkit::postgres::{Database, Server};
+use tokio::sync::Notify;
+use tokio_postgres::{Client, NoTls};
+
+pub(crate) const START: Millis = 1_700_559_000_000;
+pub(crate) const LEASE_MS: i64 = 30_000;
+
+/// More statements than any verb has.
+const STATEMENTS_MAX: usize = 400;
+
+/// Rounds in which everything must be worked off.
+const ROUNDS_MAX: usize = 200;
+
+pub(crate) type Verb = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+/// Two verbs that meet, and what must be true afterwards beside the invariants.
+pub(crate) struct Race {
+    pub(crate) a: Verb,
+    pub(crate) b: Verb,
+    pub(crate) after:
+        Box<dyn FnOnce(Arc<Lab>) -> Pin<Box<dyn Future<Output = Fine> + Send>> + Send>,
+}
+
+/// What is wrong, if anything.
+pub(crate) type Fine = Result<(), String>;
+
+/// One database, a store that can be held at a statement and one that cannot.
+pub(crate) struct Lab {
+    _database: Database,
+    monitor: Client,
+    pub(crate) held: Handle,
+    pub(crate) free: Handle,
+    stop: Arc<Stop>,
+}
+
+/// A store with a clock of its own.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(crate) store: Postgres,
+    pub(crate) clock: Arc<AtomicI64>,
+}
+
+/// Holds a verb before its n-th statement.
+#[derive(Default)]
+struct Stop {
+    at: AtomicUsize,
+    seen: AtomicUsize,
+    reached: Notify,
+    go: Notify,
+}
+
+impl Stop {
+    fn set(&self, at: usize) {
+        self.seen.store(0, Ordering::SeqCst);
+        self.at.store(at, Ordering::SeqCst);
+    }
+
+    async fn step(self: Arc<Self>) {
+        if self.seen.fetch_add(1, Ordering::SeqCst) + 1 == self.at.load(Ordering::SeqCst) {
+            self.reached.notify_one();
+            self.go.notified().await;
+        }
+    }
+}
+
+impl Lab {
+    pub(crate) async fn new(options: Options) -> Arc<Self> {
+        let database = Server::shared().database();
+        let stop = Arc::new(Stop::default());
+        let step = {
+            let stop = stop.clone();
+            move |_| {
+                let stepped: Pin<Box<dyn Future<Output = ()> + Send>> =
+                    Box::pin(stop.clone().step());
+                stepped
+            }
+        };
+        let held = Options { step: Some(Arc::new(step)), ..options.clone() };
+        let held = Handle::connect(&database, held).await;
+        let free = Handle::connect(&database, options).await;
+        free.store.migrate().await.expect("migrate");
+        let (monitor, connection) =
+            tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+        tokio::spawn(connection);
+        Arc::new(Self { _database: database, monitor, held, free, stop })
+    }
+
+    /// Empties the store.
+    async fn reset(&self) {
+        const EMPTY: &str = "TRUNCATE tidegate.kinds, tidegate.lanes, tidegate.workers, \
+            tidegate.worker_lanes, tidegate.limits, tidegate.slots, tidegate.tasks, \
+            tidegate.unique_keys, tidegate.scheduled, tidegate.arrived, tidegate.ready, \
+            tidegate.line, tidegate.leases, tidegate.running RESTART IDENTITY; \
+            ALTER SEQUENCE tidegate.task_ids RESTART; ALTER SEQUENCE tidegate.tokens RESTART; \
+            ALTER SEQUENCE tidegate.places RESTART; \
+            UPDATE tidegate.counters SET virtual_time = 0, limits_version = 0";
+        self.monitor.batch_execute(EMPTY).await.expect("empty the tables");
+        self.held.clock.store(START, Ordering::SeqCst);
+        self.free.clock.store(START, Ordering::SeqCst);
+    }
+
+    /// Runs a race over every boundary of each of its verbs. Returns how many there were.
+    pub(crate) async fn race<F>(
+        self: &Arc<Self>,
+        setup: impl Fn(Arc<Self>, Handle, Handle) -> F,
+    ) -> Result<usize, String>
+    where
+        F: Future<Output = Race>,
+    {
+        let mut boundaries = 0;
+        for holds_a in [true, false] {
+            for at in 1..STATEMENTS_MAX {
+                self.reset().await;
+                self.stop.set(0);
+                let (x, y) =
+                    if holds_a { (&self.held, &self.free) } else { (&self.free, &self.held) };
+                let race = setup(self.clone(), x.clone(), y.clone()).await;
+                let (first, second) = if holds_a { (race.a, race.b) } else { (race.b, race.a) };
+                self.stop.set(at);
+                let held = self.meet(first, second).await;
+                let which = if holds_a { "first" } else { "second" };
+                let fine = match held {
+                    Ok(_) => self.end(race.after).await,
+                    Err(ref wrong) => Err(wrong.clone()),
+                };
+                fine.map_err(|wrong| format!("the {which} held at statement {at}: {wrong}"))?;
+                if held == Ok(false) {
+                    break;
+                }
+                boundaries += 1;
+            }
+        }
+        Ok(boundaries)
+    }
+
+    /// Runs the first verb to where it is held, then the second as far as it goes, then both to
+    /// their end. False if the first was over before.
+    async fn meet(&self, first: Verb, second: Verb) -> Result<bool, String> {
+        let mut first = tokio::spawn(first);
+        let mut early = None;
+        tokio::select! {
+            () = self.stop.reached.notified() => {}
+            over = &mut first => early = Some(over),
+        }
+        let mut second = tokio::spawn(second);
+        let mut over = None;
+        if early.is_none() {
+            let mut waits = 0;
+            for _ in 0..2000 {
+                if let Ok(done) = tokio::time::timeout(Duration::from_millis(2), &mut second).await
+                {
+                    over = Some(done);
+                    break;
+                }
+                waits = if self.is_waiting().await { waits + 1 } else { 0 };
+                if waits == 3 {
+                    break;
+                }
+            }
+            self.stop.set(0);
+            self.stop.go.notify_one();
+        }
+        let is_held = early.is_none();
+        let limit = Duration::from_secs(30);
+        let joined = async {
+            let first = match early {
+                Some(over) => over,
+                None => first.await,
+            };
+            let second = match over {
+                Some(over) => over,
+                None => second.await,
+            };
+            (first, second)
+        };
+        let (first, second) =
+            tokio::time::timeout(limit, joined).await.map_err(|_| "the verbs hang".to_owned())?;
+        for done in [first, second] {
+            let done: Result<()> = done.map_err(|cause| format!("panicked: {cause}"))?;
+            done.map_err(|error: Error| format!("{:?}: {error}", error.kind()))?;
+        }
+        let conflicts = self.held.store.conflicts() + self.free.store.conflicts();
+        if conflicts > 0 {
+            return Err(format!("the server undid {conflicts} transactions"));
+        }
+        Ok(is_held)
+    }
+
+    async fn is_waiting(&self) -> bool {
+        const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
+            WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        let row = self.monitor.query_one(WAITING, &[]).await.expect("look at the server");
+        row.get::<_, i64>(0) > 0
+    }
+
+    async fn end(
+        self: &Arc<Self>,
+        after: impl FnOnce(Arc<Self>) -> Pin<Box<dyn Future<Output = Fine> + Send>>,
+    ) -> Fine {
+        self.check().await?;
+        after(self.clone()).await?;
+        self.check().await?;
+        self.work_off().await
+    }
+
+    /// The invariants, as far as one state shows them.
+    pub(crate) async fn check(&self) -> Fine {
+        let snapshot = self.free.store.snapshot().await.map_err(|error| error.to_string())?;
+        match check(&snapshot).as_slice() {
+            [] => Ok(()),
+            found => Err(format!("{found:?}")),
+        }
+    }
+
+    /// Claims and finishes until nothing is left.
+    pub(crate) async fn work_off(&self) -> Fine {
+        let text = |error: Error| error.to_string();
+        // What the case left running ends first.
+        let snapshot = self.free.store.snapshot().await.map_err(text)?;
+        let mut exits: Vec<Exit> = snapshot
+            .tasks
+            .iter()
+            .filter_map(|task| match task.positions.first() {
+                Some(tidegate_core::tables::Position::Running(token)) => {
+                    Some(Exit { task: task.id, token: *token, outcome: done() })
+                }
+                _ => None,
+            })
+            .collect();
+        for _ in 0..ROUNDS_MAX {
+            let finish = Finish { exits, claim: Some(claim("last", 10)) };
+            let finished = self.free.store.finish(finish).await.map_err(text)?;
+            exits = finished.claimed.iter().map(exit).collect();
+            let counts = self.free.store.counts().await.map_err(text)?;
+            if counts.keys().all(|state| state.is_final()) {
+                let snapshot = self.free.store.snapshot().await.map_err(text)?;
+                let left = check_at_rest(&snapshot);
+                return if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) };
+            }
+            self.check().await?;
+        }
+        let snapshot = self.free.store.snapshot().await.map_err(text)?;
+        Err(format!("not worked off: {:?} {:?}", snapshot.tasks, snapshot.limits))
+    }
+}
+
+impl Handle {
+    async fn connect(database: &Database, options: Options) -> Self {
+        let clock = Arc::new(AtomicI64::new(START));
+        let time = clock.clone();
+        let options =
+            Options { clock: Some(Arc::new(move || time.load(Ordering::SeqCst))), ..options };
+        let store = Postgres::connect(&database.url(), options).await.expect("connect");
+        Self { store, clock }
+    }
+
+    pub(crate) async fn set(&self, limit: &str, capacity: Option<u32>) {
+        self.store.set_limit(set(limit, capacity)).await.expect("set a limit");
+    }
+
+    pub(crate) async fn submit(&self, tasks: Vec<NewTask>) -> Vec<TaskId> {
+        let submission = Submission { tasks, ..Submission::default() };
+        let submitted = self.store.submit(submission).await.expect("submit");
+        submitted.into_iter().map(|one| one.task).collect()
+    }
+
+    pub(crate) async fn claim(&self, tasks_max: u32) -> Vec<Attempt> {
+        self.store.claim(claim("worker", tasks_max)).await.expect("claim")
+    }
+
+    /// Submits one task and claims it.
+    pub(crate) async fn start(&self, task: NewTask) -> Attempt {
+        let id = self.submit(vec![task]).await[0];
+        let claimed = self.claim(10).await;
+        assert_eq!(claimed.iter().map(|attempt| attempt.task).collect::<Vec<_>>(), [id]);
+        claimed.into_iter().next().expect("one attempt")
+    }
+
+    pub(crate) fn finish(&self, attempt: &Attempt) -> Verb {
+        let (store, exits) = (self.store.clone(), vec![exit(attempt)]);
+        Box::pin(async move {
+            let finished = store.finish(Finish { exits, claim: None }).await?;
+            assert_eq!(finished.lost, []);
+            Ok(())
+        })
+    }
+
+    pub(crate) fn setting(&self, limit: &'static str, capacity: Option<u32>) -> Verb {
+        let store = self.store.clone();
+        Box::pin(async move { store.set_limit(set(limit, capacity)).await.map(drop) })
+    }
+}
+
+pub(crate) fn set(limit: &str, capacity: Option<u32>) -> SetLimit {
+    SetLimit { name: limit.to_owned(), capacity, source: Source::Operator }
+}
+
+pub(crate) fn claim(worker: &str, tasks_max: u32) -> Claim {
+    Claim {
+        worker: WorkerId(worker.into()),
+        queues: ["default".into()].into(),
+        kinds: ["a", "b", "c", "free"].map(Into::into).into(),
+        tasks_max,
+        lease_ms: LEASE_MS,
+    }
+}
+
+pub(crate) fn task(kind: &str) -> NewTask {
+    NewTask::new(kind, "null")
+}
+
+pub(crate) fn of_job(kind: &str, job: &str) -> NewTask {
+    NewTask { job: Some(job.to_owned()), ..task(kind) }
+}
+
+pub(crate) fn done() -> Outcome {
+    Outcome::Completed(b"null".to_vec())
+}
+
+pub(crate) fn exit(attempt: &Attempt) -> Exit {
+    Exit { task: attempt.task, token: attempt.token, outcome: done() }
+}
