@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use tidegate_core::tables::{Counters, Lane, Tags};
-use tidegate_core::{Kind, LaneId, Limit, LimitId, TaskId, Token, WorkerId};
+use tidegate_core::{Kind, LaneId, Limit, LimitId, Millis, TaskId, Token, WorkerId};
 
 /// Entries a map may have before it is emptied; it fills again with what is in use.
 const ENTRIES_MAX: usize = 100_000;
@@ -48,6 +48,14 @@ pub(super) struct Cache {
     pub(super) dirty: Option<BTreeSet<LimitId>>,
     pub(super) worker_lanes: HashMap<WorkerId, HashSet<LaneId>>,
     pub(super) known: HashMap<TaskId, Known>,
+    /// Leases all of whose attempts are known, and how many still run.
+    pub(super) leases: HashMap<Token, usize>,
+    /// Whether nothing stands at the gate.
+    pub(super) nothing_arrived: bool,
+    /// A time before which nothing on the schedule is due.
+    pub(super) nothing_due_before: Option<Millis>,
+    /// Lanes of which nothing is parked for want of a worker.
+    pub(super) nothing_parked: HashSet<LaneId>,
     /// Of the running transaction only, since it depends on the time.
     pub(super) served: HashMap<LaneId, bool>,
     /// Of the running transaction only: where every task runs.
@@ -70,8 +78,9 @@ impl Cache {
             self.limit_names.clear();
             self.worker_lanes.clear();
         }
-        if self.known.len() > ENTRIES_MAX {
+        if self.known.len().max(self.leases.len()) > ENTRIES_MAX {
             self.known.clear();
+            self.leases.clear();
         }
     }
 }

@@ -174,6 +174,13 @@ impl Sqlite {
         self.inner.writes.run(0, set).await
     }
 
+    /// Steps of SQLite's machine that the writer has made since the last call, so that a
+    /// benchmark can tell what a verb costs.
+    #[doc(hidden)]
+    pub async fn take_steps(&self) -> Result<u64> {
+        self.inner.writes.run(0, |tx| Ok(tx.statements.take_steps())).await
+    }
+
     /// Runs one verb in a transaction of the writer. `size` is how many tasks it is about.
     async fn write<T: Send + 'static>(
         &self,

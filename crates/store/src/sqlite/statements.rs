@@ -1,7 +1,7 @@
 //! Every query, prepared once per connection and found by its number. SQLite takes about as long
 //! for a small statement as a look into a cache by its text does.
 
-use rusqlite::{Connection, Params, Row, Statement};
+use rusqlite::{Connection, Params, Row, Statement, StatementStatus};
 use tidegate_core::Result;
 
 use super::error::Translated;
@@ -67,6 +67,9 @@ queries! {
     LineNoWorker "queries/line_no_worker.sql",
     LowestFreeSlots "queries/lowest_free_slots.sql",
     Meta "queries/meta.sql",
+    NextDue "queries/next_due.sql",
+    RemoveTasks "queries/remove_tasks.sql",
+    StopAll "queries/stop_all.sql",
     NextSlot "queries/next_slot.sql",
     Progress "queries/progress.sql",
     PutArrived "queries/put_arrived.sql",
@@ -87,7 +90,6 @@ queries! {
     ReadyStale "queries/ready_stale.sql",
     Release "queries/release.sql",
     RemoveEnded "queries/remove_ended.sql",
-    RemoveTask "queries/remove_task.sql",
     RenewLease "queries/renew_lease.sql",
     RequestCancel "queries/request_cancel.sql",
     Rollback "queries/rollback.sql",
@@ -143,6 +145,13 @@ impl<'c> Statements<'c> {
 
     pub(super) fn connection(&self) -> &'c Connection {
         self.connection
+    }
+
+    /// Steps of SQLite's machine since the last call: what the statements cost, on a busy
+    /// computer as on a quiet one.
+    pub(super) fn take_steps(&self) -> u64 {
+        let steps = |statement: &Statement<'_>| statement.reset_status(StatementStatus::VmStep);
+        self.prepared.iter().flatten().map(|statement| steps(statement).max(0) as u64).sum()
     }
 
     fn get(&mut self, query: Query) -> Result<&mut Statement<'c>> {

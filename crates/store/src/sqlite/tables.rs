@@ -36,6 +36,11 @@ pub(super) struct Transaction<'t, 'c> {
     pub(super) cache: &'t mut Cache,
     /// The task that was just inserted, with the key its ready row would have.
     pub(super) inserted: Option<(TaskId, i64, i64)>,
+    /// Attempts that are stopped and whose rows are yet to be removed: those of a whole lease go
+    /// with one statement.
+    pub(super) stopped: Vec<(Token, TaskId)>,
+    /// Tasks that are yet to be removed: neighbours go with one statement.
+    pub(super) removed: Vec<TaskId>,
     /// Whether something may have become claimable.
     pub(super) wakes: bool,
     /// What the file's schema was found to be.
@@ -48,11 +53,22 @@ impl<'t, 'c> Transaction<'t, 'c> {
         cache: &'t mut Cache,
         now: Millis,
     ) -> Self {
-        Self { now, statements, cache, inserted: None, wakes: false, schema: Schema::Missing }
+        Self {
+            now,
+            statements,
+            cache,
+            inserted: None,
+            stopped: Vec::new(),
+            removed: Vec::new(),
+            wakes: false,
+            schema: Schema::Missing,
+        }
     }
 
     /// Writes what was only remembered.
     pub(super) fn flush(&mut self) -> Result<()> {
+        running::flush(self)?;
+        tasks::flush(self)?;
         limits::flush(self)?;
         if let Some((meta, changed @ true)) = &mut self.cache.meta {
             let Meta { last_task, last_limit, counters } = *meta;
@@ -211,7 +227,7 @@ impl Tables for Transaction<'_, '_> {
     }
 
     fn put_scheduled(&mut self, task: TaskId, run_at: Millis) -> Result<()> {
-        self.statements.execute(Query::PutScheduled, [task.0, run_at]).map(drop)
+        places::put_scheduled(self, task, run_at)
     }
 
     fn take_scheduled(&mut self, task: TaskId, _run_at: Millis) -> Result<()> {
@@ -224,6 +240,7 @@ impl Tables for Transaction<'_, '_> {
 
     fn put_arrived(&mut self, task: TaskId) -> Result<()> {
         self.wakes = true;
+        self.cache.nothing_arrived = false;
         self.statements.execute(Query::PutArrived, [task.0]).map(drop)
     }
 
@@ -286,6 +303,7 @@ impl Tables for Transaction<'_, '_> {
     }
 
     fn put_progress(&mut self, task: TaskId, token: Token, progress: &Progress) -> Result<()> {
+        running::flush(self)?;
         let row = params![token.0, task.0, progress.percent, progress.message];
         self.statements.execute(Query::PutProgress, row).map(drop)
     }
@@ -295,10 +313,12 @@ impl Tables for Transaction<'_, '_> {
     }
 
     fn running_under(&mut self, token: Token) -> Result<Vec<TaskId>> {
+        running::flush(self)?;
         self.statements.rows(Query::RunningUnder, [token.0], |row| Ok(TaskId(row.get(0)?)))
     }
 
     fn running_in_group(&mut self, group: &str) -> Result<Vec<(TaskId, Token)>> {
+        running::flush(self)?;
         self.statements.rows(Query::RunningInGroup, [group], |row| {
             Ok((TaskId(row.get(0)?), Token(row.get(1)?)))
         })
@@ -319,6 +339,7 @@ impl Tables for Transaction<'_, '_> {
     }
 
     fn drop_lease(&mut self, token: Token) -> Result<()> {
+        self.cache.leases.remove(&token);
         self.statements.execute(Query::DropLease, [token.0]).map(drop)
     }
 }

@@ -25,6 +25,9 @@ pub(in crate::sqlite) fn read_line(row: &Row<'_>) -> rusqlite::Result<LineRow> {
 }
 
 pub(super) fn put(tx: &mut Transaction<'_, '_>, row: LineRow) -> Result<()> {
+    if row.class == Class::NoWorker {
+        tx.cache.nothing_parked.remove(&row.lane);
+    }
     let values = params![
         row.limit.0,
         row.class as i64,
@@ -52,8 +55,15 @@ pub(super) fn no_worker(
 ) -> Result<Vec<LineRow>> {
     let mut found = Vec::new();
     for lane in lanes {
+        if tx.cache.nothing_parked.contains(&lane.id) {
+            continue;
+        }
         let span = params![lane.id.0, rows_max];
-        found.append(&mut tx.statements.rows(Query::LineNoWorker, span, read_line)?);
+        let mut parked = tx.statements.rows(Query::LineNoWorker, span, read_line)?;
+        if parked.is_empty() && rows_max > 0 {
+            tx.cache.nothing_parked.insert(lane.id);
+        }
+        found.append(&mut parked);
     }
     if lanes.len() > 1 {
         found.sort_unstable();

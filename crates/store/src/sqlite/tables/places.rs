@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use rusqlite::params;
 use tidegate_core::tables::Position;
-use tidegate_core::{LaneId, Result, State, TaskId, Token};
+use tidegate_core::{LaneId, Millis, Result, State, TaskId, Token};
 
-use super::{Transaction, read_line, read_ready};
+use super::{Transaction, read_line, read_ready, running, tasks};
 use crate::sqlite::error::unknown;
 use crate::sqlite::statements::Query;
 
@@ -18,6 +18,7 @@ struct Whereabouts {
 }
 
 pub(super) fn position(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<Position>> {
+    tasks::flush(tx)?;
     let read = |row: &rusqlite::Row<'_>| {
         let (state, lane) = (row.get(0)?, LaneId(row.get(1)?));
         Ok(Whereabouts { state, lane, rank: row.get(2)?, tag: row.get(3)? })
@@ -55,6 +56,7 @@ fn token_of(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<Token>>
     if let Some(run) = tx.cache.known.get(&task).and_then(|known| known.running) {
         return Ok(Some(run.token));
     }
+    running::flush(tx)?;
     let tokens = match &mut tx.cache.tokens {
         Some(tokens) => tokens,
         empty => {
@@ -66,19 +68,39 @@ fn token_of(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<Token>>
     Ok(tokens.get(&task).copied())
 }
 
+pub(super) fn put_scheduled(
+    tx: &mut Transaction<'_, '_>,
+    task: TaskId,
+    run_at: Millis,
+) -> Result<()> {
+    if let Some(before) = &mut tx.cache.nothing_due_before {
+        *before = run_at.min(*before);
+    }
+    tx.statements.execute(Query::PutScheduled, [task.0, run_at]).map(drop)
+}
+
 pub(super) fn take_due(tx: &mut Transaction<'_, '_>, tasks_max: u32) -> Result<Vec<TaskId>> {
+    if tx.cache.nothing_due_before.is_some_and(|before| tx.now < before) {
+        return Ok(Vec::new());
+    }
     let span = params![tx.now, tasks_max];
     let due = tx.statements.rows(Query::Due, span, |row| Ok(TaskId(row.get(0)?)))?;
     for task in &due {
         tx.statements.execute(Query::TakeScheduled, [task.0])?;
     }
+    let next = tx.statements.first(Query::NextDue, [], |row| row.get(0))?.flatten();
+    tx.cache.nothing_due_before = Some(next.unwrap_or(Millis::MAX));
     Ok(due)
 }
 
 pub(super) fn take_arrived(tx: &mut Transaction<'_, '_>, tasks_max: u32) -> Result<Vec<TaskId>> {
+    if tx.cache.nothing_arrived {
+        return Ok(Vec::new());
+    }
     let arrived = tx.statements.rows(Query::Arrived, [tasks_max], |row| Ok(TaskId(row.get(0)?)))?;
     if let Some(last) = arrived.last() {
         tx.statements.execute(Query::TakeArrived, [last.0])?;
     }
+    tx.cache.nothing_arrived = (arrived.len() as u64) < u64::from(tasks_max);
     Ok(arrived)
 }

@@ -28,6 +28,9 @@ pub(super) fn start(
         }
     }
     let mut attempts = attempts(tx, lease)?;
+    if attempts.len() == rows.len() {
+        tx.cache.leases.insert(lease.token, rows.len());
+    }
     if rows.iter().any(|row| row.gated) {
         add_slots(tx, &mut attempts, lease.token)?;
     }
@@ -178,13 +181,46 @@ pub(super) fn stop(
         .get_mut(&task)
         .and_then(|known| known.running.take_if(|run| run.token == token));
     if let Some(run) = run {
-        let stopped = tx.statements.execute(Query::StopKnown, [token.0, task.0])?;
-        let flags = Stopped { cancel_requested: run.cancel, gated: run.gated };
-        return Ok((stopped == 1).then_some(flags));
+        tx.stopped.push((token, task));
+        return Ok(Some(Stopped { cancel_requested: run.cancel, gated: run.gated }));
     }
+    flush(tx)?;
     tx.statements.first(Query::Stop, [token.0, task.0], |row| {
         Ok(Stopped { cancel_requested: row.get(0)?, gated: row.get(1)? })
     })
+}
+
+/// Removes the rows of attempts that were stopped, all of a lease together where all were.
+pub(super) fn flush(tx: &mut Transaction<'_, '_>) -> Result<()> {
+    if tx.stopped.is_empty() {
+        return Ok(());
+    }
+    let mut stopped = std::mem::take(&mut tx.stopped);
+    stopped.sort_unstable();
+    for of_lease in stopped.chunk_by(|(token, _), (next, _)| token == next) {
+        let removed = remove_stopped(tx, of_lease)?;
+        if removed != of_lease.len() {
+            return Err(unknown("number of running attempts", removed));
+        }
+    }
+    Ok(())
+}
+
+/// Removes the rows of attempts of one lease; returns how many there were.
+fn remove_stopped(tx: &mut Transaction<'_, '_>, stopped: &[(Token, TaskId)]) -> Result<usize> {
+    let token = stopped[0].0;
+    if tx.cache.leases.get(&token) == Some(&stopped.len()) {
+        tx.cache.leases.remove(&token);
+        return tx.statements.execute(Query::StopAll, [token.0]);
+    }
+    if let Some(running) = tx.cache.leases.get_mut(&token) {
+        *running = running.saturating_sub(stopped.len());
+    }
+    let mut removed = 0;
+    for (_, task) in stopped {
+        removed += tx.statements.execute(Query::StopKnown, [token.0, task.0])?;
+    }
+    Ok(removed)
 }
 
 /// What is remembered of a running attempt.
@@ -202,6 +238,7 @@ pub(super) fn request_cancel(
     task: TaskId,
     token: Token,
 ) -> Result<()> {
+    flush(tx)?;
     if let Some(run) = known_run(tx, task, token) {
         run.cancel = true;
     }
@@ -209,6 +246,7 @@ pub(super) fn request_cancel(
 }
 
 pub(super) fn set_gated(tx: &mut Transaction<'_, '_>, task: TaskId, token: Token) -> Result<()> {
+    flush(tx)?;
     if let Some(run) = known_run(tx, task, token) {
         run.gated = true;
     }
@@ -219,6 +257,7 @@ pub(super) fn cancel_requests(
     tx: &mut Transaction<'_, '_>,
     tokens: &[Token],
 ) -> Result<Vec<(TaskId, Token)>> {
+    flush(tx)?;
     let mut requests = Vec::new();
     for token in tokens {
         let read = |row: &Row<'_>| Ok((TaskId(row.get(0)?), *token));

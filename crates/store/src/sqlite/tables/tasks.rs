@@ -9,10 +9,14 @@ use crate::sqlite::error::unknown;
 use crate::sqlite::statements::Query;
 
 pub(super) fn unique(tx: &mut Transaction<'_, '_>, key: &str) -> Result<Option<TaskId>> {
+    flush(tx)?;
     tx.statements.first(Query::Unique, [key], |row| Ok(TaskId(row.get(0)?)))
 }
 
 pub(super) fn insert(tx: &mut Transaction<'_, '_>, task: &NewTask, lane: LaneId) -> Result<TaskId> {
+    if task.unique_key.is_some() {
+        flush(tx)?;
+    }
     let now = tx.now;
     let (meta, changed) = tx.meta()?;
     meta.last_task += 1;
@@ -44,6 +48,7 @@ pub(super) fn tags(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<
     if let Some(known) = tx.cache.known.get(&task) {
         return Ok(Some(known.tags.clone()));
     }
+    flush(tx)?;
     let kind = "".into();
     let read = |row: &Row<'_>| {
         Ok(Tags {
@@ -86,11 +91,26 @@ pub(super) fn put_ledger(
 pub(super) fn end(tx: &mut Transaction<'_, '_>, task: TaskId, end: &Final) -> Result<()> {
     tx.cache.known.remove(&task);
     if end.remove_at.is_some_and(|at| at <= tx.now) {
-        return tx.statements.execute(Query::RemoveTask, [task.0]).map(drop);
+        tx.removed.push(task);
+        return Ok(());
     }
     let state = end.state.as_str();
     let row = params![task.0, state, end.result, end.error, tx.now, end.remove_at];
     tx.statements.execute(Query::EndTask, row).map(drop)
+}
+
+/// Removes what is to be removed, neighbours together.
+pub(super) fn flush(tx: &mut Transaction<'_, '_>) -> Result<()> {
+    if tx.removed.is_empty() {
+        return Ok(());
+    }
+    let mut removed = std::mem::take(&mut tx.removed);
+    removed.sort_unstable();
+    for neighbours in removed.chunk_by(|task, next| next.0 - task.0 <= 1) {
+        let last = neighbours[neighbours.len() - 1];
+        tx.statements.execute(Query::RemoveTasks, [neighbours[0].0, last.0])?;
+    }
+    Ok(())
 }
 
 pub(super) fn remove_ended(tx: &mut Transaction<'_, '_>, tasks_max: u32) -> Result<u32> {

@@ -1,0 +1,1 @@
+select min(run_at) from scheduled

@@ -1,1 +1,0 @@
-delete from task where id = ?1

@@ -1,0 +1,1 @@
+delete from running where token = ?1
