@@ -1,8 +1,9 @@
 //! What can be typed.
 
 use clap::{Args, Parser, Subcommand};
+use tidegate_store::Place;
 
-use crate::commands::{concurrency, doctor, migrate, run, submit, task, verify, worker};
+use crate::commands::{bench, concurrency, doctor, migrate, run, submit, task, verify, worker};
 
 /// The store when nothing is said: a file in the current folder.
 const STORE: &str = "sqlite:tidegate.db";
@@ -30,7 +31,7 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     /// Where the tasks are: sqlite:PATH, a path, postgres://..., or memory: (gone at the end of
     /// the command). Default: sqlite:tidegate.db
-    #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", global = true)]
+    #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, global = true)]
     pub(crate) store: Option<String>,
 }
 
@@ -38,6 +39,11 @@ impl Global {
     /// The store's URL.
     pub(crate) fn url(&self) -> &str {
         self.store.as_deref().unwrap_or(STORE)
+    }
+
+    /// The store for people: without a password.
+    pub(crate) fn shown(&self) -> String {
+        Place::parse(self.url()).map_or_else(|_| "the store".to_owned(), |place| place.to_string())
     }
 }
 
@@ -50,6 +56,7 @@ pub(crate) enum Command {
     Concurrency(concurrency::Arguments),
     Doctor(doctor::Arguments),
     Verify(verify::Arguments),
+    Bench(bench::Arguments),
     Migrate(migrate::Arguments),
 }
 

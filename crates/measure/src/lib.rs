@@ -4,6 +4,7 @@
 //!   whether a limit was ever exceeded, an order broken, or a task completed twice.
 //! - [`raw`]: the fastest loops we can write by hand on each database. The engine is compared
 //!   with them, so that its rates mean the same on a fast machine as on a slow one.
+//! - [`scenarios`]: what `tidegate bench` runs.
 //! - [`report`]: the line each benchmark prints.
 //! - [`table`]: aligned columns for people.
 //! - [`clock`]: the one place of this crate that reads a clock.
@@ -12,4 +13,5 @@ pub mod clock;
 pub mod history;
 pub mod raw;
 pub mod report;
+pub mod scenarios;
 pub mod table;

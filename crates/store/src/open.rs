@@ -1,11 +1,13 @@
 //! Opens a store by its URL. The one place that knows every room.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidegate_core::{Error, ErrorKind, Inspect, Result, Store};
 
 use crate::memory::Memory;
+use crate::postgres::{self, Postgres};
 use crate::sqlite::{self, Sqlite, Synchronous};
 
 /// How to open a store.
@@ -49,8 +51,8 @@ pub async fn open(url: &str, options: OpenOptions) -> Result<Opened> {
     match Place::parse(url)? {
         Place::Memory => Ok(Opened::new(Memory::new())),
         Place::Sqlite(path) => open_sqlite(path, options).await,
-        Place::Postgres(_) => {
-            Err(Error::invalid("this version cannot open PostgreSQL; give sqlite:PATH"))
+        Place::Postgres(url) => {
+            Postgres::connect(&url, postgres::Options::default()).await.map(Opened::new)
         }
     }
 }
@@ -78,6 +80,21 @@ impl Place {
             return Err(Error::invalid(format!("{url:?} names no file; write sqlite:PATH")));
         }
         Ok(Self::Sqlite(path.into()))
+    }
+}
+
+/// For people: without the user's name and password, and without settings.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Postgres(url) => {
+                let url = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+                let url = url.split('?').next().unwrap_or_default();
+                write!(f, "postgres://{}", url.rsplit('@').next().unwrap_or_default())
+            }
+        }
     }
 }
 
@@ -128,6 +145,14 @@ mod tests {
         for url in ["mysql://host/db", "redis:", "sqlite:", "", "s3://bucket"] {
             assert_eq!(Place::parse(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
         }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let shown = |url: &str| Place::parse(url).unwrap().to_string();
+        assert_eq!(shown("postgres://me:secret@host:1/db?password=x"), "postgres://host:1/db");
+        assert_eq!(shown("postgresql://host/db"), "postgres://host/db");
+        assert_eq!(shown("a.db"), "sqlite:a.db");
     }
 
     #[tokio::test]

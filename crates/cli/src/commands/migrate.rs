@@ -12,6 +12,6 @@ pub(crate) struct Arguments {}
 
 pub(crate) async fn run(global: &Global) -> anyhow::Result<ExitCode> {
     super::open_to_write(global).await?;
-    tell!("{} is up to date", global.url());
+    tell!("{} is up to date", global.shown());
     Ok(ExitCode::SUCCESS)
 }

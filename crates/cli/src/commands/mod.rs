@@ -1,5 +1,6 @@
 //! One file per command: what it takes, and what it does.
 
+pub(crate) mod bench;
 pub(crate) mod concurrency;
 pub(crate) mod doctor;
 pub(crate) mod migrate;
@@ -26,6 +27,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Concurrency(arguments) => concurrency::run(global, arguments).await,
         Command::Doctor(arguments) => doctor::run(global, arguments).await,
         Command::Verify(arguments) => verify::run(arguments),
+        Command::Bench(arguments) => bench::run(global, arguments).await,
         Command::Migrate(_) => migrate::run(global).await,
     }
 }

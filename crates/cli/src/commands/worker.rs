@@ -83,7 +83,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         server: None,
         observer,
     })?;
-    tell!("worker {} works on {}", worker.id(), global.url());
+    tell!("worker {} works on {}", worker.id(), global.shown());
     let told = tokio::spawn(tell_phases(shutdown.clone()));
     if meaning.until_idle {
         tokio::spawn(drain_when_idle(opened.inspect, shutdown.clone()));

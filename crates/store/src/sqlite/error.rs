@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rusqlite::ffi::ErrorCode;
+use rusqlite::ffi::{self, ErrorCode};
 use tidegate_core::{Error, ErrorKind, Result};
 
 /// Turns a driver's result into ours. The path of the file is put before the text by
@@ -24,8 +24,12 @@ pub(super) fn translate(error: &rusqlite::Error) -> Error {
             format!("a row cannot be read: {error}; run `tidegate doctor`"),
         );
     };
+    // The file that readers and writers share has a fixed size, which a full disk cannot give.
+    let has_no_room = error
+        .sqlite_error()
+        .is_some_and(|error| error.extended_code == ffi::SQLITE_IOERR_SHMSIZE);
     match code {
-        ErrorCode::DiskFull => Error::new(
+        code if code == ErrorCode::DiskFull || has_no_room => Error::new(
             ErrorKind::Refused,
             "the disk is full; nothing was written, make room and try again",
         ),
@@ -79,12 +83,12 @@ pub(super) fn unknown(what: &str, found: impl std::fmt::Debug) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rusqlite::ffi;
 
     #[test]
     fn the_kind_says_what_to_do() {
         let kinds = [
             (ffi::SQLITE_FULL, ErrorKind::Refused),
+            (ffi::SQLITE_IOERR_SHMSIZE, ErrorKind::Refused),
             (ffi::SQLITE_READONLY, ErrorKind::Refused),
             (ffi::SQLITE_CANTOPEN, ErrorKind::Refused),
             (ffi::SQLITE_NOTADB, ErrorKind::Incompatible),

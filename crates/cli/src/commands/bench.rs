@@ -1,0 +1,193 @@
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use tidegate_measure::report::{Line, Lines};
+use tidegate_measure::scenarios::backlog::{Backlog, backlog};
+use tidegate_measure::scenarios::drain;
+use tidegate_measure::scenarios::fleet::{Fleet, fleet};
+use tidegate_measure::scenarios::throughput::{Throughput, throughput};
+
+use crate::cli::Global;
+use crate::output::print;
+use crate::tell::tell;
+
+/// Measures, on a store of its own unless --store names one
+///
+/// A named store must have no unfinished tasks; what a scenario leaves behind stays in it.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    scenario: Scenario,
+    /// One JSON object per line instead of a table
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Scenario {
+    /// Tasks per second, beside a hand-written loop in the same run
+    #[command(after_help = "Example:\n  tidegate bench throughput --batch 1,100 --json")]
+    Throughput {
+        /// Tasks per measurement [default: 8000 to 200000, by the batch]
+        #[arg(long, value_name = "N")]
+        tasks: Option<u64>,
+        /// Worker processes
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        processes: u32,
+        /// Tasks in one transaction, with commas between
+        #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [1, 10, 100, 500])]
+        batch: Vec<u32>,
+        /// Measurements of each batch, of which the middle one counts
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        rounds: u32,
+    },
+    /// What a claim costs with many blocked tasks in the way, beside the cost without
+    #[command(after_help = "Example:\n  tidegate bench blocked-backlog --tasks 1000000")]
+    BlockedBacklog {
+        /// Tasks in the way
+        #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+        tasks: u64,
+    },
+    /// Many worker processes under limits of 1, 4 and 500: are they kept, and reached?
+    #[command(after_help = "Example:\n  tidegate bench limits --processes 8 --tasks 20000")]
+    Limits {
+        #[command(flatten)]
+        size: Size,
+    },
+    /// The same with a random worker killed again and again: is anything lost or left over?
+    #[command(after_help = "Example:\n  tidegate bench chaos --kills 100 --seed 7")]
+    Chaos {
+        #[command(flatten)]
+        size: Size,
+        /// Workers to kill
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        kills: u32,
+        /// Between two kills
+        #[arg(long, value_name = "DURATION", default_value = "200ms")]
+        kill_interval: jiff::SignedDuration,
+    },
+    /// A worker process of `throughput`
+    #[command(hide = true)]
+    Drain { url: String, batch: u32 },
+}
+
+#[derive(Debug, Args)]
+struct Size {
+    /// Tasks to begin with
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    tasks: u64,
+    /// Worker processes
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    processes: u32,
+    /// Tasks that run at once in each process
+    #[arg(long, value_name = "N", default_value_t = 120)]
+    permits: u32,
+    /// How long tasks behind the limit of 500 hold their slot at most
+    #[arg(long, value_name = "MS", default_value_t = 300)]
+    hold_ms: u64,
+    /// The lease of the workers
+    #[arg(long, value_name = "DURATION", default_value = "2s")]
+    lease: jiff::SignedDuration,
+    /// Decides the mixture of tasks and who is killed
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Raise every limit by one behind the checker's back; the checker must then see it
+    #[arg(long)]
+    secretly_raise: bool,
+    /// Leave the histories in this folder, for `tidegate verify`
+    #[arg(long, value_name = "FOLDER")]
+    histories: Option<PathBuf>,
+}
+
+pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let mut out = Out { json: arguments.json, lines: Vec::new() };
+    let url = global.store.clone();
+    let mut good = true;
+    match arguments.scenario {
+        Scenario::Throughput { tasks, processes, batch: batches, rounds } => {
+            let process = (binary()?, vec!["bench".to_owned(), "drain".to_owned()]);
+            let scenario = Throughput { url, tasks, processes, batches, rounds, process };
+            throughput(&scenario, |line| out.take(line)).await?;
+        }
+        Scenario::BlockedBacklog { tasks } => {
+            backlog(&Backlog { url, tasks }, |line| out.take(line)).await?;
+        }
+        Scenario::Limits { size } => {
+            good = run_fleet(size.fleet(url, 0, Duration::ZERO)?, &mut out).await?;
+        }
+        Scenario::Chaos { size, kills, kill_interval } => {
+            let interval = kill_interval.try_into().context("--kill-interval is negative")?;
+            good = run_fleet(size.fleet(url, kills, interval)?, &mut out).await?;
+        }
+        Scenario::Drain { url, batch } => drain::process(&url, batch).await?,
+    }
+    out.end()?;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn binary() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("find the program itself")
+}
+
+impl Size {
+    fn fleet(
+        self,
+        url: Option<String>,
+        kills: u32,
+        kill_interval: Duration,
+    ) -> anyhow::Result<Fleet> {
+        Ok(Fleet {
+            url,
+            tasks: self.tasks,
+            processes: self.processes,
+            permits: self.permits,
+            hold_ms: self.hold_ms,
+            kills,
+            kill_interval,
+            lease: self.lease.try_into().context("--lease cannot be negative")?,
+            seed: self.seed,
+            secretly_raise: self.secretly_raise,
+            histories: self.histories,
+            binary: binary()?,
+        })
+    }
+}
+
+/// Says whether all is as it must be.
+async fn run_fleet(scenario: Fleet, out: &mut Out) -> anyhow::Result<bool> {
+    let outcome = fleet(&scenario).await?;
+    tell!("{}", outcome.report);
+    for fault in &outcome.faults {
+        tell!("fault: {fault}");
+    }
+    out.take(outcome.line)?;
+    Ok(outcome.report.clean() && outcome.faults.is_empty())
+}
+
+/// Lines as they come in JSON, or all together in a table.
+struct Out {
+    json: bool,
+    lines: Vec<Line>,
+}
+
+impl Out {
+    fn take(&mut self, line: Line) -> anyhow::Result<()> {
+        if self.json {
+            print(&format!("{}\n", line.to_json()))?;
+        } else {
+            tell!("{} {}: {:.2} s", line.scenario, line.store, line.seconds);
+            self.lines.push(line);
+        }
+        Ok(())
+    }
+
+    fn end(self) -> anyhow::Result<()> {
+        if !self.lines.is_empty() {
+            print(&Lines(&self.lines).to_string())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,315 @@
+//! Bad input: each is answered with a clear error, and nothing is lost or half done.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use common::{Shell, shown};
+
+/// Runs a file and expects one error and no store.
+#[track_caller]
+fn refused(name: &str, content: impl AsRef<[u8]>, error: &str) {
+    let shell = Shell::new();
+    shell.file(name, content);
+    assert_eq!(shell.run(&["run", name]), format!("exit 1\nerror: {error}\n"));
+    assert!(!shell.path("tidegate.db").exists(), "a store was made");
+}
+
+/// A store with one task in it.
+fn with_a_task() -> Shell {
+    let shell = Shell::new();
+    assert_eq!(shell.good(&["submit", "noop"]), "1\n");
+    shell
+}
+
+/// The one task must still be there, and the store must be sound.
+#[track_caller]
+fn nothing_lost(shell: &Shell) {
+    let list = shell.good(&["task", "list", "--json"]);
+    assert_eq!(list.lines().count(), 1, "{list}");
+    assert!(list.contains("\"id\":1,"), "{list}");
+    shell.good(&["doctor"]);
+}
+
+#[test]
+fn malformed_toml() {
+    refused(
+        "a.toml",
+        "[[task]]\nkind = \"noop\"\ncount == 2\n",
+        "a.toml:3:8: extra `=`, expected nothing",
+    );
+}
+
+#[test]
+fn malformed_json_lines() {
+    refused(
+        "a.jsonl",
+        "{\"task\": {\"kind\": \"noop\"}}\n  {\"task\": nil}\n",
+        "a.jsonl:2:13: expected ident",
+    );
+}
+
+#[test]
+fn not_utf8() {
+    refused("a.toml", b"# caf\xe9\n", "a.toml:1:6: this is not UTF-8; save the file as UTF-8");
+}
+
+#[test]
+fn neither_toml_nor_json_lines() {
+    let error = "a.yaml: a run file is TOML or JSON lines; name it .toml or .jsonl";
+    refused("a.yaml", "task:\n", error);
+}
+
+#[test]
+fn an_unknown_key_is_named_and_a_near_one_suggested() {
+    refused(
+        "a.toml",
+        "[[task]]\nkind = \"noop\"\nprioritty = 2\n",
+        "a.toml:3:1: unknown key of task `prioritty`; did you mean `priority`? Known: `kind`, \
+         `count`, `payload`, `queue`, `group`, `weight`, `priority`, `delay_ms`, \
+         `max_attempts`, `timeout_ms`, `job`, `workflow`",
+    );
+}
+
+#[test]
+fn an_unknown_kind_in_a_file() {
+    refused(
+        "a.toml",
+        "[[task]]\nkind = \"noop\"\n\n[[task]]\nkind = \"slep\"\n",
+        "a.toml:5:8: unknown kind `slep`; did you mean `sleep`? Known: `noop`, `sleep`, `http`",
+    );
+}
+
+#[test]
+fn an_unknown_kind_on_the_command_line() {
+    let shell = with_a_task();
+    assert_eq!(
+        shell.run(&["submit", "mail"]),
+        "exit 1\nerror: unknown kind `mail`; known: `http`, `noop`, `sleep`; --new-kind submits \
+         it all the same\n"
+    );
+    nothing_lost(&shell);
+    assert_eq!(shell.good(&["submit", "mail", "--new-kind"]), "2\n");
+    assert_eq!(shell.good(&["submit", "mail"]), "3\n", "it is known by now");
+}
+
+#[test]
+fn a_payload_that_is_too_large() {
+    let shell = with_a_task();
+    shell.file("large.json", format!("\"{}\"", "x".repeat(1 << 20)));
+    assert_eq!(
+        shell.run(&["submit", "noop", "--payload-file", "large.json"]),
+        "exit 1\nerror: the payload has more than 1048576 bytes, the most that are allowed\n"
+    );
+    nothing_lost(&shell);
+    let line =
+        format!("{{\"task\":{{\"kind\":\"noop\",\"payload\":\"{}\"}}}}", "x".repeat(1 << 20));
+    refused(
+        "a.jsonl",
+        line,
+        "a.jsonl:1:34: the payload has 1048578 bytes; at most 1048576 are allowed",
+    );
+}
+
+#[test]
+fn a_payload_that_is_too_deep() {
+    let shell = with_a_task();
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let expected = "the payload is nested deeper than 64 levels";
+    shell.file("deep.json", &deep);
+    assert_eq!(
+        shell.run(&["submit", "noop", "--payload-file", "deep.json"]),
+        format!("exit 1\nerror: {expected}\n")
+    );
+    nothing_lost(&shell);
+    let line = format!("{{\"task\":{{\"kind\":\"noop\",\"payload\":{deep}}}}}");
+    refused("a.jsonl", line, &format!("a.jsonl:1:34: {expected}"));
+}
+
+#[test]
+fn a_payload_that_is_not_json() {
+    let shell = with_a_task();
+    assert_eq!(
+        shell.run(&["submit", "noop", "--payload", "{ms: 5}"]),
+        "exit 1\nerror: the payload is not JSON: key must be a string at line 1 column 2\n"
+    );
+    nothing_lost(&shell);
+}
+
+#[test]
+fn a_payload_that_does_not_fit_its_kind() {
+    let shell = with_a_task();
+    assert_eq!(
+        shell.run(&["submit", "sleep", "--payload", "{\"ms\": \"long\"}"]),
+        "exit 1\nerror: the payload does not fit kind `sleep`: invalid type: string \"long\", \
+         expected u32 at line 1 column 13\n"
+    );
+    nothing_lost(&shell);
+}
+
+#[test]
+fn nul_and_control_characters_in_names() {
+    refused(
+        "a.toml",
+        "[[limit]]\ngroup = \"a\\u0000b\"\ncapacity = 1\n",
+        "a.toml:2:9: the group \"a\\0b\" has the control character '\\0' at byte 1; remove it",
+    );
+    let shell = with_a_task();
+    assert_eq!(
+        shell.run(&["submit", "noop", "--queue", "a\tb"]),
+        "exit 1\nerror: the queue \"a\\tb\" has the control character '\\t' at byte 1; remove it\n"
+    );
+    assert_eq!(
+        shell.run(&["concurrency", "set", "a\u{7f}", "--limit", "1"]),
+        "exit 1\nerror: the name of the limit \"a\\u{7f}\" has the control character '\\u{7f}' at \
+         byte 1; remove it\n"
+    );
+    nothing_lost(&shell);
+}
+
+#[test]
+fn a_negative_limit() {
+    let text = |name: &str, number: i32| {
+        format!(
+            "the limit {name:?} cannot be {number}; it must be between 0 (paused) and 2147483647, \
+             and `unset` makes it unlimited"
+        )
+    };
+    refused(
+        "a.toml",
+        "[[limit]]\ngroup = \"x\"\ncapacity = -1\n",
+        &format!("a.toml:3:12: {}", text("group:x", -1)),
+    );
+    let shell = with_a_task();
+    assert_eq!(
+        shell.run(&["concurrency", "set", "x", "--limit", "-1"]),
+        format!("exit 1\nerror: {}\n", text("group:x", -1))
+    );
+    assert_eq!(
+        shell.run(&["submit", "noop", "--limit", "-7"]),
+        format!("exit 1\nerror: {}\n", text("group:noop", -7))
+    );
+    nothing_lost(&shell);
+}
+
+#[test]
+fn a_store_of_an_unknown_scheme() {
+    let shell = Shell::new();
+    assert_eq!(
+        shell.run(&["task", "list", "--store", "mysql://host/db"]),
+        "exit 1\nerror: \"mysql://host/db\" has the scheme \"mysql\", which is no store; known are \
+         sqlite:PATH, postgres://... and memory:\n"
+    );
+}
+
+#[test]
+fn a_store_that_is_not_there_is_not_made_by_looking() {
+    let shell = Shell::new();
+    assert_eq!(
+        shell.run(&["task", "list"]),
+        "exit 1\nerror: there is no store at tidegate.db; name another with --store, or make this \
+         one with `tidegate migrate`\n"
+    );
+    assert!(!shell.path("tidegate.db").exists());
+}
+
+#[test]
+fn a_file_of_a_newer_version() {
+    let shell = with_a_task();
+    let database = rusqlite::Connection::open(shell.path("tidegate.db")).unwrap();
+    let version: i64 = database.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    database.pragma_update(None, "user_version", version + 1).unwrap();
+    let expected = format!(
+        "exit 1\nerror: tidegate.db: the file has schema {}, made by a newer version of tidegate; \
+         this one knows schemas up to {version}, use the newer one\n",
+        version + 1
+    );
+    assert_eq!(shell.run(&["submit", "noop"]), expected);
+    assert_eq!(shell.run(&["task", "list"]), expected);
+    database.pragma_update(None, "user_version", version).unwrap();
+    drop(database);
+    nothing_lost(&shell);
+}
+
+#[test]
+fn a_file_that_is_no_database() {
+    let shell = Shell::new();
+    shell.file(
+        "notes.txt",
+        "These are notes, and long enough to be taken for a header.\n".repeat(9),
+    );
+    assert_eq!(
+        shell.run(&["submit", "noop", "--store", "notes.txt"]),
+        "exit 1\nerror: notes.txt: this is not an SQLite database; give another path\n"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_written_to() {
+    let shell = with_a_task();
+    let mode = |path: &str, mode: u32| {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(shell.path(path), permissions).unwrap();
+    };
+    for (path, bits) in [("tidegate.db", 0o444), ("tidegate.db-lock", 0o444), (".", 0o555)] {
+        mode(path, bits);
+    }
+    let mut command = shell.command(&["submit", "noop"]);
+    if is_root() {
+        // Permissions do not hold root back.
+        command.uid(65534);
+    }
+    let output = shown(&command.output().unwrap());
+    mode(".", 0o755);
+    mode("tidegate.db", 0o644);
+    mode("tidegate.db-lock", 0o644);
+    assert!(output.starts_with("exit 1\nerror: tidegate.db: the file cannot be "), "{output}");
+    assert_eq!(output.lines().count(), 2, "{output}");
+    nothing_lost(&shell);
+}
+
+/// Fills a file system of its own, which needs a namespace of its own.
+#[test]
+fn a_full_disk() {
+    let shell = with_a_task();
+    shell.file(
+        "fill.sh",
+        "set -e\n\
+         mkdir disk\n\
+         mount -t tmpfs -o size=2m tmpfs disk\n\
+         $TIDEGATE submit noop --store disk/a.db\n\
+         head -c 4m /dev/zero > disk/filler 2>/dev/null || true\n\
+         $TIDEGATE submit noop --store disk/a.db || true\n\
+         truncate -s -300K disk/filler\n\
+         $TIDEGATE submit noop --store disk/a.db --payload-file large.json || true\n\
+         rm disk/filler\n\
+         $TIDEGATE task list --store disk/a.db --json | wc -l\n\
+         $TIDEGATE doctor --store disk/a.db | tail -n 1\n\
+         $TIDEGATE submit noop --store disk/a.db\n",
+    );
+    shell.file("large.json", format!("\"{}\"", "x".repeat(500_000)));
+    let script = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "fill.sh"])
+        .current_dir(shell.path(""))
+        .env("TIDEGATE", env!("CARGO_BIN_EXE_tidegate"))
+        .env_remove("TIDEGATE_STORE")
+        .output();
+    let output = match script {
+        Ok(output) if !String::from_utf8_lossy(&output.stderr).contains("unshare") => output,
+        // Some systems forbid it; the store's own tests fill a file by a bound on its pages.
+        _ => return,
+    };
+    assert_eq!(
+        shown(&output),
+        "exit 0\n1\n1\nclean: every rule holds\n2\n\
+         error: disk/a.db: the disk is full; nothing was written, make room and try again\n\
+         error: disk/a.db: the disk is full; nothing was written, make room and try again\n"
+    );
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output().expect("ask who we are");
+    id.stdout == b"0\n"
+}

@@ -1,0 +1,57 @@
+//! Runs the real binary in a folder of its own.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// A folder, and the binary to run in it.
+#[derive(Debug)]
+pub(crate) struct Shell {
+    folder: tempfile::TempDir,
+}
+
+impl Shell {
+    pub(crate) fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("make a folder") }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Puts a file into the folder.
+    #[allow(dead_code, reason = "not every test binary needs it")]
+    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), content).expect("write a file");
+    }
+
+    /// The command, not yet started.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env_remove("TIDEGATE_STORE")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command; gives its exit code, stdout and stderr.
+    pub(crate) fn run(&self, arguments: &[&str]) -> String {
+        shown(&self.command(arguments).output().expect("run the binary"))
+    }
+
+    /// Runs a command that must succeed; gives its stdout.
+    #[track_caller]
+    pub(crate) fn good(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().expect("run the binary");
+        assert!(output.status.success(), "{arguments:?}: {}", shown(&output));
+        String::from_utf8(output.stdout).expect("stdout is UTF-8")
+    }
+}
+
+/// An exit code and both streams as one text.
+pub(crate) fn shown(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let code = output.status.code().map_or_else(|| "none".to_owned(), |code| code.to_string());
+    format!("exit {code}\n{}{}", text(&output.stdout), text(&output.stderr))
+}

@@ -1,0 +1,181 @@
+//! What a claim costs with a great many tasks in the way, beside the cost without them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use tidegate_core::{Claim, Exit, Finish, NewTask, Outcome, SetLimit, Source, Store, WorkerId};
+use tidegate_engine::time;
+use tidegate_store::sqlite::{Options, Sqlite};
+use tidegate_store::{OpenOptions, Place, open};
+use tokio_postgres::NoTls;
+
+use super::drain::{kind, register, task};
+use super::submit;
+use super::target::Target;
+use crate::clock::Stopwatch;
+use crate::report::Line;
+
+/// Tasks that are claimed and completed in one measurement.
+const RUNNABLE: u64 = 10_000;
+
+/// Tasks in one claim.
+const BATCH: u32 = 100;
+
+/// A kind that the worker serves and that a limit stops.
+const BLOCKED: &str = "blocked";
+
+/// A kind that the worker does not serve.
+const UNSERVED: &str = "unserved";
+
+/// A session of PostgreSQL counts what it has read when it ends; this is enough for it to end.
+const SESSION_END: Duration = Duration::from_millis(500);
+
+/// Pages of all tables and indexes that were asked for, found in memory or not.
+const PAGES: &str = "
+    select coalesce(sum(coalesce(heap_blks_read, 0) + coalesce(heap_blks_hit, 0)
+        + coalesce(idx_blks_read, 0) + coalesce(idx_blks_hit, 0)), 0)::bigint
+    from pg_statio_user_tables";
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Backlog {
+    /// The store; it is left with the backlog in it. Default: a temporary SQLite file.
+    pub url: Option<String>,
+    /// Tasks in the way.
+    pub tasks: u64,
+}
+
+/// What claiming and completing the runnable tasks took.
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    seconds: f64,
+    /// What the database read: steps of its machine on SQLite, pages on PostgreSQL.
+    reads: f64,
+}
+
+/// Measures without a backlog, then with blocked tasks in the way, then with tasks of another
+/// kind in the way as well.
+pub async fn backlog(
+    scenario: &Backlog,
+    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let target = Target::new(scenario.url.as_deref())?;
+    prepare(&target).await?;
+    let without = measure(&target).await?;
+    add_blocked(&target, scenario.tasks).await?;
+    let blocked = measure(&target).await?;
+    each(line(&target, scenario, "blocked", blocked, without))?;
+    add_unserved(&target, scenario.tasks).await?;
+    let unserved = measure(&target).await?;
+    each(line(&target, scenario, "blocked and unserved", unserved, without))
+}
+
+fn line(target: &Target, scenario: &Backlog, ahead: &str, with: Cost, without: Cost) -> Line {
+    let unit = match target.place {
+        Place::Postgres(_) => "pages",
+        _ => "steps",
+    };
+    let per_task = |reads: f64| (10.0 * reads / RUNNABLE as f64).round() / 10.0;
+    let mut line = Line::new("blocked-backlog", target.name(), RUNNABLE, with.seconds)
+        .with_batch(BATCH)
+        .with_extra("ahead", ahead)
+        .with_extra("backlog", scenario.tasks)
+        .with_extra(format!("{unit}_per_task"), per_task(with.reads))
+        .with_extra(format!("{unit}_per_task_without"), per_task(without.reads))
+        .with_extra("seconds_without", without.seconds);
+    line.ratio = Some(with.reads / without.reads);
+    line
+}
+
+async fn prepare(target: &Target) -> anyhow::Result<()> {
+    let opened = target.open().await?;
+    register(&*opened.store).await?;
+    let name = format!("group:{BLOCKED}");
+    let capacity = Some(0);
+    opened.store.set_limit(SetLimit { name, capacity, source: Source::Configuration }).await?;
+    Ok(())
+}
+
+/// They are ahead of everything: they come first and have the highest priority.
+async fn add_blocked(target: &Target, tasks: u64) -> anyhow::Result<()> {
+    let opened = open(&target.url, OpenOptions::default()).await?;
+    let task = NewTask { priority: 10, ..NewTask::new(BLOCKED, "null") };
+    submit(&*opened.store, &[], (0..tasks).map(|_| task.clone())).await?;
+    // A worker that serves them must be alive, or they are set aside for want of one.
+    opened.store.claim(claim()).await?;
+    while opened.store.admit().await?.more {}
+    Ok(())
+}
+
+async fn add_unserved(target: &Target, tasks: u64) -> anyhow::Result<()> {
+    let opened = open(&target.url, OpenOptions::default()).await?;
+    let task = NewTask { priority: 10, ..NewTask::new(UNSERVED, "null") };
+    Ok(submit(&*opened.store, &[], (0..tasks).map(|_| task.clone())).await?)
+}
+
+/// Submits runnable tasks and counts what it takes to claim and complete them.
+async fn measure(target: &Target) -> anyhow::Result<Cost> {
+    match &target.place {
+        Place::Memory => bail!("the memory store does not count what it reads"),
+        Place::Sqlite(path) => {
+            let store = Sqlite::open(path, Options::default())?;
+            submit(&store, &[], (0..RUNNABLE).map(|_| task())).await?;
+            store.take_steps().await?;
+            let seconds = drain(&store).await?;
+            Ok(Cost { seconds, reads: store.take_steps().await? as f64 })
+        }
+        Place::Postgres(url) => {
+            let filled = open(url, OpenOptions::default()).await?;
+            submit(&*filled.store, &[], (0..RUNNABLE).map(|_| task())).await?;
+            drop(filled);
+            let before = pages(url).await?;
+            let opened = open(url, OpenOptions::default()).await?;
+            let seconds = drain(&*opened.store).await?;
+            drop(opened);
+            Ok(Cost { seconds, reads: (pages(url).await? - before) as f64 })
+        }
+    }
+}
+
+async fn pages(url: &str) -> anyhow::Result<i64> {
+    time::sleep(SESSION_END).await;
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    let connection = tokio::spawn(connection);
+    let pages = client.query_one(PAGES, &[]).await?.get(0);
+    drop(client);
+    connection.await??;
+    Ok(pages)
+}
+
+/// What the worker asks for. Its lease outlasts every measurement.
+fn claim() -> Claim {
+    Claim {
+        worker: WorkerId("bench".into()),
+        queues: Arc::new([kind().queue]),
+        kinds: Arc::new([kind().name, BLOCKED.into()]),
+        tasks_max: BATCH,
+        lease_ms: 3_600_000,
+    }
+}
+
+/// Claims and completes all runnable tasks; gives the seconds it took.
+async fn drain(store: &dyn Store) -> anyhow::Result<f64> {
+    let stopwatch = Stopwatch::start();
+    let (mut completed, mut exits) = (0, Vec::new());
+    loop {
+        let finish = Finish { exits: std::mem::take(&mut exits), claim: Some(claim()) };
+        let claimed = store.finish(finish).await?.claimed;
+        if claimed.is_empty() {
+            break;
+        }
+        completed += claimed.len() as u64;
+        exits.extend(claimed.into_iter().map(|attempt| Exit {
+            task: attempt.task,
+            token: attempt.token,
+            outcome: Outcome::Completed(b"null".to_vec()),
+        }));
+    }
+    ensure!(completed == RUNNABLE, "{completed} of {RUNNABLE} tasks were claimed");
+    Ok(stopwatch.seconds())
+}

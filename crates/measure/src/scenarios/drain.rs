@@ -1,0 +1,124 @@
+//! A worker that works off noops as fast as it can, and counts.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use tidegate_core::{Attempt, Kind, NewTask, Registration, Store};
+use tidegate_engine::{Context, Ended, Failure, Observer, Options, Shutdown, Worker};
+use tidegate_store::{OpenOptions, open};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::sync::Notify;
+
+use crate::clock::monotonic_ns;
+
+/// As long as the payload of the raw loop.
+const PAYLOAD: &[u8] = b"\"sixteen bytes.\"";
+
+/// What is worked off: removed as it completes, as the raw loop does.
+pub(super) fn kind() -> Kind {
+    Kind { remove_on_completed_days: Some(0), ..Kind::new("noop") }
+}
+
+/// One of it.
+pub(super) fn task() -> NewTask {
+    NewTask::new("noop", PAYLOAD)
+}
+
+/// Makes the kind known.
+pub(super) async fn register(store: &dyn Store) -> tidegate_core::Result<()> {
+    let registration = Registration { kinds: vec![kind()], ..Registration::default() };
+    store.register(registration).await.map(drop)
+}
+
+/// Counts completed tasks, and tells when all are.
+#[derive(Debug)]
+pub(super) struct Counter {
+    wanted: u64,
+    completed: AtomicU64,
+    last_ns: AtomicU64,
+    all: Notify,
+}
+
+impl Counter {
+    pub(super) fn new(wanted: u64) -> Self {
+        let (completed, last_ns) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { wanted, completed, last_ns, all: Notify::new() }
+    }
+
+    /// Waits until all are completed.
+    pub(super) async fn reached(&self) {
+        self.all.notified().await;
+    }
+
+    fn done(&self) -> Drained {
+        Drained {
+            completed: self.completed.load(Ordering::SeqCst),
+            last_ns: self.last_ns.load(Ordering::SeqCst),
+        }
+    }
+}
+
+impl Observer for Counter {
+    fn exit(&self, _: &Attempt, ended: Ended) {
+        if ended != Ended::Completed {
+            return;
+        }
+        self.last_ns.store(monotonic_ns(), Ordering::SeqCst);
+        if self.completed.fetch_add(1, Ordering::SeqCst) + 1 == self.wanted {
+            self.all.notify_one();
+        }
+    }
+}
+
+/// A worker whose transactions hold `batch` tasks. With twice as many permits, handlers run
+/// while the store works.
+pub(super) fn worker(
+    store: Arc<dyn Store>,
+    batch: u32,
+    counter: Arc<Counter>,
+) -> tidegate_core::Result<Worker> {
+    let options = Options { concurrency: 2 * batch, claim_batch: batch, ..Options::default() };
+    Worker::builder(store)
+        .options(options)
+        .handle(kind(), |_: Context, _: IgnoredAny| async { Ok::<_, Failure>(()) })
+        .observer(counter)
+        .build()
+}
+
+/// What one process did.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Drained {
+    pub(super) completed: u64,
+    /// When it completed its last task.
+    pub(super) last_ns: u64,
+}
+
+/// The life of a worker process of a benchmark: says that it is ready, begins when a line comes
+/// in, ends when stdin does, and says what it did.
+pub async fn process(url: &str, batch: u32) -> anyhow::Result<()> {
+    let opened = open(url, OpenOptions::default()).await?;
+    let counter = Arc::new(Counter::new(u64::MAX));
+    let worker = worker(opened.store, batch, counter.clone())?;
+    say("ready")?;
+    let mut stdin = BufReader::new(tokio::io::stdin());
+    stdin.read_line(&mut String::new()).await?;
+    let shutdown = Shutdown::new();
+    let told = shutdown.clone();
+    let listen = async move {
+        // Also where the parent has died.
+        let _ = stdin.read_to_end(&mut Vec::new()).await;
+        told.drain();
+    };
+    let (worked, ()) = tokio::join!(worker.run(shutdown), listen);
+    worked?;
+    say(&serde_json::to_string(&counter.done())?)
+}
+
+fn say(line: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}

@@ -1,0 +1,379 @@
+//! Many worker processes under limits. With kills, a random one is killed every so often and
+//! started again at once.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tempfile::TempDir;
+use tidegate_core::check::check_at_rest;
+use tidegate_core::{NewTask, Registration, SetLimit, Source, State};
+use tidegate_engine::time;
+use tidegate_store::{Opened, Place};
+use tokio::process::{Child, Command};
+
+use super::mixture::{Dice, GROUPS, JOB, jobs, kinds, tasks};
+use super::target::Target;
+use super::{has_work, submit};
+use crate::clock::Stopwatch;
+use crate::history::{Expected, Process, Record, Report, Signal, Writer, verify};
+use crate::report::Line;
+
+/// Between two looks at the fleet.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Between two counts of what is left while workers are still to be killed.
+const COUNT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub struct Fleet {
+    /// The store. Default: a temporary SQLite file.
+    pub url: Option<String>,
+    /// Tasks to begin with. While workers are still to be killed, as many as half of them are
+    /// always left: more are submitted where they are not.
+    pub tasks: u64,
+    /// Worker processes.
+    pub processes: u32,
+    /// Handlers that run at once in each.
+    pub permits: u32,
+    /// How long tasks behind the largest limit hold their slot at most.
+    pub hold_ms: u64,
+    /// Workers to kill, one after another.
+    pub kills: u32,
+    /// Between two kills.
+    pub kill_interval: Duration,
+    /// The lease of the workers.
+    pub lease: Duration,
+    /// Decides the mixture of tasks and who is killed.
+    pub seed: u64,
+    /// Raises every limit by one in the store behind the checker's back, which must then see it.
+    pub secretly_raise: bool,
+    /// Where to leave the histories. Default: nowhere.
+    pub histories: Option<PathBuf>,
+    /// The program that is `tidegate`.
+    pub binary: PathBuf,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The line to print.
+    pub line: Line,
+    /// What the histories prove.
+    pub report: Report,
+    /// What is not as it must be.
+    pub faults: Vec<String>,
+}
+
+/// Runs a fleet until all is done, and checks everything.
+pub async fn fleet(fleet: &Fleet) -> anyhow::Result<Outcome> {
+    let target = Target::new(fleet.url.as_deref())?;
+    ensure!(target.place != Place::Memory, "the memory store has one process only");
+    let opened = target.open().await?;
+    let before = counts(&opened).await?;
+    fleet.prepare(&opened).await?;
+    let histories = Histories::new(fleet.histories.as_deref())?;
+    let mut run = Run::new(fleet, &opened, &target.url, &histories)?;
+    run.add(fleet.tasks).await?;
+    let stopwatch = Stopwatch::start();
+    run.start_all()?;
+    run.until_done().await?;
+    let seconds = stopwatch.seconds();
+    let (submitted, kills) = (run.submitted, run.kills);
+    run.end().await?;
+    let report = verify(&histories.files()?, &expected())?;
+    let ended = minus(counts(&opened).await?, &before);
+    let mut faults = accounted(fleet, submitted, &ended);
+    let snapshot = opened.inspect.snapshot().await?;
+    faults.extend(
+        check_at_rest(&snapshot)
+            .into_iter()
+            .map(|fault| format!("{}: {}", fault.rule, fault.found)),
+    );
+    if fleet.kills == 0 {
+        // With kills, slots of the dead are idle until their leases end.
+        faults.extend(not_reached(&report));
+    }
+    let line = Line::new(fleet.name(), target.name(), submitted, seconds)
+        .with_violations(report.violations.total())
+        .with_extra("completed", ended.get(&State::Completed).copied().unwrap_or_default())
+        .with_extra("quarantined", ended.get(&State::Failed).copied().unwrap_or_default())
+        .with_extra("faults", faults.len() as u64)
+        .with_extra("kills", kills);
+    Ok(Outcome { line: fleet.described(line, &report), report, faults })
+}
+
+/// The limits as everybody thinks they are.
+fn expected() -> Expected {
+    GROUPS
+        .iter()
+        .fold(Expected::default(), |expected, (group, capacity)| {
+            expected.with(format!("group:{group}"), *capacity)
+        })
+        .with(format!("job:{}", JOB.0), JOB.1)
+}
+
+async fn counts(opened: &Opened) -> anyhow::Result<BTreeMap<State, u64>> {
+    Ok(opened.inspect.counts().await?)
+}
+
+fn minus(mut after: BTreeMap<State, u64>, before: &BTreeMap<State, u64>) -> BTreeMap<State, u64> {
+    for (state, number) in &mut after {
+        *number -= before.get(state).copied().unwrap_or_default().min(*number);
+    }
+    after
+}
+
+/// Every task must have ended, each in one state.
+fn accounted(fleet: &Fleet, submitted: u64, ended: &BTreeMap<State, u64>) -> Vec<String> {
+    let of = |state: State| ended.get(&state).copied().unwrap_or_default();
+    let (completed, failed) = (of(State::Completed), of(State::Failed));
+    let mut faults = Vec::new();
+    if completed + failed != submitted {
+        faults.push(format!(
+            "{submitted} tasks were submitted; {completed} completed and {failed} failed"
+        ));
+    }
+    // Without kills nothing can fail; with them, a task may have killed too many workers.
+    if fleet.kills == 0 && failed > 0 {
+        faults.push(format!("{failed} tasks failed, and no worker was killed"));
+    }
+    faults
+}
+
+/// A limit that was not reached proves little.
+fn not_reached(report: &Report) -> Vec<String> {
+    let missed = report.limits.iter().filter(|limit| limit.expected && !limit.reached);
+    missed
+        .map(|limit| format!("{} was not reached: at most {} held", limit.name, limit.held_max))
+        .collect()
+}
+
+impl Fleet {
+    async fn prepare(&self, opened: &Opened) -> anyhow::Result<()> {
+        let store = &*opened.store;
+        let extra = u32::from(self.secretly_raise);
+        let limits = GROUPS.iter().map(|(group, capacity)| ((*group).to_owned(), capacity + extra));
+        let registration = Registration {
+            kinds: kinds(),
+            limits: limits.collect(),
+            source: Some(Source::Configuration),
+        };
+        store.register(registration).await?;
+        // The job is made by its first submit.
+        submit(store, &jobs(), [NewTask::new("noop", "null")]).await?;
+        let name = format!("job:{}", JOB.0);
+        let capacity = Some(JOB.1 + extra);
+        store.set_limit(SetLimit { name, capacity, source: Source::Configuration }).await?;
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        if self.kills > 0 { "chaos" } else { "limits" }
+    }
+
+    fn described(&self, line: Line, report: &Report) -> Line {
+        let mut line = line
+            .with_extra("processes", self.processes)
+            .with_extra("permits", self.processes * self.permits)
+            .with_extra("seed", self.seed)
+            .with_extra("recovered", report.recovery.count)
+            .with_extra("recovery_p50_ms", report.recovery.p50_ms)
+            .with_extra("recovery_max_ms", report.recovery.max_ms);
+        for limit in report.limits.iter().filter(|limit| limit.expected) {
+            let most = format!("{}/{}", limit.held_max, limit.capacity.unwrap_or_default());
+            line = line.with_extra(limit.name.clone(), most);
+        }
+        line
+    }
+}
+
+/// The folder of the histories.
+struct Histories {
+    path: PathBuf,
+    _folder: Option<TempDir>,
+}
+
+impl Histories {
+    fn new(given: Option<&Path>) -> anyhow::Result<Self> {
+        let (path, folder) = match given {
+            Some(path) => {
+                std::fs::create_dir_all(path)
+                    .with_context(|| format!("make {}", path.display()))?;
+                (path.to_owned(), None)
+            }
+            None => {
+                let folder = tempfile::tempdir().context("make a folder for the histories")?;
+                (folder.path().to_owned(), Some(folder))
+            }
+        };
+        let histories = Self { path, _folder: folder };
+        ensure!(
+            histories.files()?.is_empty(),
+            "{} has histories already; give an empty folder",
+            histories.path.display()
+        );
+        Ok(histories)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{name}.jsonl"))
+    }
+
+    fn files(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "jsonl") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+}
+
+/// A fleet at work.
+struct Run<'a> {
+    fleet: &'a Fleet,
+    opened: &'a Opened,
+    url: &'a str,
+    histories: &'a Histories,
+    /// Where the kills are written.
+    harness: Writer,
+    /// Mixes the tasks.
+    mixing: Dice,
+    /// Chooses who is killed.
+    killing: Dice,
+    workers: Vec<Child>,
+    started: u32,
+    submitted: u64,
+    kills: u32,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        fleet: &'a Fleet,
+        opened: &'a Opened,
+        url: &'a str,
+        histories: &'a Histories,
+    ) -> anyhow::Result<Self> {
+        let harness = Writer::append(histories.file("harness"))?;
+        Ok(Self {
+            fleet,
+            opened,
+            url,
+            histories,
+            harness,
+            mixing: Dice::new(fleet.seed),
+            killing: Dice::new(!fleet.seed),
+            workers: Vec::new(),
+            started: 0,
+            // The one that made the job.
+            submitted: 1,
+            kills: 0,
+        })
+    }
+
+    async fn add(&mut self, number: u64) -> anyhow::Result<()> {
+        let tasks = tasks(number, self.fleet.hold_ms, &mut self.mixing);
+        submit(&*self.opened.store, &[], tasks).await?;
+        self.submitted += number;
+        Ok(())
+    }
+
+    fn start_all(&mut self) -> anyhow::Result<()> {
+        for _ in 0..self.fleet.processes {
+            let worker = self.start()?;
+            self.workers.push(worker);
+        }
+        Ok(())
+    }
+
+    fn start(&mut self) -> anyhow::Result<Child> {
+        let name = format!("worker-{:04}", self.started);
+        self.started += 1;
+        let log = File::create(self.histories.path.join(format!("{name}.log")))?;
+        Command::new(&self.fleet.binary)
+            .args(["worker", "--until-idle", "--kinds", "noop,sleep"])
+            .args(["--store", self.url])
+            .args(["--concurrency", &self.fleet.permits.to_string()])
+            .args(["--lease", &format!("{}ms", self.fleet.lease.as_millis())])
+            .arg("--history")
+            .arg(self.histories.file(&name))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .context("start a worker process")
+    }
+
+    /// Kills now and then until all is done. A worker that fails ends the run.
+    async fn until_done(&mut self) -> anyhow::Result<()> {
+        let mut next_kill = time::now() + self.fleet.kill_interval;
+        let mut next_count = time::now();
+        while self.kills < self.fleet.kills {
+            time::sleep_until(next_kill.min(next_count)).await;
+            if time::now() >= next_kill {
+                next_kill += self.fleet.kill_interval;
+                self.kill_one().await?;
+            }
+            if time::now() >= next_count {
+                next_count += COUNT_INTERVAL;
+                self.top_up().await?;
+            }
+        }
+        while has_work(&*self.opened.inspect).await? {
+            self.check_alive()?;
+            time::sleep(LOOK_INTERVAL).await;
+        }
+        Ok(())
+    }
+
+    async fn top_up(&mut self) -> anyhow::Result<()> {
+        self.check_alive()?;
+        let counts = counts(self.opened).await?;
+        let unfinished = counts.iter().filter(|(state, _)| !state.is_final());
+        let half = self.fleet.tasks / 2;
+        if unfinished.map(|(_, number)| number).sum::<u64>() < half {
+            self.add(half).await?;
+        }
+        Ok(())
+    }
+
+    async fn kill_one(&mut self) -> anyhow::Result<()> {
+        let victim = self.killing.roll(self.workers.len() as u64) as usize;
+        let pid = self.workers[victim].id();
+        self.workers[victim].kill().await.context("kill a worker")?;
+        if let Some(pid) = pid {
+            // It is dead by now: nothing of it happens after this time.
+            self.harness.write(&Record::Kill(Signal::now(Process::by_pid(pid))))?;
+        }
+        self.kills += 1;
+        self.workers[victim] = self.start()?;
+        Ok(())
+    }
+
+    fn check_alive(&mut self) -> anyhow::Result<()> {
+        for worker in &mut self.workers {
+            if let Some(status) = worker.try_wait()? {
+                ensure!(status.success(), "a worker failed with {status}; see its log");
+            }
+        }
+        Ok(())
+    }
+
+    /// The workers end by themselves when nothing is left.
+    async fn end(mut self) -> anyhow::Result<()> {
+        for worker in &mut self.workers {
+            let status = worker.wait().await?;
+            ensure!(status.success(), "a worker failed with {status}; see its log");
+        }
+        Ok(())
+    }
+}

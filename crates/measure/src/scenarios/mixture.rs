@@ -1,0 +1,75 @@
+//! Tasks under limits of every size, mixed, so that each limit is reached.
+
+use tidegate_core::{JobSpec, Kind, NewTask};
+
+/// Random enough to mix, and the same for the same seed: SplitMix64.
+#[derive(Debug, Clone)]
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below `below`.
+    pub(super) fn roll(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (bits ^ (bits >> 31)) % below.max(1)
+    }
+}
+
+/// Groups and their capacities.
+pub(super) const GROUPS: [(&str, u32); 3] = [("one", 1), ("four", 4), ("five-hundred", 500)];
+
+/// The job with a quota.
+pub(super) const JOB: (&str, u32) = ("quota", 8);
+
+/// Steps in a workflow.
+const STEPS: u64 = 5;
+
+/// The job of the mixture.
+pub(super) fn jobs() -> Vec<JobSpec> {
+    vec![JobSpec { name: JOB.0.to_owned(), concurrency: Some(JOB.1), weight: 1 }]
+}
+
+/// Its kinds. A task gives up only when it kills its workers again and again.
+pub(super) fn kinds() -> Vec<Kind> {
+    ["noop", "sleep"].map(|name| Kind { max_attempts: 1000, ..Kind::new(name) }).to_vec()
+}
+
+/// So many tasks. `hold_ms` is how long those of the large limit hold their slot at most.
+pub(super) fn tasks(number: u64, hold_ms: u64, dice: &mut Dice) -> Vec<NewTask> {
+    let workflows = (number / 200).max(1);
+    let mut steps = 0;
+    (0..number)
+        .map(|_| match dice.roll(100) {
+            0..2 => in_group("one", 4 + dice.roll(4)),
+            2..10 => in_group("four", 10 + dice.roll(10)),
+            10..60 => in_group("five-hundred", hold_ms / 3 + dice.roll(1 + 2 * hold_ms / 3)),
+            60..65 => {
+                let mut task = sleep(2 + dice.roll(4));
+                task.job = Some(JOB.0.to_owned());
+                task
+            }
+            65..70 => {
+                let mut task = sleep(dice.roll(4));
+                task.workflow = Some(format!("order-{}", steps / STEPS % workflows));
+                steps += 1;
+                task
+            }
+            70..80 => sleep(dice.roll(20)),
+            _ => NewTask::new("noop", "null"),
+        })
+        .collect()
+}
+
+fn sleep(ms: u64) -> NewTask {
+    NewTask::new("sleep", format!("{{\"ms\":{ms}}}"))
+}
+
+fn in_group(group: &str, ms: u64) -> NewTask {
+    NewTask { group: Some(group.to_owned()), ..sleep(ms) }
+}

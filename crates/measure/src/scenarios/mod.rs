@@ -1,0 +1,51 @@
+//! What `tidegate bench` runs. Every scenario ends in [`Line`](crate::report::Line)s.
+//!
+//! - [`throughput`]: how many tasks per second, beside the raw loop.
+//! - [`backlog`]: what a claim costs with a million tasks in the way, beside the cost without.
+//! - [`fleet`]: many worker processes under limits, with or without being killed.
+
+pub mod backlog;
+pub mod drain;
+pub mod fleet;
+mod mixture;
+mod target;
+pub mod throughput;
+
+use std::time::Duration;
+
+use tidegate_core::bounds::SUBMIT_TASKS_MAX;
+use tidegate_core::inspect::TaskFilter;
+use tidegate_core::{Inspect, JobSpec, NewTask, Result, State, Store, Submission};
+use tidegate_engine::time;
+
+/// Between two looks whether work is left.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Submits any number of tasks, in order.
+async fn submit(
+    store: &dyn Store,
+    jobs: &[JobSpec],
+    tasks: impl IntoIterator<Item = NewTask>,
+) -> Result<()> {
+    let mut tasks = tasks.into_iter().peekable();
+    while tasks.peek().is_some() {
+        let tasks = tasks.by_ref().take(SUBMIT_TASKS_MAX).collect();
+        store.submit(Submission { jobs: jobs.to_vec(), tasks }).await?;
+    }
+    Ok(())
+}
+
+/// Whether a task is unfinished.
+async fn has_work(inspect: &dyn Inspect) -> Result<bool> {
+    let states = State::ALL.into_iter().filter(|state| !state.is_final()).collect();
+    let unfinished = TaskFilter { states, tasks_max: 1, ..TaskFilter::default() };
+    Ok(!inspect.tasks(unfinished).await?.is_empty())
+}
+
+/// Waits until no task is unfinished.
+async fn until_done(inspect: &dyn Inspect) -> Result<()> {
+    while has_work(inspect).await? {
+        time::sleep(LOOK_INTERVAL).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! How many tasks per second, beside the raw loop in the same run.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail, ensure};
+use tidegate_engine::Shutdown;
+use tidegate_store::{Opened, Place};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use super::drain::{Counter, Drained, register, task, worker};
+use super::target::Target;
+use super::{submit, until_done};
+use crate::clock::{Stopwatch, monotonic_ns};
+use crate::raw::{RawPostgres, RawSqlite, Synchronous};
+use crate::report::Line;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Throughput {
+    /// The store. Default: a temporary SQLite file.
+    pub url: Option<String>,
+    /// Tasks per measurement. Default: enough for a second or so.
+    pub tasks: Option<u64>,
+    /// Worker processes; one is this process itself.
+    pub processes: u32,
+    /// Tasks in one transaction; one line is printed for each.
+    pub batches: Vec<u32>,
+    /// Measurements of each, of which the middle one counts.
+    pub rounds: u32,
+    /// The program and arguments that run [`drain::process`](super::drain::process); the URL and
+    /// the batch are added.
+    pub process: (PathBuf, Vec<String>),
+}
+
+/// Measures ours and the raw loop in turn, and gives a line for each batch size.
+pub async fn throughput(
+    scenario: &Throughput,
+    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    for &batch in &scenario.batches {
+        let tasks = scenario.tasks.unwrap_or_else(|| tasks_for(batch));
+        let (mut ours, mut raws, mut name) = (Vec::new(), Vec::new(), "");
+        for _ in 0..scenario.rounds.max(1) {
+            let target = Target::new(scenario.url.as_deref())?;
+            name = target.name();
+            raws.extend(raw(&target, batch, tasks, scenario.processes).await?);
+            ours.push(scenario.ours(&target, batch, tasks).await?);
+        }
+        let seconds = middle(&mut ours);
+        let mut line = Line::new("throughput", name, tasks, seconds)
+            .with_batch(batch)
+            .with_extra("processes", scenario.processes)
+            .with_extra("rounds", ours.len() as u64);
+        if !raws.is_empty() {
+            line = line.beside_raw(tasks as f64 / middle(&mut raws));
+        }
+        each(line)?;
+    }
+    Ok(())
+}
+
+/// One commit per task is a hundred times slower than one per 500.
+fn tasks_for(batch: u32) -> u64 {
+    match batch {
+        ..10 => 8_000,
+        10..100 => 50_000,
+        _ => 200_000,
+    }
+}
+
+fn middle(seconds: &mut [f64]) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
+}
+
+/// Seconds the raw loop takes, where there is one.
+async fn raw(
+    target: &Target,
+    batch: u32,
+    tasks: u64,
+    processes: u32,
+) -> anyhow::Result<Option<f64>> {
+    match &target.place {
+        Place::Memory => Ok(None),
+        Place::Sqlite(_) => {
+            let path = target.raw_path().context("a file has a path")?;
+            let drain = move || -> anyhow::Result<f64> {
+                let raw = RawSqlite::open(&path, Synchronous::Full)?;
+                raw.insert(tasks)?;
+                let stopwatch = Stopwatch::start();
+                ensure!(raw.drain(batch)? == tasks, "the raw loop lost tasks");
+                let seconds = stopwatch.seconds();
+                drop(raw);
+                remove(&path)?;
+                Ok(seconds)
+            };
+            Ok(Some(tokio::task::spawn_blocking(drain).await??))
+        }
+        Place::Postgres(url) => {
+            let raw = RawPostgres::open(url, processes.max(4) as usize).await?;
+            raw.insert(tasks).await?;
+            let stopwatch = Stopwatch::start();
+            ensure!(raw.drain(batch).await? == tasks, "the raw loop lost tasks");
+            Ok(Some(stopwatch.seconds()))
+        }
+    }
+}
+
+fn remove(path: &std::path::Path) -> anyhow::Result<()> {
+    std::fs::remove_file(path)?;
+    for end in ["-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        // SQLite has taken them away itself when it closed well.
+        let _ = std::fs::remove_file(name);
+    }
+    Ok(())
+}
+
+impl Throughput {
+    /// Seconds our engine takes from the start of the workers to the last completed task.
+    async fn ours(&self, target: &Target, batch: u32, tasks: u64) -> anyhow::Result<f64> {
+        let opened = target.open().await?;
+        register(&*opened.store).await?;
+        submit(&*opened.store, &[], (0..tasks).map(|_| task())).await?;
+        if self.processes <= 1 {
+            return alone(&opened, batch, tasks).await;
+        }
+        ensure!(target.place != Place::Memory, "the memory store has one process only");
+        self.together(&opened, &target.url, batch, tasks).await
+    }
+
+    async fn together(
+        &self,
+        opened: &Opened,
+        url: &str,
+        batch: u32,
+        tasks: u64,
+    ) -> anyhow::Result<f64> {
+        let mut processes = Vec::new();
+        for _ in 0..self.processes {
+            processes.push(Process::start(&self.process, url, batch)?);
+        }
+        for process in &mut processes {
+            process.line().await.context("wait until a worker process is ready")?;
+        }
+        let begin_ns = monotonic_ns();
+        for process in &mut processes {
+            process.stdin.write_all(b"go\n").await?;
+        }
+        until_done(&*opened.inspect).await?;
+        let (mut completed, mut last_ns) = (0, begin_ns);
+        for process in processes {
+            let drained = process.end().await?;
+            completed += drained.completed;
+            last_ns = last_ns.max(drained.last_ns);
+        }
+        ensure!(completed == tasks, "{completed} of {tasks} tasks were completed");
+        Ok((last_ns - begin_ns) as f64 / 1e9)
+    }
+}
+
+async fn alone(opened: &Opened, batch: u32, tasks: u64) -> anyhow::Result<f64> {
+    let counter = Arc::new(Counter::new(tasks));
+    let worker = worker(opened.store.clone(), batch, counter.clone())?;
+    let shutdown = Shutdown::new();
+    let stopwatch = Stopwatch::start();
+    let count = async {
+        counter.reached().await;
+        let seconds = stopwatch.seconds();
+        shutdown.drain();
+        seconds
+    };
+    let run = async {
+        let worked = worker.run(shutdown.clone()).await;
+        worked.map(drop)
+    };
+    tokio::pin!(run);
+    let seconds = tokio::select! {
+        seconds = count => seconds,
+        ended = &mut run => match ended {
+            Ok(()) => bail!("the worker ended early"),
+            Err(error) => return Err(error.into()),
+        },
+    };
+    run.await?;
+    Ok(seconds)
+}
+
+/// A worker process.
+struct Process {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn start(
+        (program, arguments): &(PathBuf, Vec<String>),
+        url: &str,
+        batch: u32,
+    ) -> anyhow::Result<Self> {
+        let mut child = Command::new(program)
+            .args(arguments)
+            .arg(url)
+            .arg(batch.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("start a worker process")?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("a worker process has no pipes");
+        };
+        Ok(Self { child, stdin, stdout: BufReader::new(stdout).lines() })
+    }
+
+    async fn line(&mut self) -> anyhow::Result<String> {
+        self.stdout.next_line().await?.context("a worker process ended early")
+    }
+
+    async fn end(mut self) -> anyhow::Result<Drained> {
+        drop(self.stdin);
+        let line = self.stdout.next_line().await?.context("a worker process said nothing")?;
+        self.child.wait().await?;
+        Ok(serde_json::from_str(&line)?)
+    }
+}
