@@ -23,7 +23,9 @@
 //! Whoever needs a lock out of this order takes only what is free (`SKIP LOCKED`, or the
 //! gatekeeper's advisory lock, which is only tried). So nobody waits in a circle: every wait is
 //! for a lock later in the order than all that the waiter holds. A unique key is waited for only
-//! by a submit, which holds nothing that anybody else waits for.
+//! by a submit, which holds nothing that anybody but such a submit waits for. New names (kinds,
+//! lanes, the limits of jobs and workflows) are made in transactions of their own that hold
+//! nothing else.
 //!
 //! # What is decided under which lock
 //!

@@ -18,6 +18,7 @@ use super::{Inner, transact};
 
 const LANES_OF_KINDS: &str = include_str!("queries/lanes_of_kinds.sql");
 const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");
+const NAMES_LOCK: &str = include_str!("queries/names_lock.sql");
 const MAKE_KINDS: &str = include_str!("queries/make_kinds.sql");
 const MAKE_LANES: &str = include_str!("queries/make_lanes.sql");
 const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
@@ -162,6 +163,7 @@ fn has_new_names(draft: &Draft) -> bool {
 
 /// Makes the names that a draft has and the store has not.
 async fn make(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
+    tx.query(NAMES_LOCK, &[]).await?;
     let (old, new) = (&draft.before, &draft.state);
     let kinds: Vec<&Kind> = new
         .kinds

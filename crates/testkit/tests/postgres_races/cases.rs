@@ -1,7 +1,6 @@
 //! The races of the gate, each over all boundaries.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,9 +10,7 @@ use tidegate_core::{
 };
 use tidegate_store::postgres::Options;
 
-use super::lab::{Fine, Handle, LEASE_MS, Lab, Race, START, Verb, claim, of_job, set, task};
-
-type After = Box<dyn FnOnce(Arc<Lab>) -> Pin<Box<dyn Future<Output = Fine> + Send>> + Send>;
+use super::lab::{After, Fine, Handle, LEASE_MS, Lab, Race, START, Verb, claim, of_job, set, task};
 
 fn nothing_else() -> After {
     Box::new(|_| Box::pin(async { Ok(()) }))

@@ -31,9 +31,13 @@ pub(crate) type Verb = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 pub(crate) struct Race {
     pub(crate) a: Verb,
     pub(crate) b: Verb,
-    pub(crate) after:
-        Box<dyn FnOnce(Arc<Lab>) -> Pin<Box<dyn Future<Output = Fine> + Send>> + Send>,
+    pub(crate) after: After,
 }
+
+/// A look at the store after the race.
+pub(crate) type After = Box<dyn FnOnce(Arc<Lab>) -> Looking + Send>;
+
+type Looking = Pin<Box<dyn Future<Output = Fine> + Send>>;
 
 /// What is wrong, if anything.
 pub(crate) type Fine = Result<(), String>;

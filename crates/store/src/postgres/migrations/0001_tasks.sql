@@ -147,7 +147,7 @@ CREATE TABLE tidegate.line (
     since    bigint NOT NULL
 );
 CREATE INDEX line_order ON tidegate.line (limit_id, class, rank, tag, place);
-CREATE INDEX line_no_worker ON tidegate.line (lane) WHERE class = 4;
+CREATE INDEX line_no_worker ON tidegate.line (lane, limit_id, rank, tag, place) WHERE class = 4;
 
 CREATE TABLE tidegate.leases (
     token      bigint PRIMARY KEY,

@@ -3,7 +3,7 @@
 SELECT row.*
 FROM unnest($1::bigint[]) AS of_limit (id)
 CROSS JOIN LATERAL (
-    (SELECT * FROM tidegate.line WHERE limit_id = of_limit.id AND class IN (0, 1)
+    (SELECT * FROM tidegate.line WHERE limit_id = of_limit.id AND class <= 1
      ORDER BY class, rank, tag, place LIMIT $2)
     UNION ALL
     (SELECT * FROM tidegate.line WHERE limit_id = of_limit.id AND class = 2
