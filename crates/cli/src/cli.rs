@@ -11,7 +11,7 @@ const STORE: &str = "sqlite:tidegate.db";
 /// Durable tasks under exact concurrency limits.
 ///
 /// Data goes to stdout, talk to stderr. The exit code is 0 when all went well, 1 when something
-/// is wrong, 2 when the command was not understood.
+/// is wrong, 2 when the command was not understood. TIDEGATE_LOG=info tells more.
 #[derive(Debug, Parser)]
 #[command(
     version,

@@ -1,7 +1,7 @@
 //! Worker processes on one file: limits are kept and reached, also when workers are killed.
 //!
-//! `TIDEGATE_TASKS` and `TIDEGATE_PROCESSES` make it larger; the record in the documentation was
-//! made with 20,000 tasks and 8 processes. `TIDEGATE_STORE_URL` names another store.
+//! `TIDEGATE_TASKS`, `TIDEGATE_PROCESSES` and `TIDEGATE_KILLS` make it larger. The scenarios
+//! themselves are commands, `tidegate bench limits` and `chaos`, and run on any store.
 
 mod common;
 

@@ -48,9 +48,9 @@ pub(super) fn tasks(number: u64, hold_ms: u64, dice: &mut Dice) -> Vec<NewTask> 
         .map(|_| match dice.roll(100) {
             0..2 => in_group("one", 4 + dice.roll(4)),
             2..10 => in_group("four", 10 + dice.roll(10)),
-            10..60 => in_group("five-hundred", hold_ms / 3 + dice.roll(1 + 2 * hold_ms / 3)),
+            10..60 => in_group("five-hundred", hold_ms * 2 / 3 + dice.roll(1 + hold_ms / 3)),
             60..65 => {
-                let mut task = sleep(2 + dice.roll(4));
+                let mut task = sleep(15 + dice.roll(15));
                 task.job = Some(JOB.0.to_owned());
                 task
             }
