@@ -56,6 +56,11 @@ struct Waiter {
     /// How it stands in a line now, if it does.
     at: Option<LineRow>,
     needs: Vec<Need>,
+    /// Its priority, raised since it came to the gate. Decides in its job's own line.
+    arrival_rank: i64,
+    /// Its priority, raised since it passed its job's line, if it has a job. Decides against
+    /// tasks of other jobs; otherwise a job with an old backlog would go before all others
+    /// until the backlog is worked off, whatever the weights.
     rank: i64,
 }
 
@@ -136,7 +141,8 @@ pub fn arrive(tables: &mut dyn Tables, tags: &Tags) -> Result<Verdict> {
         passed: false,
         since,
     };
-    consider(tables, Waiter { task: tags.task, row, at: None, needs, rank })
+    let waiter = Waiter { task: tags.task, row, at: None, needs, arrival_rank: rank, rank };
+    consider(tables, waiter)
 }
 
 /// Considers a task that stands in a line again.
@@ -257,13 +263,14 @@ fn waiter(tables: &mut dyn Tables, row: LineRow) -> Result<Option<Waiter>> {
         return Ok(None);
     };
     let needs = needs(tables, &tags)?;
-    let rank = ready_rank(row.since, tags.priority);
+    let arrival_rank = ready_rank(row.since, tags.priority);
+    let rank = if row.passed { row.rank } else { arrival_rank };
     let mut next = row;
     let by_arrival = |need: &Need| need.limit == row.limit && need.hold == Hold::Lifetime;
     if tags.job.is_none() && needs.iter().any(by_arrival) {
         next.tag = tables.counters()?.virtual_time;
     }
-    Ok(Some(Waiter { task: row.task, row: next, at: Some(row), needs, rank }))
+    Ok(Some(Waiter { task: row.task, row: next, at: Some(row), needs, arrival_rank, rank }))
 }
 
 /// The task whose turn it is in the line of a limit, if there is room for it.
@@ -332,6 +339,7 @@ fn consider(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
         None => admit(tables, waiter),
         Some(Obstacle::TooHeavy(limit)) => {
             give_back(tables, &mut waiter)?;
+            make_way(tables, &mut waiter)?;
             park(tables, waiter, limit, Class::TooHeavy)
         }
         Some(Obstacle::Full(limit)) => {
@@ -404,6 +412,7 @@ fn pass(tables: &mut dyn Tables, waiter: &mut Waiter, mut limit: Limit) -> Resul
     share.ahead += 1;
     waiter.row.tag = share.last_tag;
     waiter.row.passed = true;
+    waiter.rank += ready_rank(tables.now(), 0) - ready_rank(waiter.row.since, 0);
     tables.put_limit(&limit)
 }
 
@@ -489,6 +498,23 @@ fn give_back(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<()> {
     Ok(())
 }
 
+/// A task that is set aside until somebody changes a limit gives up its place in its job's
+/// window; a window full of them would stop the whole job.
+fn make_way(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<()> {
+    if !waiter.row.passed {
+        return Ok(());
+    }
+    step_back(waiter);
+    for need in &waiter.needs {
+        let mut limit = locked(tables, need.limit)?;
+        if leave_window(&mut limit) {
+            limit.disturb();
+            tables.put_limit(&limit)?;
+        }
+    }
+    Ok(())
+}
+
 fn take(tables: &mut dyn Tables, waiter: &mut Waiter, i: usize) -> Result<()> {
     let need = waiter.needs[i];
     let mut limit = locked(tables, need.limit)?;
@@ -533,8 +559,7 @@ fn park(tables: &mut dyn Tables, mut waiter: Waiter, at: LimitId, class: Class) 
     // it would wait for the window and it for them.
     let opened = waiter.row.passed && leave_window(&mut limit);
     if opened {
-        waiter.row.passed = false;
-        waiter.row.tag = 0;
+        step_back(&mut waiter);
     }
     let need = waiter.needs.iter().find(|need| need.limit == at);
     let (mut rank, tag, place) = line_key(&waiter, need.map_or(Hold::Attempt, |need| need.hold));
@@ -551,6 +576,13 @@ fn park(tables: &mut dyn Tables, mut waiter: Waiter, at: LimitId, class: Class) 
     }
     tables.put_limit(&limit)?;
     Ok(Verdict::Parked)
+}
+
+/// The task has not passed its job's line any more.
+fn step_back(waiter: &mut Waiter) {
+    waiter.row.passed = false;
+    waiter.row.tag = 0;
+    waiter.rank = waiter.arrival_rank;
 }
 
 /// Takes a task out of the line it stands in.
