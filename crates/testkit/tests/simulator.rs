@@ -3,7 +3,7 @@
 
 use tidegate_core::tables::Class;
 use tidegate_testkit::simulator::{
-    Options, Spread, fair_shares, run, seed_from_env, sweep, two_full_limits,
+    Options, Spread, fair_shares, heavy_tasks_make_way, run, seed_from_env, sweep, two_full_limits,
 };
 
 /// Seeds of a whole run. Each makes at least `Options::default().transitions`.
@@ -73,14 +73,30 @@ fn wrong_clocks_change_nothing() {
     }
 }
 
-#[test]
-fn jobs_start_by_their_weights() {
+fn worst_spread(crosses: bool) -> Spread {
     let mut worst = Spread(0.0);
-    for seed in 1..=500 {
-        let spread = fair_shares(seed).unwrap_or_else(|found| panic!("seed {seed}: {found:?}"));
+    for seed in 1..=200 {
+        let spread = fair_shares(seed, crosses).unwrap_or_else(|v| panic!("seed {seed}: {v:?}"));
         worst = if spread > worst { spread } else { worst };
     }
+    worst
+}
+
+#[test]
+fn jobs_start_by_their_weights() {
+    let worst = worst_spread(false);
     println!("fairness: jobs came apart by at most {:.2} of what is allowed", worst.0);
+}
+
+#[test]
+fn jobs_start_by_their_weights_across_ageing_intervals() {
+    let worst = worst_spread(true);
+    println!("across intervals: jobs came apart by at most {:.2} of what is allowed", worst.0);
+}
+
+#[test]
+fn tasks_that_are_too_heavy_do_not_stop_their_job() {
+    assert!(heavy_tasks_make_way().unwrap());
 }
 
 #[test]

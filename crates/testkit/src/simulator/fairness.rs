@@ -1,9 +1,9 @@
 //! Fair shares between jobs, and the way of a task that needs two scarce limits.
 
-use tidegate_core::bounds::MOVES_BEFORE_RESERVING;
+use tidegate_core::bounds::{AGEING_INTERVAL_MS, JOB_WINDOW, MOVES_BEFORE_RESERVING};
 use tidegate_core::check::Violation;
 use tidegate_core::tables::Position;
-use tidegate_core::{Attempt, JobSpec, TaskId};
+use tidegate_core::{Attempt, JobSpec, TaskId, ready_rank};
 
 use super::direct::{Direct, task};
 use super::rng::Rng;
@@ -14,6 +14,9 @@ const BACKLOG: u64 = 24;
 /// Rounds before starts are counted: free slots go to whoever comes first, so the first starts
 /// are no contest.
 const WARM_UP: u32 = 100;
+
+/// Tasks of a job that came long before all others.
+const OLD_BACKLOG: u64 = 500;
 
 /// The furthest two jobs came apart, as a part of the bound: at most 1.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
@@ -26,19 +29,25 @@ struct Share {
     waiting: u64,
 }
 
-/// Several jobs with a backlog each share a group's limit, or only the workers' permits.
+/// Several jobs with a backlog each share a group's limit, or only the workers' permits. Their
+/// backlogs may be of any age.
 ///
 /// The rule: while two jobs both have a backlog, their starts per weight differ by at most one
-/// task of each plus one claim batch. It holds among tasks that came to the gate in the same
-/// ageing interval at equal priority. At the boundary of an interval those who came before it
-/// go first, whatever their job: there two jobs may in addition come apart by the tasks of
-/// either that came before the boundary and have not started.
-pub fn fair_shares(seed: u64) -> Result<Spread, Violation> {
+/// task of each plus one claim batch. It holds in the steady part of an ageing interval. Each
+/// time an interval ends, tasks that passed their job's line before go before those that pass
+/// later, whatever their tags. A job has at most [`JOB_WINDOW`] of them, so with every interval
+/// that ends two jobs may come apart by a window of each in addition.
+pub fn fair_shares(seed: u64, crosses: bool) -> Result<Spread, Violation> {
     let mut rng = Rng::new(seed);
+    let clock_ms = if crosses { AGEING_INTERVAL_MS / 10 } else { 100 };
+    let (mut intervals, mut interval) = (u32::from(crosses), 0);
     let mut direct = Direct::new(&["k0", "k1"]);
     let mut jobs: Vec<Share> = (0..rng.between(2, 4)).map(|n| share(&mut rng, n)).collect();
     if rng.chance(700) {
         direct.set_limit("group:shared", rng.between(1, 8) as u32)?;
+    }
+    if rng.chance(500) {
+        old_backlog(&mut direct, &mut jobs[0])?;
     }
     let batch = rng.between(1, 8) as u32;
     let permits = rng.between(i64::from(batch), 12) as usize;
@@ -59,7 +68,11 @@ pub fn fair_shares(seed: u64) -> Result<Spread, Violation> {
             }
             running.push(attempt);
         }
-        let spread = spread(&jobs, batch);
+        if interval != ready_rank(direct.state.now, 0) {
+            interval = ready_rank(direct.state.now, 0);
+            intervals += u32::from(round > WARM_UP);
+        }
+        let spread = spread(&jobs, batch, intervals);
         worst = if round > WARM_UP && spread > worst { spread } else { worst };
         if round > WARM_UP && spread.0 > 1.0 {
             return Err(apart(&jobs, batch));
@@ -68,9 +81,20 @@ pub fn fair_shares(seed: u64) -> Result<Spread, Violation> {
             let attempt = running.swap_remove(rng.below(running.len() as u64) as usize);
             direct.complete(&attempt)?;
         }
-        direct.state.now += rng.between(0, 100);
+        direct.state.now += rng.between(0, clock_ms);
     }
     Ok(worst)
+}
+
+/// The first job has waited since long before the others came, with more than all that start.
+fn old_backlog(direct: &mut Direct, job: &mut Share) -> Result<(), Violation> {
+    let mut old = task("k0", Some(&job.name));
+    old.group = Some("shared".to_owned());
+    job.waiting = OLD_BACKLOG;
+    direct.submit(vec![spec(job)], vec![old; OLD_BACKLOG as usize])?;
+    direct.claim(0)?;
+    direct.state.now += 10 * AGEING_INTERVAL_MS;
+    Ok(())
 }
 
 fn share(rng: &mut Rng, number: i64) -> Share {
@@ -100,13 +124,14 @@ fn spec(job: &Share) -> JobSpec {
 }
 
 /// How far apart the two most unequal jobs are, as a part of what the rule allows.
-fn spread(jobs: &[Share], batch: u32) -> Spread {
+fn spread(jobs: &[Share], batch: u32, intervals: u32) -> Spread {
     let mut worst = 0.0_f64;
     for (i, a) in jobs.iter().enumerate() {
         for b in &jobs[i + 1..] {
             let (wa, wb) = (f64::from(a.weight), f64::from(b.weight));
             let apart = (a.starts as f64 / wa - b.starts as f64 / wb).abs();
-            let allowed = 1.0 / wa + 1.0 / wb + f64::from(batch) / wa.min(wb);
+            let allowed = f64::from(1 + intervals * JOB_WINDOW) * (1.0 / wa + 1.0 / wb)
+                + f64::from(batch) / wa.min(wb);
             worst = worst.max(apart / allowed);
         }
     }
@@ -188,4 +213,22 @@ fn not_admitted(task: TaskId, finishes: u32) -> Violation {
         rule: "a task that needs two full limits is admitted within a bound",
         found: format!("task {task} waits after {finishes} finishes"),
     }
+}
+
+/// Tasks that are too heavy for a lowered limit are set aside and do not stop their job. Returns
+/// whether the one that can run was claimed.
+pub fn heavy_tasks_make_way() -> Result<bool, Violation> {
+    let mut direct = Direct::new(&["a", "b"]);
+    direct.set_limit("group:a", 4)?;
+    let mut heavy = task("a", Some("j"));
+    heavy.weight = 4;
+    let job = JobSpec { name: "j".to_owned(), concurrency: None, weight: 1 };
+    direct.submit(vec![job], vec![heavy; 2 * JOB_WINDOW as usize])?;
+    let running = direct.claim(1)?;
+    direct.set_limit("group:a", 2)?;
+    let light = direct.submit(vec![], vec![task("b", Some("j"))])?;
+    for attempt in &running {
+        direct.complete(attempt)?;
+    }
+    Ok(direct.claim(1)?.first().is_some_and(|attempt| attempt.task == light))
 }

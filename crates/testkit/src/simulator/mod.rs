@@ -42,7 +42,7 @@ use tidegate_core::check::Violation;
 use tidegate_core::tables::Class;
 
 pub use coverage::{Coverage, Fault};
-pub use fairness::{Spread, fair_shares, finishes_max, two_full_limits};
+pub use fairness::{Spread, fair_shares, finishes_max, heavy_tasks_make_way, two_full_limits};
 pub use message::Verb;
 pub use sweep::{Summary, seed_from_env, sweep};
 
