@@ -107,8 +107,9 @@ fn pick_settled(
     }
 }
 
-/// The first `wanted` ready rows over all lanes, and whether others were sent back. Every lane is an index range of its own, so
-/// nothing is read that could not be claimed.
+/// The first `wanted` ready rows over all lanes, without those among them that had to be sent
+/// back, and whether some had. Every lane is an index range of its own, so nothing is read
+/// that could not be claimed.
 fn pick(
     tables: &mut dyn Tables,
     lanes: &[Lane],
@@ -126,7 +127,7 @@ fn pick(
     let mut heads: BinaryHeap<Reverse<(i64, i64, TaskId, usize)>> = BinaryHeap::new();
     let mut current: Vec<Option<ReadyRow>> = vec![None; lanes.len()];
     let mut refill: Vec<usize> = (0..lanes.len()).collect();
-    while picked.len() < wanted {
+    for _ in 0..wanted {
         for i in refill.drain(..) {
             current[i] = cursors[i].next(tables, &lanes[i])?;
             if let Some(row) = current[i] {

@@ -444,7 +444,9 @@ impl Tables for State {
             gated: false,
             since: i64::MIN,
         };
-        let from = after.map_or(Bound::Included(edge), Bound::Excluded);
+        // Behind every row of the same key: one that was made ready anew is not met twice.
+        let behind = |row| ReadyRow { stamp: i64::MAX, gated: true, since: i64::MAX, ..row };
+        let from = after.map(behind).map_or(Bound::Included(edge), Bound::Excluded);
         let to = Bound::Excluded(ReadyRow { lane: LaneId(lane.0 + 1), ..edge });
         Ok(self.ready.range((from, to)).take(rows_max as usize).copied().collect())
     }
