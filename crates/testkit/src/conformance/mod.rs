@@ -19,6 +19,7 @@ pub mod gate;
 pub mod input;
 pub mod inspect;
 pub mod job;
+pub mod migrate;
 pub mod order;
 pub mod prune;
 pub mod races;

@@ -6,6 +6,9 @@
 macro_rules! conformance_suite {
     ($backend:ident) => {
         $crate::conformance_cases! { $backend;
+            migrate {
+                a_migration_can_be_repeated
+            }
             register {
                 every_field_of_a_kind_comes_back
                 a_registration_can_be_repeated
@@ -271,9 +274,9 @@ mod tests {
     fn every_case_is_listed() {
         let list = include_str!("suite.rs");
         let topics = topics! {
-            "register" "submit" "claim" "finish" "extend" "cancel" "reap"
-            "prune" "set_limit" "gate" "workflow" "job" "order" "window"
-            "unique" "inspect" "input"
+            "migrate" "register" "submit" "claim" "finish" "extend" "cancel"
+            "reap" "prune" "set_limit" "gate" "workflow" "job" "order"
+            "window" "unique" "inspect" "input"
         };
         for (topic, source) in topics {
             let (_, listed) = list.split_once(&format!(" {topic} {{")).expect(topic);

@@ -18,7 +18,7 @@ pub(super) async fn run(backend: Box<dyn Backend>, ops: Vec<Op>) -> Result<(), S
     for _ in 0..HANDLES {
         handles.push(backend.open(clock.reader()).await);
     }
-    handles[0].store.migrate().await.map_err(|error| error.to_string())?;
+    migrate(&handles).await?;
     let first = Side::new(handles[0].store.clone());
     let ops = Arc::new(ops);
     let mut running = Vec::new();
@@ -42,6 +42,18 @@ pub(super) async fn run(backend: Box<dyn Backend>, ops: Vec<Op>) -> Result<(), S
         Some(pair) => Err(format!("two completions of task {} were accepted", pair[0])),
         None => Ok(()),
     }
+}
+
+/// All of them at once, as processes do that start together on a new store.
+async fn migrate(handles: &[Handle]) -> Result<(), String> {
+    let migrations = handles.iter().map(|handle| {
+        let store = handle.store.clone();
+        tokio::spawn(async move { store.migrate().await })
+    });
+    for migration in migrations.collect::<Vec<_>>() {
+        migration.await.map_err(|error| error.to_string())?.map_err(text)?;
+    }
+    Ok(())
 }
 
 async fn take_turns(
