@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::{CAPACITY_MAX, JOB_WINDOW};
-use crate::{Error, LimitId, Result, TaskId};
+use crate::{Error, LimitId, Result, SHARE_SCALE, TaskId};
 
 /// What a limit belongs to. It is the prefix of the limit's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -122,6 +122,32 @@ pub struct Share {
     pub ahead: u32,
 }
 
+impl Share {
+    /// Lets one task past the job's line and returns its fair tag.
+    pub fn pass(&mut self, virtual_time: i64) -> i64 {
+        self.ahead += 1;
+        self.last_tag = virtual_time.max(self.last_tag + self.step());
+        self.last_tag
+    }
+
+    /// A task that passed the line was claimed.
+    pub fn start(&mut self) {
+        self.ahead = self.ahead.saturating_sub(1);
+    }
+
+    /// A task that passed the line leaves the window without a start and gives its step of the
+    /// fair tag back: a cancelled backlog or a task that moves between lines does not set its
+    /// job back.
+    pub fn step_back(&mut self) {
+        self.ahead = self.ahead.saturating_sub(1);
+        self.last_tag = (self.last_tag - self.step()).max(0);
+    }
+
+    fn step(&self) -> i64 {
+        SHARE_SCALE / i64::from(self.weight.max(1))
+    }
+}
+
 /// A limit as the gate sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
@@ -205,6 +231,17 @@ mod tests {
         assert!(!Source::Registration.replaces(Source::Operator));
         assert!(Source::Submit.replaces(Source::Unset));
         assert!(!Source::Submit.replaces(Source::Submit), "the first submit counts");
+    }
+
+    #[test]
+    fn a_job_pays_for_starts_only() {
+        let mut share = Share { weight: 2, last_tag: 0, ahead: 0 };
+        let first = share.pass(0);
+        share.step_back();
+        assert_eq!((share.pass(0), share.ahead), (first, 1));
+        share.start();
+        assert_eq!((share.pass(0), share.ahead), (2 * first, 1));
+        assert_eq!(share.pass(9 * first), 9 * first, "a job that slept does not catch up");
     }
 
     #[test]

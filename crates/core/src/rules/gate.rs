@@ -20,7 +20,7 @@ use crate::bounds::MOVES_BEFORE_RESERVING;
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Class, LineRow, ReadyRow, Tables, Tags};
 use crate::{
-    Error, ErrorKind, Hold, Limit, LimitId, Result, SHARE_SCALE, Scope, Source, TaskId, ready_rank,
+    Error, ErrorKind, Hold, Limit, LimitId, Result, Scope, Share, Source, TaskId, ready_rank,
 };
 
 /// A slot (or several) of one limit that a task needs.
@@ -220,27 +220,17 @@ pub fn release(tables: &mut dyn Tables, tags: &Tags, ending: bool, ahead: bool) 
     Ok(())
 }
 
-/// Takes a task that has not started out of its job's window, and the step of the fair tag
-/// with it: only what starts uses up a job's share, so a cancelled backlog or a task that moves
-/// between lines does not set its job back. False where the limit is not a job's.
+/// Takes a task that has not started out of its job's window. False where the limit is not a
+/// job's.
 fn leave_window(limit: &mut Limit) -> bool {
-    let Some(share) = &mut limit.share else {
-        return false;
-    };
-    share.ahead = share.ahead.saturating_sub(1);
-    share.last_tag = (share.last_tag - tag_step(share.weight)).max(0);
-    true
-}
-
-fn tag_step(weight: u32) -> i64 {
-    SHARE_SCALE / i64::from(weight.max(1))
+    limit.share.as_mut().map(Share::step_back).is_some()
 }
 
 /// Notes that a ready task of a job was claimed: the next may pass the job's line.
 pub fn claimed(tables: &mut dyn Tables, job_limit: LimitId) -> Result<()> {
     let mut limit = locked(tables, job_limit)?;
     if let Some(share) = &mut limit.share {
-        share.ahead = share.ahead.saturating_sub(1);
+        share.start();
     }
     limit.disturb();
     tables.put_limit(&limit)
@@ -408,9 +398,7 @@ fn pass(tables: &mut dyn Tables, waiter: &mut Waiter, mut limit: Limit) -> Resul
     if waiter.row.passed {
         return Ok(());
     }
-    share.last_tag = tables.counters()?.virtual_time.max(share.last_tag + tag_step(share.weight));
-    share.ahead += 1;
-    waiter.row.tag = share.last_tag;
+    waiter.row.tag = share.pass(tables.counters()?.virtual_time);
     waiter.row.passed = true;
     waiter.rank += ready_rank(tables.now(), 0) - ready_rank(waiter.row.since, 0);
     tables.put_limit(&limit)
