@@ -82,15 +82,9 @@ impl Server {
     /// If the server refuses.
     pub fn database(&self) -> Database {
         let name = unique_name();
-        let database = Database {
-            folder: self.folder.clone(),
-            name,
-        };
-        execute(
-            &self.url("postgres"),
-            format!("create database {}", database.name),
-        )
-        .unwrap_or_else(|error| panic!("create database {}: {error:#}", database.name));
+        let database = Database { folder: self.folder.clone(), name };
+        execute(&self.url("postgres"), format!("create database {}", database.name))
+            .unwrap_or_else(|error| panic!("create database {}: {error:#}", database.name));
         database
     }
 
@@ -146,10 +140,7 @@ impl Drop for Database {
 }
 
 fn url(folder: &Path, database: &str) -> String {
-    format!(
-        "postgres:///{database}?host={}&user=postgres",
-        folder.display()
-    )
+    format!("postgres:///{database}?host={}&user=postgres", folder.display())
 }
 
 /// Unique also among the leftovers of processes that had the same id.
@@ -173,19 +164,12 @@ fn execute(url: &str, statement: String) -> Result<()> {
     let work = async move {
         let (client, connection) = config.connect(NoTls).await.context("connect")?;
         let connection = tokio::spawn(connection);
-        client
-            .batch_execute(&statement)
-            .await
-            .context("execute the statement")?;
+        client.batch_execute(&statement).await.context("execute the statement")?;
         drop(client);
         connection.await?.context("close the connection")
     };
-    let run = move || {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?
-            .block_on(work)
-    };
+    let run =
+        move || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work);
     match thread::spawn(run).join() {
         Ok(result) => result,
         Err(_) => bail!("the thread that executes the statement panicked"),
@@ -195,11 +179,7 @@ fn execute(url: &str, statement: String) -> Result<()> {
 fn bin_folder() -> Result<PathBuf> {
     if let Some(bin) = std::env::var_os(BIN_VARIABLE) {
         let bin = PathBuf::from(bin);
-        ensure!(
-            bin.join("initdb").exists(),
-            "no initdb in {BIN_VARIABLE}={}",
-            bin.display()
-        );
+        ensure!(bin.join("initdb").exists(), "no initdb in {BIN_VARIABLE}={}", bin.display());
         return Ok(bin);
     }
     newest_bin_folder(Path::new("/usr/lib/postgresql")).context(
@@ -252,10 +232,7 @@ fn start_anew(bin: &Path, folder: &Path) -> Result<()> {
         fs::remove_dir_all(&data).context("remove the old data")?;
     }
     let mut initdb = tool(bin, "initdb", folder);
-    initdb
-        .arg("-D")
-        .arg(&data)
-        .args(["-U", "postgres", "-A", "trust", "-E", "UTF8"]);
+    initdb.arg("-D").arg(&data).args(["-U", "postgres", "-A", "trust", "-E", "UTF8"]);
     run(initdb.args(["--no-locale", "--no-sync"]))?;
     fs::write(data.join("postgresql.auto.conf"), configuration(folder)).context("configure")?;
 
@@ -282,10 +259,7 @@ fn tool(bin: &Path, name: &str, folder: &Path) -> Command {
     let mut command = Command::new(bin.join(name));
     command.current_dir(folder);
     for (variable, _) in std::env::vars_os() {
-        if variable
-            .to_str()
-            .is_some_and(|variable| variable.starts_with("PG"))
-        {
+        if variable.to_str().is_some_and(|variable| variable.starts_with("PG")) {
             command.env_remove(variable);
         }
     }
@@ -301,13 +275,9 @@ fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output_path = std::env::temp_dir().join(format!("tidegate-{}", unique_name()));
     let output = File::create(&output_path).context("create the output file")?;
-    let status = output.try_clone().and_then(|copy| {
-        command
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(copy)
-            .status()
-    });
+    let status = output
+        .try_clone()
+        .and_then(|copy| command.stdin(Stdio::null()).stdout(output).stderr(copy).status());
     let said = fs::read_to_string(&output_path).unwrap_or_default();
     let _ = fs::remove_file(&output_path);
     let status = status.map_err(|error| explain_spawn(&program, error))?;
@@ -347,10 +317,7 @@ mod tests {
     fn unique_names_differ_and_need_no_quotes() {
         let (one, other) = (unique_name(), unique_name());
         assert_ne!(one, other);
-        assert!(
-            one.chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
-        );
+        assert!(one.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'));
     }
 
     #[test]

@@ -11,17 +11,9 @@ async fn connect(url: &str) -> Client {
 
 async fn current_database(database: &Database) -> String {
     let client = connect(&database.url()).await;
-    let one: i32 = client
-        .query_one("select 1", &[])
-        .await
-        .expect("select 1")
-        .get(0);
+    let one: i32 = client.query_one("select 1", &[]).await.expect("select 1").get(0);
     assert_eq!(one, 1);
-    client
-        .query_one("select current_database()::text", &[])
-        .await
-        .expect("name")
-        .get(0)
+    client.query_one("select current_database()::text", &[]).await.expect("name").get(0)
 }
 
 #[tokio::test]
@@ -42,10 +34,7 @@ async fn a_database_is_dropped_with_its_value_while_clients_are_connected() {
     drop(database);
     let client = connect(&server.url("postgres")).await;
     let left: i64 = client
-        .query_one(
-            "select count(*) from pg_database where datname = $1",
-            &[&name],
-        )
+        .query_one("select count(*) from pg_database where datname = $1", &[&name])
         .await
         .expect("count")
         .get(0);
@@ -61,10 +50,6 @@ fn a_database_is_made_outside_of_a_runtime_too() {
 #[tokio::test]
 async fn the_server_takes_the_connections_of_a_whole_fleet() {
     let client = connect(&Server::shared().url("postgres")).await;
-    let shown: String = client
-        .query_one("show max_connections", &[])
-        .await
-        .expect("show")
-        .get(0);
+    let shown: String = client.query_one("show max_connections", &[]).await.expect("show").get(0);
     assert_eq!(shown, "300");
 }

@@ -30,12 +30,8 @@ const FOREIGN_FOLDERS: &[&str] = &[".git", "target", "node_modules", ".venv", "_
 
 /// Put together here, so that this file does not find itself.
 const UNFINISHED_MARKS: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME")];
-const MACHINE_FOLDERS: &[&str] = &[
-    concat!("/ho", "me/"),
-    concat!("/ro", "ot/"),
-    concat!("/wo", "rk/"),
-    concat!("/Us", "ers/"),
-];
+const MACHINE_FOLDERS: &[&str] =
+    &[concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/Us", "ers/")];
 
 /// A text file, by its path from the root of the workspace.
 #[derive(Debug)]
@@ -46,22 +42,15 @@ struct Text {
 
 impl Text {
     fn new(path: &str, content: impl Into<String>) -> Text {
-        Text {
-            path: path.into(),
-            content: content.into(),
-        }
+        Text { path: path.into(), content: content.into() }
     }
 
     fn is_rust(&self) -> bool {
-        self.path
-            .extension()
-            .is_some_and(|extension| extension == "rs")
+        self.path.extension().is_some_and(|extension| extension == "rs")
     }
 
     fn is_test(&self) -> bool {
-        self.path
-            .iter()
-            .any(|part| part == "tests" || part == "tests.rs")
+        self.path.iter().any(|part| part == "tests" || part == "tests.rs")
     }
 }
 
@@ -78,9 +67,7 @@ fn wrong_arrows_of(package: &Value) -> Vec<String> {
         return vec![format!("{} is not named tidegate-*", package["name"])];
     };
     let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == from) else {
-        return vec![format!(
-            "{from} is a new crate: say in ARROWS what it may build upon"
-        )];
+        return vec![format!("{from} is a new crate: say in ARROWS what it may build upon")];
     };
     let dependencies = package["dependencies"].as_array().expect("dependencies");
     dependencies
@@ -101,11 +88,7 @@ fn long_files(texts: &[Text], exceptions: &[(&str, &str)]) -> Vec<String> {
     let is_long = |text: &&Text| {
         text.is_rust() && !text.is_test() && text.content.lines().count() > LINES_MAX
     };
-    let long: BTreeSet<&Path> = texts
-        .iter()
-        .filter(is_long)
-        .map(|text| &*text.path)
-        .collect();
+    let long: BTreeSet<&Path> = texts.iter().filter(is_long).map(|text| &*text.path).collect();
     let excepted: BTreeSet<&Path> = exceptions.iter().map(|(path, _)| Path::new(path)).collect();
     let too_long = long
         .difference(&excepted)
@@ -131,8 +114,7 @@ fn machine_paths(texts: &[Text]) -> Vec<String> {
     };
     faulty_lines(texts, |line| {
         MACHINE_FOLDERS.iter().any(|folder| {
-            line.match_indices(folder)
-                .any(|(at, _)| begins_path(line[..at].chars().next_back()))
+            line.match_indices(folder).any(|(at, _)| begins_path(line[..at].chars().next_back()))
         })
     })
 }
@@ -142,12 +124,7 @@ fn faulty_lines(texts: &[Text], is_faulty: impl Fn(&str) -> bool) -> Vec<String>
     for text in texts {
         for (index, line) in text.content.lines().enumerate() {
             if is_faulty(line) {
-                faults.push(format!(
-                    "{}:{}: {}",
-                    text.path.display(),
-                    index + 1,
-                    line.trim()
-                ));
+                faults.push(format!("{}:{}: {}", text.path.display(), index + 1, line.trim()));
             }
         }
     }
@@ -169,18 +146,11 @@ fn migration_gaps(file_names: &[&str]) -> Vec<String> {
 
 /// SQL files that no Rust file names in a string, by the path from its own folder.
 fn unused_sql(texts: &[Text]) -> Vec<String> {
-    let named: BTreeSet<PathBuf> = texts
-        .iter()
-        .filter(|text| text.is_rust())
-        .flat_map(sql_files_named_by)
-        .collect();
+    let named: BTreeSet<PathBuf> =
+        texts.iter().filter(|text| text.is_rust()).flat_map(sql_files_named_by).collect();
     texts
         .iter()
-        .filter(|text| {
-            text.path
-                .extension()
-                .is_some_and(|extension| extension == "sql")
-        })
+        .filter(|text| text.path.extension().is_some_and(|extension| extension == "sql"))
         .filter(|text| !named.contains(&text.path))
         .map(|text| format!("{} is not included by any Rust file", text.path.display()))
         .collect()
@@ -229,11 +199,7 @@ fn texts(folder: &str) -> Vec<Text> {
                 && name != "Cargo.lock"
                 && let Ok(content) = fs::read_to_string(entry.path())
             {
-                let path = entry
-                    .path()
-                    .strip_prefix(root())
-                    .expect("below the root")
-                    .to_owned();
+                let path = entry.path().strip_prefix(root()).expect("below the root").to_owned();
                 texts.push(Text { path, content });
             }
         }
@@ -243,21 +209,11 @@ fn texts(folder: &str) -> Vec<Text> {
 
 fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
-        .args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--no-deps",
-            "--offline",
-        ])
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
         .current_dir(root())
         .output()
         .expect("run cargo metadata");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON")
 }
 
@@ -294,10 +250,8 @@ fn migrations_count_without_gaps() {
             continue;
         }
         let texts = texts(&folder);
-        let names: Vec<&str> = texts
-            .iter()
-            .filter_map(|text| text.path.file_name()?.to_str())
-            .collect();
+        let names: Vec<&str> =
+            texts.iter().filter_map(|text| text.path.file_name()?.to_str()).collect();
         assert_none(migration_gaps(&names));
     }
 }
@@ -333,10 +287,7 @@ fn finds_an_arrow_that_points_the_wrong_way() {
         let (package, other) = (format!("tidegate-{from}"), format!("tidegate-{to}"));
         for kind in [Value::Null, json!("build")] {
             let workspace = workspace(&[(&package, &[("serde", Value::Null), (&other, kind)])]);
-            assert_eq!(
-                wrong_arrows(&workspace),
-                [format!("{from} must not know {to}")]
-            );
+            assert_eq!(wrong_arrows(&workspace), [format!("{from} must not know {to}")]);
         }
         let for_tests = workspace(&[(&package, &[(&other, json!("dev"))])]);
         assert_none(wrong_arrows(&for_tests));
@@ -358,29 +309,17 @@ fn finds_a_long_file_and_a_needless_exception() {
         Text::new("crates/a/tests/long.rs", lines(LINES_MAX + 1)),
         Text::new("docs/long.md", lines(LINES_MAX + 1)),
     ];
-    assert_eq!(
-        long_files(&texts, &[]),
-        ["crates/a/src/long.rs has more than 600 lines"]
-    );
+    assert_eq!(long_files(&texts, &[]), ["crates/a/src/long.rs has more than 600 lines"]);
     assert_none(long_files(&texts, &[("crates/a/src/long.rs", "a table")]));
-    let needless = [
-        ("crates/a/src/long.rs", "a table"),
-        ("crates/a/src/full.rs", "a table"),
-    ];
+    let needless = [("crates/a/src/long.rs", "a table"), ("crates/a/src/full.rs", "a table")];
     assert_eq!(long_files(&texts, &needless).len(), 1);
 }
 
 #[test]
 fn finds_an_unfinished_mark() {
     for mark in UNFINISHED_MARKS {
-        let texts = [Text::new(
-            "a.rs",
-            format!("fine\n// {mark}: later\n{mark}S_OF_A_USER\n"),
-        )];
-        assert_eq!(
-            unfinished_marks(&texts),
-            [format!("a.rs:2: // {mark}: later")]
-        );
+        let texts = [Text::new("a.rs", format!("fine\n// {mark}: later\n{mark}S_OF_A_USER\n"))];
+        assert_eq!(unfinished_marks(&texts), [format!("a.rs:2: // {mark}: later")]);
     }
 }
 
@@ -389,10 +328,7 @@ fn finds_a_path_of_a_machine() {
     for folder in MACHINE_FOLDERS {
         let texts = [
             Text::new("a.md", format!("see {folder}me/notes\n")),
-            Text::new(
-                "b.md",
-                format!("see https://example.com{folder}page and $ROOT_1{folder}x"),
-            ),
+            Text::new("b.md", format!("see https://example.com{folder}page and $ROOT_1{folder}x")),
             Text::new("c.toml", format!("path=\"{folder}x\"")),
         ];
         let faulty: Vec<String> = machine_paths(&texts);
@@ -403,29 +339,17 @@ fn finds_a_path_of_a_machine() {
 #[test]
 fn finds_a_gap_between_migrations() {
     assert_none(migration_gaps(&["0002_jobs.sql", "0001_tasks.sql"]));
-    assert_eq!(
-        migration_gaps(&["0001_tasks.sql", "0003_jobs.sql"]).len(),
-        1
-    );
+    assert_eq!(migration_gaps(&["0001_tasks.sql", "0003_jobs.sql"]).len(), 1);
     assert_eq!(migration_gaps(&["0000_tasks.sql"]).len(), 1);
-    assert_eq!(
-        migration_gaps(&["0001_tasks.sql", "0001_jobs.sql"]).len(),
-        1
-    );
+    assert_eq!(migration_gaps(&["0001_tasks.sql", "0001_jobs.sql"]).len(), 1);
     assert_eq!(migration_gaps(&["0001_tasks.sql", "readme.md"]).len(), 1);
 }
 
 #[test]
 fn finds_an_sql_file_that_nobody_includes() {
     let texts = [
-        Text::new(
-            "src/sqlite/finish.rs",
-            r#"include_str!("queries/finish.sql")"#,
-        ),
-        Text::new(
-            "src/sqlite/deep/admit.rs",
-            r#"include_str!("../queries/admit.sql")"#,
-        ),
+        Text::new("src/sqlite/finish.rs", r#"include_str!("queries/finish.sql")"#),
+        Text::new("src/sqlite/deep/admit.rs", r#"include_str!("../queries/admit.sql")"#),
         Text::new("src/sqlite/queries/finish.sql", ""),
         Text::new("src/sqlite/queries/admit.sql", ""),
         Text::new("src/postgres/queries/finish.sql", ""),

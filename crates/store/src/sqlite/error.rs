@@ -25,9 +25,8 @@ pub(super) fn translate(error: &rusqlite::Error) -> Error {
         );
     };
     // The file that readers and writers share has a fixed size, which a full disk cannot give.
-    let has_no_room = error
-        .sqlite_error()
-        .is_some_and(|error| error.extended_code == ffi::SQLITE_IOERR_SHMSIZE);
+    let has_no_room =
+        error.sqlite_error().is_some_and(|error| error.extended_code == ffi::SQLITE_IOERR_SHMSIZE);
     match code {
         code if code == ErrorCode::DiskFull || has_no_room => Error::new(
             ErrorKind::Refused,
