@@ -73,14 +73,19 @@ impl Observer for Counter {
     }
 }
 
-/// A worker whose transactions hold `batch` tasks. With twice as many permits, handlers run
-/// while the store works.
+/// Twice a batch, so that handlers run while the store works. The raw loop has one batch in
+/// flight, and at small batches two of ours may share a commit that it has to make alone.
+pub(super) fn permits(batch: u32) -> u32 {
+    2 * batch
+}
+
+/// A worker whose claims hold `batch` tasks.
 pub(super) fn worker(
     store: Arc<dyn Store>,
     batch: u32,
     counter: Arc<Counter>,
 ) -> tidegate_core::Result<Worker> {
-    let options = Options { concurrency: 2 * batch, claim_batch: batch, ..Options::default() };
+    let options = Options { concurrency: permits(batch), claim_batch: batch, ..Options::default() };
     Worker::builder(store)
         .options(options)
         .handle(kind(), |_: Context, _: IgnoredAny| async { Ok::<_, Failure>(()) })

@@ -10,7 +10,7 @@ use tidegate_store::{Opened, Place};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::drain::{Counter, Drained, register, task, worker};
+use super::drain::{Counter, Drained, permits, register, task, worker};
 use super::target::Target;
 use super::{submit, until_done};
 use crate::clock::{Stopwatch, monotonic_ns};
@@ -49,13 +49,19 @@ pub async fn throughput(
             raws.extend(raw(&target, batch, tasks, scenario.processes).await?);
             ours.push(scenario.ours(&target, batch, tasks).await?);
         }
+        // Taken in pairs: how far the rounds disagree is how little the ratio says.
+        let ratios: Vec<f64> = raws.iter().zip(&ours).map(|(raw, ours)| raw / ours).collect();
         let seconds = middle(&mut ours);
         let mut line = Line::new("throughput", name, tasks, seconds)
             .with_batch(batch)
             .with_extra("processes", scenario.processes)
+            .with_extra("in_flight", scenario.processes.max(1) * permits(batch))
             .with_extra("rounds", ours.len() as u64);
         if !raws.is_empty() {
-            line = line.beside_raw(tasks as f64 / middle(&mut raws));
+            line = line
+                .beside_raw(tasks as f64 / middle(&mut raws))
+                .with_extra("ratio_min", ratios.iter().copied().fold(f64::INFINITY, f64::min))
+                .with_extra("ratio_max", ratios.iter().copied().fold(0.0, f64::max));
         }
         each(line)?;
     }
