@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use rusqlite::Row;
@@ -14,8 +14,8 @@ use crate::sqlite::tables::{Transaction, read_line, read_ready};
 
 /// Every table is read once from end to end, and what stands where is put together in memory.
 pub(super) fn snapshot(tx: &mut Transaction<'_, '_>) -> Result<Snapshot> {
-    let (mut tasks, mut at) = tasks(tx)?;
-    stand(tx, &mut tasks, &mut at)?;
+    let mut tasks = tasks(tx)?;
+    stand(tx, &mut tasks)?;
     let read = |row: &Row<'_>| {
         let (limit, task) = (LimitId(row.get(0)?), TaskId(row.get(2)?));
         Ok(SlotRow { limit, number: row.get(1)?, task })
@@ -31,8 +31,8 @@ pub(super) fn snapshot(tx: &mut Transaction<'_, '_>) -> Result<Snapshot> {
     })
 }
 
-/// The unfinished tasks, and where each is in the list.
-fn tasks(tx: &mut Transaction<'_, '_>) -> Result<(Vec<TaskRow>, HashMap<TaskId, usize>)> {
+/// The unfinished tasks, ascending, not yet standing anywhere.
+fn tasks(tx: &mut Transaction<'_, '_>) -> Result<Vec<TaskRow>> {
     let mut names = Names::default();
     let nameless: Arc<str> = "".into();
     let read = |row: &Row<'_>| {
@@ -53,23 +53,16 @@ fn tasks(tx: &mut Transaction<'_, '_>) -> Result<(Vec<TaskRow>, HashMap<TaskId, 
     };
     let found = tx.statements.rows(Query::SnapshotTasks, [], read)?;
     let lanes = lanes(tx)?;
-    let mut tasks = Vec::with_capacity(found.len());
-    let mut at = HashMap::with_capacity(found.len());
-    for (mut task, lane) in found {
+    let named = |(mut task, lane): (TaskRow, LaneId)| {
         task.kind = lanes.get(lane).ok_or_else(|| unknown("lane", lane))?.kind.clone();
-        at.insert(task.id, tasks.len());
-        tasks.push(task);
-    }
-    Ok((tasks, at))
+        Ok(task)
+    };
+    found.into_iter().map(named).collect()
 }
 
 /// Writes down every place each task stands in. A row whose task is gone shows as a task of
 /// its own without a name, so that the check finds it.
-fn stand(
-    tx: &mut Transaction<'_, '_>,
-    tasks: &mut Vec<TaskRow>,
-    at: &mut HashMap<TaskId, usize>,
-) -> Result<()> {
+fn stand(tx: &mut Transaction<'_, '_>, tasks: &mut Vec<TaskRow>) -> Result<()> {
     let mut found: Vec<(TaskId, Position, bool)> = Vec::new();
     found.append(&mut tx.statements.rows(Query::SnapshotScheduled, [], |row| {
         Ok((TaskId(row.get(0)?), Position::Scheduled(row.get(1)?), false))
@@ -88,20 +81,29 @@ fn stand(
     found.append(&mut tx.statements.rows(Query::SnapshotRunning, [], |row| {
         Ok((TaskId(row.get(0)?), Position::Running(Token(row.get(1)?)), row.get(2)?))
     })?);
+    // A stable sort: a task in two places keeps them in the order they were read.
+    found.sort_by_key(|(task, ..)| *task);
+    let mut at = 0;
+    let mut orphans = Vec::new();
     for (task, position, gated) in found {
-        let index = *at.entry(task).or_insert_with(|| {
-            tasks.push(orphan(task));
-            tasks.len() - 1
-        });
-        tasks[index].positions.push(position);
-        tasks[index].gated |= gated;
+        while tasks.get(at).is_some_and(|row| row.id < task) {
+            at += 1;
+        }
+        match tasks.get_mut(at).filter(|row| row.id == task) {
+            Some(row) => {
+                row.positions.push(position);
+                row.gated |= gated;
+            }
+            None => orphans.push(orphan(task, position)),
+        }
     }
+    tasks.append(&mut orphans);
     tasks.sort_by_key(|task| task.id);
     Ok(())
 }
 
-/// Stands for a row whose task is missing; two positions make it a fault.
-fn orphan(id: TaskId) -> TaskRow {
+/// Stands for a row whose task is missing; a second position makes it a fault.
+fn orphan(id: TaskId, position: Position) -> TaskRow {
     TaskRow {
         id,
         kind: "".into(),
@@ -112,7 +114,7 @@ fn orphan(id: TaskId) -> TaskRow {
         weight: 1,
         spent: 0,
         deaths: 0,
-        positions: vec![Position::Arrived],
+        positions: vec![position, Position::Arrived],
         gated: false,
     }
 }
