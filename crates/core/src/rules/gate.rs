@@ -368,15 +368,19 @@ fn take_lifetime(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<Option<
 /// The first attempt limit that stops the task. A task of a job that finds room at its job
 /// passes the job's line here, even if another limit stops it then.
 fn obstacle(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<Option<Obstacle>> {
+    // Before all else: a limit that is too small stays so, and the drain of its line looks at a
+    // head that is too heavy until it is set aside.
+    for need in waiter.needs.iter().filter(|need| !need.taken) {
+        if locked(tables, need.limit)?.is_too_small_for(need.weight) {
+            return Ok(Some(Obstacle::TooHeavy(need.limit)));
+        }
+    }
     for i in 0..waiter.needs.len() {
         let need = waiter.needs[i];
         if need.hold == Hold::Lifetime || need.taken {
             continue;
         }
         let limit = locked(tables, need.limit)?;
-        if limit.is_too_small_for(need.weight) {
-            return Ok(Some(Obstacle::TooHeavy(need.limit)));
-        }
         let fits = limit.fits(need.weight)
             || (is_planted(Bug::CheckThenAct) && limit.fits(need.weight.saturating_sub(1)));
         if !fits || !is_in_turn(tables, waiter, need, &limit)? {
