@@ -14,7 +14,11 @@
 //! After every committed step this holds for each limit that is not marked dirty: the head of
 //! its line does not fit.
 
+mod reserve;
+
 use std::cmp::Ordering;
+
+use reserve::{give_back, make_way, reserve};
 
 use crate::bounds::MOVES_BEFORE_RESERVING;
 use crate::planted::{Bug, is_planted};
@@ -438,73 +442,6 @@ fn line_key(waiter: &Waiter, hold: Hold) -> (i64, i64, i64) {
         Hold::Lifetime => (0, 0, waiter.row.place),
         Hold::Attempt => (waiter.rank, waiter.row.tag, waiter.row.place),
     }
-}
-
-/// Collects the attempt slots in ascending order of limit and keeps each while waiting for
-/// the next. Only the holder of the seat of the lowest limit may do so, and slots are always
-/// collected upwards, so no two reservers wait for each other.
-fn reserve(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
-    let mut ascending: Vec<usize> =
-        (0..waiter.needs.len()).filter(|i| waiter.needs[*i].hold == Hold::Attempt).collect();
-    ascending.sort_by_key(|i| waiter.needs[*i].limit);
-    let seat = waiter.needs[ascending[0]].limit;
-    let mut limit = locked(tables, seat)?;
-    if limit.reserver.is_some_and(|task| task != waiter.task) {
-        return park(tables, waiter, seat, Class::Seat);
-    }
-    if limit.reserver.is_none() {
-        limit.reserver = Some(waiter.task);
-        tables.put_limit(&limit)?;
-    }
-    waiter.row.class = Class::Reserving;
-    for i in ascending {
-        let need = waiter.needs[i];
-        if need.taken {
-            continue;
-        }
-        let limit = locked(tables, need.limit)?;
-        if !limit.fits(need.weight) || !is_in_turn(tables, &waiter, need, &limit)? {
-            return park(tables, waiter, need.limit, Class::Reserving);
-        }
-        pass(tables, &mut waiter, limit)?;
-        take(tables, &mut waiter, i)?;
-    }
-    admit(tables, waiter)
-}
-
-/// A reserver that cannot go on lets go of its slots and its seat.
-fn give_back(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<()> {
-    for i in 0..waiter.needs.len() {
-        let need = waiter.needs[i];
-        let mut limit = locked(tables, need.limit)?;
-        if need.hold == Hold::Attempt && need.taken {
-            free(tables, waiter.task, &mut limit)?;
-            waiter.needs[i].taken = false;
-        }
-        if limit.reserver == Some(waiter.task) {
-            limit.reserver = None;
-            limit.disturb();
-        }
-        tables.put_limit(&limit)?;
-    }
-    Ok(())
-}
-
-/// A task that is set aside until somebody changes a limit gives up its place in its job's
-/// window; a window full of them would stop the whole job.
-fn make_way(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<()> {
-    if !waiter.row.passed {
-        return Ok(());
-    }
-    step_back(waiter);
-    for need in &waiter.needs {
-        let mut limit = locked(tables, need.limit)?;
-        if leave_window(&mut limit) {
-            limit.disturb();
-            tables.put_limit(&limit)?;
-        }
-    }
-    Ok(())
 }
 
 fn take(tables: &mut dyn Tables, waiter: &mut Waiter, i: usize) -> Result<()> {
