@@ -285,8 +285,15 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Who is passed over has a reason to be.
+    /// Who is passed over has a reason to be, and who keeps slots for itself can get the rest.
     fn set_aside(&mut self, limit: &Limit, tally: &Tally) {
+        if let Some((head, _)) = tally.head
+            && head.class == Class::Reserving
+            && limit.is_paused()
+        {
+            let found = format!("task {} keeps its slots while {} is", head.task, limit.name);
+            self.fault("nobody reserves at a paused limit", found);
+        }
         let rule = "nobody is passed over without a reason";
         if let Some(task) = tally.seat.filter(|_| limit.reserver.is_none()) {
             self.fault(rule, format!("task {task} may reserve at {}: nobody does", limit.name));

@@ -198,6 +198,11 @@ impl Limit {
         self.capacity.is_some_and(|capacity| capacity > 0 && weight > capacity)
     }
 
+    /// Whether nobody is let through at all.
+    pub fn is_paused(&self) -> bool {
+        self.capacity == Some(0)
+    }
+
     /// Whether one more task may pass the line of a job without having been claimed.
     pub fn has_window(&self) -> bool {
         self.share.is_none_or(|share| share.ahead < JOB_WINDOW)

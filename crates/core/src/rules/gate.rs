@@ -288,7 +288,9 @@ fn next_in_turn(tables: &mut dyn Tables, limit: &Limit) -> Result<Option<Waiter>
     let Some(weight) = weight else {
         return Ok(Some(waiter));
     };
+    // Who reserves at a limit that was paused has slots of others to give back.
     let room = limit.is_too_small_for(weight)
+        || (limit.is_paused() && row.class == Class::Reserving)
         || (limit.fits(weight) && (row.passed || limit.has_window()));
     Ok(room.then_some(waiter))
 }

@@ -4,12 +4,18 @@ use super::{
     Verdict, Waiter, admit, free, is_in_turn, leave_window, locked, park, pass, step_back, take,
 };
 use crate::tables::{Class, Tables};
-use crate::{Hold, Result};
+use crate::{Hold, LimitId, Result};
 
 /// Collects the attempt slots in ascending order of limit and keeps each while waiting for
 /// the next. Only the holder of the seat of the lowest limit may do so, and slots are always
 /// collected upwards, so no two reservers wait for each other.
 pub(super) fn reserve(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
+    if let Some(paused) = paused(tables, &waiter)? {
+        // It would keep the slots it has for as long as the pause lasts.
+        give_back(tables, &mut waiter)?;
+        waiter.row.class = Class::Waiting;
+        return park(tables, waiter, paused, Class::Waiting);
+    }
     let mut ascending: Vec<usize> =
         (0..waiter.needs.len()).filter(|i| waiter.needs[*i].hold == Hold::Attempt).collect();
     ascending.sort_by_key(|i| waiter.needs[*i].limit);
@@ -36,6 +42,16 @@ pub(super) fn reserve(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Ver
         take(tables, &mut waiter, i)?;
     }
     admit(tables, waiter)
+}
+
+/// An attempt limit the task still needs that lets nobody through.
+fn paused(tables: &mut dyn Tables, waiter: &Waiter) -> Result<Option<LimitId>> {
+    for need in &waiter.needs {
+        if need.hold == Hold::Attempt && !need.taken && locked(tables, need.limit)?.is_paused() {
+            return Ok(Some(need.limit));
+        }
+    }
+    Ok(None)
 }
 
 /// A reserver that cannot go on lets go of its slots and its seat.
