@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::tables::{Position, Tables};
 use tidegate_core::{CancelOutcome, LimitId, Result, TaskId, rules};
 
+use super::draft::Left;
 use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
@@ -60,7 +61,7 @@ async fn cancel_some(
     store: &Inner,
     tx: &Tx<'_>,
     tasks: &[TaskId],
-) -> Result<(BTreeMap<TaskId, CancelOutcome>, Vec<LimitId>), Fault> {
+) -> Result<(BTreeMap<TaskId, CancelOutcome>, Left), Fault> {
     let mut outcomes: BTreeMap<TaskId, CancelOutcome> =
         tasks.iter().map(|task| (*task, CancelOutcome::NotFound)).collect();
     let places = look(tx, tasks, &mut outcomes).await?;
@@ -95,7 +96,7 @@ async fn cancel_some(
     let ended = rules::cancel(&mut draft, &here)?;
     outcomes.extend(here.into_iter().zip(ended));
     flush(tx, &draft).await?;
-    Ok((outcomes, draft.dirty()))
+    Ok((outcomes, draft.left()))
 }
 
 async fn look(

@@ -15,6 +15,7 @@ use tidegate_core::{
     Result, Source, TaskId, Token, WorkerId,
 };
 
+use super::rows::Known;
 use crate::memory::State;
 use crate::memory::state::{Running, Task};
 
@@ -31,6 +32,15 @@ pub(super) struct Draft {
     pub(super) budget: u32,
     /// Lines of which only the first rows were loaded, and the last of these.
     cut: BTreeMap<(LimitId, Part), LineRow>,
+}
+
+/// What a transaction leaves to those that follow it.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// Limits that somebody should look at again.
+    pub(super) dirty: Vec<LimitId>,
+    /// Whether there is something new to claim, or at the gate.
+    pub(super) ready: bool,
 }
 
 /// The part of a line that is loaded as one page.
@@ -72,8 +82,16 @@ impl Draft {
     }
 
     /// Makes a limit's name known without its lock.
-    pub(super) fn add_name(&mut self, name: String, id: LimitId) {
+    fn add_name(&mut self, name: String, id: LimitId) {
         self.state.limit_names.entry(name.into()).or_insert(id);
+    }
+
+    /// A task, and the names of the limits that apply to it.
+    pub(super) fn add_known(&mut self, known: Known) {
+        for (name, id) in known.needs {
+            self.add_name(name, id);
+        }
+        self.add_task(known.task);
     }
 
     pub(super) fn add_task(&mut self, task: Task) {
@@ -138,10 +156,19 @@ impl Draft {
         self.state.leases.insert(lease.token, lease);
     }
 
-    /// Locked limits that somebody should look at again.
-    pub(super) fn dirty(&self) -> Vec<LimitId> {
+    /// What became ready.
+    pub(super) fn new_ready(&self) -> impl Iterator<Item = &ReadyRow> {
+        self.state.ready.difference(&self.before.ready)
+    }
+
+    /// What is still to do when the draft is written and committed.
+    pub(super) fn left(&self) -> Left {
         let dirty = self.state.limits.values().filter(|limit| limit.dirty);
-        dirty.map(|limit| limit.id).collect()
+        Left {
+            dirty: dirty.map(|limit| limit.id).collect(),
+            ready: self.new_ready().next().is_some()
+                || self.state.arrived.difference(&self.before.arrived).next().is_some(),
+        }
     }
 }
 

@@ -3,14 +3,18 @@
 use std::collections::BTreeSet;
 
 use tidegate_core::bounds::BATCH_MAX;
-use tidegate_core::{Error, Exit, Finish, Finished, LimitId, Result, TaskId, rules};
+use tidegate_core::{
+    Attempt, Claim, Error, Exit, Finish, Finished, Lost, Result, TaskId, Token, rules,
+};
 
+use super::claim::{View, look, share_version, take_along};
+use super::draft::{Draft, Left};
 use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
-use super::load::{Wanted, gather, moment};
+use super::load::{Wanted, gather};
 use super::rows;
-use super::session::Tx;
+use super::session::{Params, Tx};
 use super::{Inner, claim, transact};
 
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
@@ -24,12 +28,19 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
     }
     finish.claim.as_ref().map_or(Ok(()), |claim| claim.check())?;
     let mut finished = Finished::default();
-    for exits in finish.exits.chunks(EXITS_MAX) {
-        let (lost, left) = transact!(store, tx => end(store, &tx, exits));
-        finished.lost.extend(lost.lost);
-        follow(store, left).await?;
+    let mut parts = finish.exits.chunks(EXITS_MAX).peekable();
+    let mut wanted = finish.claim;
+    while let Some(exits) = parts.next() {
+        let along = wanted.as_ref().filter(|_| parts.peek().is_none());
+        let ended = transact!(store, tx => end(store, &tx, exits, along));
+        finished.lost.extend(ended.lost);
+        follow(store, ended.left).await?;
+        if let Some(claimed) = ended.claimed {
+            finished.claimed = claimed;
+            wanted = None;
+        }
     }
-    if let Some(wanted) = finish.claim {
+    if let Some(wanted) = wanted {
         // The exits are committed: a claim that fails now must not make them look undone. The
         // worker's next poll meets the same error.
         finished.claimed = claim::claim(store, wanted).await.unwrap_or_default();
@@ -37,29 +48,56 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
     Ok(finished)
 }
 
+struct Ended {
+    lost: Vec<Lost>,
+    /// None where the claim has to follow.
+    claimed: Option<Vec<Attempt>>,
+    left: Left,
+}
+
 async fn end(
     store: &Inner,
     tx: &Tx<'_>,
     exits: &[Exit],
-) -> Result<(Finished, Vec<LimitId>), Fault> {
+    along: Option<&Claim>,
+) -> Result<Ended, Fault> {
     let tasks: BTreeSet<i64> = exits.iter().map(|exit| exit.task.0).collect();
     let tasks: Vec<i64> = tasks.into_iter().collect();
-    let running = tx.query(LOCK_RUNNING, &[&tasks]).await?;
-    let moment = moment(store, tx).await?;
+    let lock: Params<'_> = &[&tasks];
+    let (_, running, view) =
+        tokio::try_join!(share_version(tx), tx.query(LOCK_RUNNING, lock), look(store, tx, along))?;
     // Only those that end here are moved; another one's attempt is left alone.
     let running: Vec<_> = running.iter().map(rows::running).collect();
-    let ending =
-        |task: &TaskId, token| exits.iter().any(|exit| (exit.task, exit.token) == (*task, token));
-    let ending: Vec<_> = running.into_iter().filter(|(t, token, _)| ending(t, *token)).collect();
+    let ending: BTreeSet<_> = exits.iter().map(|exit| (exit.task, exit.token)).collect();
+    let ending = |(task, token, _): &(TaskId, Token, _)| ending.contains(&(*task, *token));
+    let ending: Vec<_> = running.into_iter().filter(ending).collect();
     let tasks = ending.iter().map(|(task, _, _)| *task).collect();
     let budget = BUDGET + exits.len() as u32;
     let wanted = Wanted { tasks, budget, ..Wanted::default() };
-    let mut draft = gather(store, tx, moment, wanted).await?;
+    let mut draft = gather(store, tx, view.moment, wanted).await?;
     for (task, token, running) in ending {
         draft.run(task, token, running);
     }
     draft.seal();
     let finished = rules::finish(&mut draft, Finish { exits: exits.to_vec(), claim: None })?;
     flush(tx, &draft).await?;
-    Ok((finished, draft.dirty()))
+    let mut left = draft.left();
+    let claimed = match along {
+        Some(claim) if can_go_along(&view, &draft, &left) => take_along(tx, claim, &view).await?,
+        _ => None,
+    };
+    if let Some(claimed) = &claimed {
+        let claimed: BTreeSet<TaskId> = claimed.iter().map(|attempt| attempt.task).collect();
+        // Nobody else is called for what this worker takes itself.
+        left.ready = draft.new_ready().any(|row| !claimed.contains(&row.task));
+    }
+    Ok(Ended { lost: finished.lost, claimed, left })
+}
+
+/// Whether the claim may go along: nothing waits at the gate that would come before.
+fn can_go_along(view: &View, draft: &Draft, left: &Left) -> bool {
+    view.is_noted
+        && !view.has_gate_work()
+        && left.dirty.is_empty()
+        && draft.state.arrived.is_empty()
 }

@@ -4,19 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::tables::{LineRow, Position, ReadyRow};
-use tidegate_core::{Error, ErrorKind, Limit, LimitId, TaskId, Token};
+use tidegate_core::{Error, ErrorKind, Limit, LimitId, TaskId};
 
 use super::draft::{Draft, STAND_IN};
 use super::error::Fault;
 use super::rows::state_code;
 use super::session::Tx;
-use crate::memory::state::Running;
 
-const PLACES: &str = include_str!("queries/places.sql");
-const TOKEN: &str = include_str!("queries/token.sql");
 const LEAVE: &str = include_str!("queries/leave.sql");
 const ENTER: &str = include_str!("queries/enter.sql");
-const START: &str = include_str!("queries/start.sql");
 const DROP_LEASES: &str = include_str!("queries/drop_leases.sql");
 const MARK_RUNNING: &str = include_str!("queries/mark_running.sql");
 const BEGIN_LIMIT: &str = include_str!("queries/begin_limit.sql");
@@ -27,53 +23,29 @@ const REMOVE_TASKS: &str = include_str!("queries/remove_tasks.sql");
 const FREE_KEYS: &str = include_str!("queries/free_keys.sql");
 const PUT_VIRTUAL_TIME: &str = include_str!("queries/put_virtual_time.sql");
 const PUT_LIMITS_VERSION: &str = include_str!("queries/put_limits_version.sql");
-const NOTIFY: &str = include_str!("queries/notify.sql");
 
-/// The numbers the server gave for stand-ins.
+/// The ids the server gave to limits that the draft began.
 #[derive(Debug, Default)]
-pub(super) struct Given {
-    /// The token of the lease that was made.
-    pub(super) token: Option<Token>,
-    limits: BTreeMap<LimitId, LimitId>,
-    places: Vec<i64>,
-}
+struct Given(BTreeMap<LimitId, LimitId>);
 
 impl Given {
     fn limit(&self, id: LimitId) -> i64 {
-        self.limits.get(&id).unwrap_or(&id).0
-    }
-
-    fn place(&self, place: i64) -> i64 {
-        if place <= STAND_IN {
-            return place;
-        }
-        self.places.get((place - STAND_IN) as usize - 1).copied().unwrap_or(place)
+        self.0.get(&id).unwrap_or(&id).0
     }
 }
 
-pub(super) async fn flush(tx: &Tx<'_>, draft: &Draft) -> Result<Given, Fault> {
+pub(super) async fn flush(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     let mut given = Given::default();
     begin_limits(tx, draft, &mut given).await?;
-    let places = draft.state.counters.place - STAND_IN;
-    if places > 0 {
-        let rows = tx.query(PLACES, &[&places]).await?;
-        given.places = rows.iter().map(|row| row.get("place")).collect();
-        given.places.sort_unstable();
-    }
-    leave(tx, draft).await?;
-    enter(tx, draft, &given).await?;
-    start(tx, draft, &mut given).await?;
-    drop_leases(tx, draft).await?;
-    mark_running(tx, draft).await?;
-    put_limits(tx, draft).await?;
-    put_tasks(tx, draft).await?;
-    put_counters(tx, draft).await?;
-    if draft.state.ready.difference(&draft.before.ready).next().is_some()
-        || draft.state.arrived.difference(&draft.before.arrived).next().is_some()
-    {
-        tx.query(NOTIFY, &[]).await?;
-    }
-    Ok(given)
+    tokio::try_join!(
+        leave(tx, draft),
+        enter(tx, draft, &given),
+        drop_leases(tx, draft),
+        mark_running(tx, draft),
+        put_limits(tx, draft),
+        put_tasks(tx, draft),
+    )?;
+    put_counters(tx, draft).await
 }
 
 async fn begin_limits(tx: &Tx<'_>, draft: &Draft, given: &mut Given) -> Result<(), Fault> {
@@ -94,7 +66,7 @@ async fn begin_limits(tx: &Tx<'_>, draft: &Draft, given: &mut Given) -> Result<(
                 ],
             )
             .await?;
-        given.limits.insert(*id, LimitId(row.get("id")));
+        given.0.insert(*id, LimitId(row.get("id")));
     }
     Ok(())
 }
@@ -132,7 +104,9 @@ async fn enter(tx: &Tx<'_>, draft: &Draft, given: &Given) -> Result<(), Fault> {
     let scheduled: Vec<_> = new.scheduled.difference(&old.scheduled).collect();
     let arrived: Vec<i64> = new.arrived.difference(&old.arrived).map(|task| task.0).collect();
     let ready: Vec<&ReadyRow> = new.ready.difference(&old.ready).collect();
-    let line: Vec<&LineRow> = new.line.difference(&old.line).collect();
+    let mut line: Vec<&LineRow> = new.line.difference(&old.line).collect();
+    line.sort_unstable_by_key(|row| row.place);
+    let place = |row: &&LineRow| (row.place < STAND_IN).then_some(row.place);
     let held: Vec<_> = new.held.difference(&old.held).collect();
     if scheduled.is_empty()
         && arrived.is_empty()
@@ -161,7 +135,7 @@ async fn enter(tx: &Tx<'_>, draft: &Draft, given: &Given) -> Result<(), Fault> {
             &line.iter().map(|row| row.class as i32).collect::<Vec<_>>(),
             &line.iter().map(|row| row.rank).collect::<Vec<_>>(),
             &line.iter().map(|row| row.tag).collect::<Vec<_>>(),
-            &line.iter().map(|row| given.place(row.place)).collect::<Vec<_>>(),
+            &line.iter().map(place).collect::<Vec<_>>(),
             &line.iter().map(|row| row.lane.0).collect::<Vec<_>>(),
             &line.iter().map(|row| i64::from(row.moves)).collect::<Vec<_>>(),
             &line.iter().map(|row| row.passed).collect::<Vec<_>>(),
@@ -201,33 +175,6 @@ impl ReadyColumns {
         }
         columns
     }
-}
-
-async fn start(tx: &Tx<'_>, draft: &Draft, given: &mut Given) -> Result<(), Fault> {
-    let Some((stand_in, lease)) = draft.state.leases.range(Token(STAND_IN)..).next() else {
-        return Ok(());
-    };
-    let token: i64 = tx.one(TOKEN, &[]).await?.get("token");
-    given.token = Some(Token(token));
-    let started: Vec<(&TaskId, &Running)> = draft
-        .state
-        .running
-        .range((*stand_in, TaskId(i64::MIN))..)
-        .map(|((_, task), running)| (task, running))
-        .collect();
-    tx.execute(
-        START,
-        &[
-            &token,
-            &&*lease.worker.0,
-            &lease.expires_at,
-            &started.iter().map(|(task, _)| task.0).collect::<Vec<_>>(),
-            &started.iter().map(|(_, running)| running.gated).collect::<Vec<_>>(),
-            &draft.state.now,
-        ],
-    )
-    .await?;
-    Ok(())
 }
 
 async fn drop_leases(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {

@@ -2,10 +2,11 @@
 
 use tidegate_core::bounds::GATE_STEP;
 use tidegate_core::rules::gate::{self, Verdict};
-use tidegate_core::tables::{Lane, Position, Tables};
-use tidegate_core::{Admitted, LimitId, Result, TaskId};
+use tidegate_core::tables::{Position, Tables};
+use tidegate_core::{Admitted, Claim, LimitId, Result, TaskId};
 
-use super::draft::Draft;
+use super::claim::{View, look};
+use super::draft::{Draft, Left};
 use super::error::Fault;
 use super::flush::flush;
 use super::load::{Wanted, gather, moment};
@@ -13,76 +14,66 @@ use super::session::Tx;
 use super::{Inner, transact};
 
 const GATEKEEPER: &str = include_str!("queries/gatekeeper.sql");
-const GATE_WORK: &str = include_str!("queries/gate_work.sql");
 const DUE: &str = include_str!("queries/due.sql");
 const LOCK_ARRIVALS: &str = include_str!("queries/lock_arrivals.sql");
 
 /// Tasks the gate looks at in the lines in one transaction.
-pub(super) const BUDGET: u32 = 32;
+pub(super) const BUDGET: u32 = 16;
 
-/// Tasks that come to the gate in one transaction.
-const ARRIVALS_MAX: i64 = 250;
+/// The same in a transaction that only drains lines.
+const FOLLOW_BUDGET: u32 = 250;
+
+/// Due tasks, and as many arrivals, that come to the gate in one transaction at most.
+const ARRIVALS_MAX: usize = 250;
 
 /// Transactions that follow one verb at most; what is left then is taken up by claims.
 const FOLLOW_MAX: u32 = 1000;
 
 pub(super) async fn admit(store: &Inner) -> Result<Admitted> {
-    let work = transact!(store, tx => look(store, &tx, &[]));
+    let view = transact!(store, tx => look(store, &tx, None));
     let mut admitted = Admitted::default();
-    follow(store, work.dirty).await?;
-    if work.arrivals {
+    follow(store, Left { dirty: view.dirty, ready: false }).await?;
+    if view.arrivals {
         admitted = arrivals(store).await?;
     }
     Ok(admitted)
 }
 
-/// What a claim does before it looks at the ready tasks.
-pub(super) async fn before_claim(store: &Inner, lanes: &[Lane]) -> Result<()> {
-    let lanes: Vec<i64> = lanes.iter().map(|lane| lane.id.0).collect();
-    let mut work = transact!(store, tx => look(store, &tx, &lanes));
+/// What a claim does before it takes ready tasks.
+pub(super) async fn before_claim(store: &Inner, claim: &Claim, mut view: View) -> Result<()> {
     let mut seen = 0;
-    while !work.no_worker.is_empty() && seen < GATE_STEP as usize {
-        let left = transact!(store, tx => reconsider(store, &tx, &work.no_worker));
+    while !view.no_worker.is_empty() && seen < GATE_STEP as usize {
+        let left = transact!(store, tx => reconsider(store, &tx, &view.no_worker));
         follow(store, left).await?;
-        seen += work.no_worker.len();
-        work = transact!(store, tx => look(store, &tx, &lanes));
+        seen += view.no_worker.len();
+        view = transact!(store, tx => look(store, &tx, Some(claim)));
     }
-    if !work.dirty.is_empty() {
+    if !view.dirty.is_empty() {
         // Whoever has one of them locked is about to look itself, and follows up.
-        transact!(store, tx => settle(store, &tx, &work.dirty, true));
+        let left = transact!(store, tx => settle(store, &tx, &view.dirty, true));
+        follow(store, Left { dirty: Vec::new(), ..left }).await?;
     }
-    if work.arrivals {
+    if view.arrivals {
         arrivals(store).await?;
     }
     Ok(())
 }
 
-/// Goes on with lines that a transaction left dirty, until nothing is left.
-pub(super) async fn follow(store: &Inner, mut left: Vec<LimitId>) -> Result<()> {
+/// Goes on with lines that a transaction left dirty, until nothing is left; and tells others
+/// of what became ready.
+pub(super) async fn follow(store: &Inner, mut left: Left) -> Result<()> {
+    let mut ready = left.ready;
     for _ in 0..FOLLOW_MAX {
-        if left.is_empty() {
+        if left.dirty.is_empty() {
             break;
         }
-        left = transact!(store, tx => settle(store, &tx, &left, false));
+        left = transact!(store, tx => settle(store, &tx, &left.dirty, false));
+        ready |= left.ready;
+    }
+    if ready {
+        store.changed.tell();
     }
     Ok(())
-}
-
-#[derive(Debug)]
-struct Work {
-    arrivals: bool,
-    dirty: Vec<LimitId>,
-    no_worker: Vec<TaskId>,
-}
-
-async fn look(store: &Inner, tx: &Tx<'_>, lanes: &[i64]) -> Result<Work, Fault> {
-    let now = moment(store, tx).await?.now;
-    let row = tx.one(GATE_WORK, &[&now, &lanes]).await?;
-    Ok(Work {
-        arrivals: row.get("arrivals"),
-        dirty: row.get::<_, Vec<i64>>("dirty").into_iter().map(LimitId).collect(),
-        no_worker: row.get::<_, Vec<i64>>("no_worker").into_iter().map(TaskId).collect(),
-    })
 }
 
 /// Drains lines that may have room; returns those that are left.
@@ -91,19 +82,19 @@ async fn settle(
     tx: &Tx<'_>,
     limits: &[LimitId],
     free_only: bool,
-) -> Result<Vec<LimitId>, Fault> {
+) -> Result<Left, Fault> {
     let moment = moment(store, tx).await?;
-    let wanted = Wanted { limits: limits.to_vec(), budget: BUDGET, free_only, ..Wanted::default() };
+    let mut budget = FOLLOW_BUDGET;
+    let wanted = Wanted { limits: limits.to_vec(), budget, free_only, ..Wanted::default() };
     let mut draft = gather(store, tx, moment, wanted).await?;
     draft.seal();
-    let mut budget = BUDGET;
     gate::settle(&mut draft, &mut budget)?;
     flush(tx, &draft).await?;
-    Ok(draft.dirty())
+    Ok(draft.left())
 }
 
 /// Looks again at tasks that were parked because nobody served them.
-async fn reconsider(store: &Inner, tx: &Tx<'_>, tasks: &[TaskId]) -> Result<Vec<LimitId>, Fault> {
+async fn reconsider(store: &Inner, tx: &Tx<'_>, tasks: &[TaskId]) -> Result<Left, Fault> {
     let moment = moment(store, tx).await?;
     let wanted = Wanted { tasks: tasks.to_vec(), budget: BUDGET, ..Wanted::default() };
     let mut draft = gather(store, tx, moment, wanted).await?;
@@ -123,7 +114,7 @@ async fn reconsider(store: &Inner, tx: &Tx<'_>, tasks: &[TaskId]) -> Result<Vec<
     let mut budget = BUDGET;
     gate::settle(&mut draft, &mut budget)?;
     flush(tx, &draft).await?;
-    Ok(draft.dirty())
+    Ok(draft.left())
 }
 
 /// Brings what is due and what arrived to the gate, as long as nobody else does.
@@ -143,19 +134,18 @@ async fn arrivals(store: &Inner) -> Result<Admitted> {
     }
 }
 
-async fn bring(store: &Inner, tx: &Tx<'_>) -> Result<(Admitted, Vec<LimitId>), Fault> {
+async fn bring(store: &Inner, tx: &Tx<'_>) -> Result<(Admitted, Left), Fault> {
     let mut admitted = Admitted::default();
     if !tx.one(GATEKEEPER, &[]).await?.get::<_, bool>("is_gatekeeper") {
-        return Ok((admitted, Vec::new()));
+        return Ok((admitted, Left::default()));
     }
     let moment = moment(store, tx).await?;
-    let due = tx.query(DUE, &[&moment.now, &ARRIVALS_MAX]).await?;
+    let due = tx.query(DUE, &[&moment.now]).await?;
     let due: Vec<(TaskId, i64)> =
         due.iter().map(|row| (TaskId(row.get("task")), row.get("run_at"))).collect();
-    let rest = ARRIVALS_MAX - due.len() as i64;
-    let arrived = tx.query(LOCK_ARRIVALS, &[&rest]).await?;
+    let arrived = tx.query(LOCK_ARRIVALS, &[]).await?;
     let arrived: Vec<TaskId> = arrived.iter().map(|row| TaskId(row.get("task"))).collect();
-    admitted.more = due.len() + arrived.len() == ARRIVALS_MAX as usize;
+    admitted.more = due.len() == ARRIVALS_MAX || arrived.len() == ARRIVALS_MAX;
     let order: Vec<TaskId> =
         due.iter().map(|(task, _)| *task).chain(arrived.iter().copied()).collect();
     let wanted = Wanted { tasks: order.clone(), budget: BUDGET, ..Wanted::default() };
@@ -171,7 +161,7 @@ async fn bring(store: &Inner, tx: &Tx<'_>) -> Result<(Admitted, Vec<LimitId>), F
     let mut budget = BUDGET;
     gate::settle(&mut draft, &mut budget)?;
     flush(tx, &draft).await?;
-    Ok((admitted, draft.dirty()))
+    Ok((admitted, draft.left()))
 }
 
 fn arrive(draft: &mut Draft, task: TaskId, admitted: &mut Admitted) -> Result<(), Fault> {

@@ -37,7 +37,7 @@ impl Inspect for Postgres {
     async fn now(&self) -> Result<Millis> {
         self.detached(|store| async move {
             let store = &*store;
-            Ok(transact!(store, tx => moment(store, &tx)).now)
+            Ok(transact!(reading store, tx => moment(store, &tx)).now)
         })
         .await
     }
@@ -45,7 +45,7 @@ impl Inspect for Postgres {
     async fn task(&self, task: TaskId) -> Result<Option<TaskView>> {
         let read = move |store: std::sync::Arc<Inner>| async move {
             let store = &*store;
-            Ok(transact!(store, tx => one_task(&tx, task)))
+            Ok(transact!(reading store, tx => one_task(&tx, task)))
         };
         self.detached(read).await
     }
@@ -53,7 +53,7 @@ impl Inspect for Postgres {
     async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
         let read = move |store: std::sync::Arc<Inner>| async move {
             let store = &*store;
-            Ok(transact!(store, tx => tasks(&tx, &filter)))
+            Ok(transact!(reading store, tx => tasks(&tx, &filter)))
         };
         self.detached(read).await
     }
@@ -61,7 +61,7 @@ impl Inspect for Postgres {
     async fn explain(&self, task: TaskId) -> Result<Option<Explanation>> {
         let read = move |store: std::sync::Arc<Inner>| async move {
             let store = &*store;
-            Ok(transact!(store, tx => explain(store, &tx, task)))
+            Ok(transact!(reading store, tx => explain(store, &tx, task)))
         };
         self.detached(read).await
     }
@@ -79,7 +79,7 @@ impl Inspect for Postgres {
     async fn holders(&self, limit: LimitId) -> Result<Vec<Holder>> {
         let read = move |store: std::sync::Arc<Inner>| async move {
             let store = &*store;
-            Ok(transact!(store, tx => holders(&tx, limit, i64::MAX)))
+            Ok(transact!(reading store, tx => holders(&tx, limit, i64::MAX)))
         };
         self.detached(read).await
     }
@@ -117,7 +117,7 @@ impl Postgres {
     async fn read(&self, sql: &'static str) -> Result<Vec<Row>> {
         let read = move |store: std::sync::Arc<Inner>| async move {
             let store = &*store;
-            Ok(transact!(store, tx => tx.query(sql, &[])))
+            Ok(transact!(reading store, tx => tx.query(sql, &[])))
         };
         self.detached(read).await
     }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use deadpool_postgres::Pool;
 use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Config, NoTls};
 
@@ -10,24 +11,59 @@ use tokio_postgres::{AsyncMessage, Config, NoTls};
 /// none, callers are woken at this pace.
 const PACE: Duration = Duration::from_millis(250);
 
+/// Notices of one process are at least so far apart. At its commit a notice locks out those of
+/// all others, so there is not one per transaction.
+const APART: Duration = Duration::from_millis(10);
+
+const NOTIFY: &str = include_str!("queries/notify.sql");
+
 pub(super) struct Changed {
     config: Config,
+    pool: Pool,
+    /// Somebody else should look.
+    news: Arc<Notify>,
     notify: Arc<Notify>,
-    listener: OnceLock<Listener>,
+    listener: OnceLock<Background>,
+    teller: OnceLock<Background>,
 }
 
 /// Ends the task when the store is dropped.
-struct Listener(tokio::task::JoinHandle<()>);
+struct Background(tokio::task::JoinHandle<()>);
 
-impl Drop for Listener {
+impl Drop for Background {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 impl Changed {
-    pub(super) fn new(config: Config) -> Self {
-        Self { config, notify: Arc::new(Notify::new()), listener: OnceLock::new() }
+    pub(super) fn new(config: Config, pool: Pool) -> Self {
+        Self {
+            config,
+            pool,
+            news: Arc::default(),
+            notify: Arc::default(),
+            listener: OnceLock::new(),
+            teller: OnceLock::new(),
+        }
+    }
+
+    /// Tells other processes soon that something changed.
+    pub(super) fn tell(&self) {
+        self.news.notify_one();
+        self.teller.get_or_init(|| {
+            let (pool, news) = (self.pool.clone(), self.news.clone());
+            Background(tokio::spawn(async move {
+                loop {
+                    news.notified().await;
+                    if let Ok(client) = pool.get().await {
+                        // A notice that is lost costs a poll.
+                        let _ = client.batch_execute(NOTIFY).await;
+                    }
+                    pause(APART).await;
+                }
+            }))
+        });
     }
 
     /// Something changed here; nobody in this process has to wait for the server to say so.
@@ -40,16 +76,21 @@ impl Changed {
         let changed = self.notify.notified();
         self.listener.get_or_init(|| {
             let (config, notify) = (self.config.clone(), self.notify.clone());
-            Listener(tokio::spawn(async move {
+            Background(tokio::spawn(async move {
                 loop {
                     listen(&config, &notify).await;
                     notify.notify_waiters();
-                    let _ = tokio::time::timeout(PACE, std::future::pending::<()>()).await;
+                    pause(PACE).await;
                 }
             }))
         });
         changed.await;
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a pace in the background; nothing depends on it")]
+async fn pause(length: Duration) {
+    tokio::time::sleep(length).await;
 }
 
 /// Listens until the connection is lost.

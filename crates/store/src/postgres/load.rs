@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use tidegate_core::tables::{LineRow, Position};
 use tidegate_core::{LaneId, LimitId, Millis, TaskId};
+use tokio_postgres::Row;
 
 use super::Inner;
 use super::draft::Draft;
 use super::error::Fault;
+use super::paged::Paged;
 use super::rows::{self, Known};
-use super::session::Tx;
+use super::session::{Params, Tx};
 
 const COUNTERS: &str = include_str!("queries/counters.sql");
 const TAGS: &str = include_str!("queries/tags.sql");
@@ -17,7 +19,7 @@ const HEADS: &str = include_str!("queries/heads.sql");
 const LOCK_LIMITS: &str = include_str!("queries/lock_limits.sql");
 const LOCK_LIMITS_FREE: &str = include_str!("queries/lock_limits_free.sql");
 const READ_LIMITS: &str = include_str!("queries/read_limits.sql");
-const LINE_PAGE: &str = include_str!("queries/line_page.sql");
+static LINE_PAGE: Paged = Paged::new(include_str!("queries/line_page.sql"));
 const LINE_ROWS: &str = include_str!("queries/line_rows.sql");
 const SLOTS_OF: &str = include_str!("queries/slots_of.sql");
 const SLOTS_USED: &str = include_str!("queries/slots_used.sql");
@@ -68,97 +70,93 @@ pub(super) async fn gather(
     let own = known(tx, &wanted.tasks).await?;
     let mut ids: BTreeSet<i64> = wanted.limits.iter().map(|id| id.0).collect();
     ids.extend(needs_of(&own)?);
-    if !ids.is_empty() {
-        let first: Vec<i64> = ids.iter().copied().collect();
-        let heads = tx.query(HEADS, &[&first, &i64::from(wanted.budget.min(16))]).await?;
-        ids.extend(heads.iter().map(|row| row.get::<_, i64>("id")));
-        lock(store, tx, &mut draft, ids.into_iter().collect(), wanted.free_only).await?;
+    if ids.is_empty() {
+        load_kinds(tx, &mut draft, &own).await?;
+        own.into_iter().for_each(|known| draft.add_known(known));
+        return Ok(draft);
     }
-    under_lock(tx, &mut draft, &wanted, own).await?;
+    let first: Vec<i64> = ids.iter().copied().collect();
+    let heads = tx.query(HEADS, &[&first]).await?;
+    ids.extend(heads.iter().map(|row| row.get::<_, i64>("id")));
+    let own = lock(store, tx, &mut draft, &wanted, own, ids).await?;
+    load_kinds(tx, &mut draft, &own).await?;
     Ok(draft)
 }
 
+/// Locks limits and loads their lines and slots, and the tasks in question as they are under
+/// the lock. Gives those that were asked for.
 async fn lock(
     store: &Inner,
     tx: &Tx<'_>,
     draft: &mut Draft,
-    ids: Vec<i64>,
-    free_only: bool,
-) -> Result<(), Fault> {
-    let sql = match (store.options.is_unlocked(), free_only) {
+    wanted: &Wanted,
+    own: Vec<Known>,
+    ids: BTreeSet<i64>,
+) -> Result<Vec<Known>, Fault> {
+    let own: BTreeSet<i64> = own.iter().map(|known| known.task.tags.task.0).collect();
+    let (own_ids, limits): (Vec<i64>, Vec<i64>) =
+        (own.iter().copied().collect(), ids.into_iter().collect());
+    // Tasks that are asked for may be taken out of the line beside those the gate takes.
+    let (page_sql, page) = LINE_PAGE.of(wanted.budget as usize + own.len() + 1);
+    let (of_limits, of_own, of_now): (Params<'_>, Params<'_>, Params<'_>) =
+        (&[&limits], &[&own_ids], &[&draft.state.now]);
+    let (locked, paged, standing, used, served) = tokio::try_join!(
+        tx.query(lock_sql(store, wanted.free_only), of_limits),
+        tx.query(page_sql, of_limits),
+        tx.query(LINE_ROWS, of_own),
+        tx.query(SLOTS_USED, of_limits),
+        tx.query(SERVED, of_now),
+    )?;
+    locked.iter().for_each(|row| draft.add_limit(rows::limit(row)));
+    draft.add_served(served.iter().map(|row| LaneId(row.get("lane"))).collect());
+    let is_locked = |id: &LimitId| draft.state.limits.contains_key(id);
+    let locked_lines = |rows: &[Row]| -> Vec<LineRow> {
+        rows.iter().map(rows::line).filter(|row| is_locked(&row.limit)).collect()
+    };
+    let (paged, mut lines) = (locked_lines(&paged), locked_lines(&standing));
+    draft.add_page(&paged, page);
+    lines.extend(paged);
+    for row in used {
+        draft.add_used(LimitId(row.get("limit_id")), &row.get::<_, Vec<i64>>("numbers"));
+    }
+    under_lock(tx, draft, &own, lines).await
+}
+
+fn lock_sql(store: &Inner, free_only: bool) -> &'static str {
+    match (store.options.is_unlocked(), free_only) {
         (true, _) => READ_LIMITS,
         (false, true) => LOCK_LIMITS_FREE,
         (false, false) => LOCK_LIMITS,
-    };
-    for row in tx.query(sql, &[&ids]).await? {
-        draft.add_limit(rows::limit(&row));
     }
-    Ok(())
 }
 
+/// Loads the tasks in the loaded lines and those in question. Names are looked up again: a
+/// limit may have gone or begun before the lock.
 async fn under_lock(
     tx: &Tx<'_>,
     draft: &mut Draft,
-    wanted: &Wanted,
-    own: Vec<Known>,
-) -> Result<(), Fault> {
-    let locked: Vec<i64> = draft.state.limits.keys().map(|id| id.0).collect();
-    let mut lines: Vec<LineRow> = Vec::new();
-    let own_ids: BTreeSet<i64> = own.iter().map(|known| known.task.tags.task.0).collect();
-    let mut tasks = own;
-    if !locked.is_empty() {
-        // Tasks that are asked for may be taken out of the line beside those the gate takes.
-        let page = i64::from(wanted.budget) + own_ids.len() as i64 + 1;
-        let rows = tx.query(LINE_PAGE, &[&locked, &page]).await?;
-        lines = rows.iter().map(rows::line).collect();
-        draft.add_page(&lines, page as usize);
-        if !own_ids.is_empty() {
-            let own: Vec<i64> = own_ids.iter().copied().collect();
-            let rows = tx.query(LINE_ROWS, &[&own]).await?;
-            lines.extend(rows.iter().map(rows::line).filter(|row| locked.contains(&row.limit.0)));
-        }
-        let ids: BTreeSet<i64> =
-            lines.iter().map(|row| row.task.0).chain(own_ids.iter().copied()).collect();
-        let ids: Vec<i64> = ids.into_iter().collect();
-        // Names are looked up again: a limit may have gone or begun before the lock.
-        tasks = query_known(tx, &ids).await?;
-        load_slots(tx, draft, &ids, &locked).await?;
-        let served = tx.query(SERVED, &[&draft.state.now]).await?;
-        draft.add_served(served.iter().map(|row| LaneId(row.get("lane"))).collect());
-    }
-    let is_own = |known: &&Known| own_ids.contains(&known.task.tags.task.0);
-    let own: Vec<Known> = tasks.iter().filter(is_own).cloned().collect();
-    let needed = needs_of(&own)?;
-    if needed.iter().any(|id| !locked.contains(id)) {
-        return Err(Fault::Again);
-    }
-    load_kinds(tx, draft, &own).await?;
-    for known in tasks {
-        for (name, id) in known.needs {
-            draft.add_name(name, id);
-        }
-        draft.add_task(known.task);
-    }
-    for row in lines {
-        draft.stand(row.task, Position::Line(row));
-    }
-    Ok(())
-}
-
-async fn load_slots(
-    tx: &Tx<'_>,
-    draft: &mut Draft,
-    tasks: &[i64],
-    locked: &[i64],
-) -> Result<(), Fault> {
-    for row in tx.query(SLOTS_USED, &[&locked]).await? {
-        draft.add_used(LimitId(row.get("limit_id")), &row.get::<_, Vec<i64>>("numbers"));
-    }
-    for row in tx.query(SLOTS_OF, &[&tasks]).await? {
+    own: &BTreeSet<i64>,
+    lines: Vec<LineRow>,
+) -> Result<Vec<Known>, Fault> {
+    let ids: BTreeSet<i64> =
+        lines.iter().map(|row| row.task.0).chain(own.iter().copied()).collect();
+    let ids: Vec<i64> = ids.into_iter().collect();
+    let (tasks, slots) = tokio::try_join!(query_known(tx, &ids), slots_of(tx, &ids))?;
+    for row in slots {
         let limit = LimitId(row.get("limit_id"));
         draft.add_held(TaskId(row.get("task")), limit, rows::number(&row, "number"));
     }
-    Ok(())
+    let is_own = |known: &&Known| own.contains(&known.task.tags.task.0);
+    let own: Vec<Known> = tasks.iter().filter(is_own).cloned().collect();
+    let needed = needs_of(&own)?;
+    if needed.iter().any(|id| !draft.state.limits.contains_key(&LimitId(*id))) {
+        return Err(Fault::Again);
+    }
+    tasks.into_iter().for_each(|known| draft.add_known(known));
+    for row in lines {
+        draft.stand(row.task, Position::Line(row));
+    }
+    Ok(own)
 }
 
 async fn load_kinds(tx: &Tx<'_>, draft: &mut Draft, own: &[Known]) -> Result<(), Fault> {
@@ -197,10 +195,7 @@ fn needs_of(known: &[Known]) -> Result<BTreeSet<i64>, Fault> {
     Ok(needs.collect())
 }
 
-pub(super) async fn slots_of(
-    tx: &Tx<'_>,
-    tasks: &[i64],
-) -> Result<Vec<tokio_postgres::Row>, Fault> {
+pub(super) async fn slots_of(tx: &Tx<'_>, tasks: &[i64]) -> Result<Vec<Row>, Fault> {
     tx.query(SLOTS_OF, &[&tasks]).await
 }
 

@@ -52,6 +52,7 @@ mod inspect;
 mod listen;
 mod load;
 mod migrate;
+mod paged;
 mod reap;
 mod rows;
 mod session;
@@ -72,7 +73,7 @@ use tidegate_core::{
     Millis, Pruned, Reaped, Registered, Registration, Result, SetLimit, Source, Store, Submission,
     Submitted, TaskId,
 };
-use tokio_postgres::NoTls;
+use tokio_postgres::{Config, NoTls};
 
 use error::Fault;
 use session::transact;
@@ -80,6 +81,15 @@ use session::transact;
 pub use session::Step;
 
 const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
+
+/// Every statement of a verb walks indexes and nothing else. Said once, its plan does not
+/// depend on what the statistics of a young table happen to be, and is made once per connection.
+/// Limits of rows are written into the text: a plan for any number would sort whole lines.
+const PLANS: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
+    -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off";
+
+/// Connections for reads, which are planned as ever.
+const READERS: usize = 2;
 
 /// The store's time, where it is not the server's.
 pub type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
@@ -136,6 +146,7 @@ pub struct Postgres {
 
 pub(crate) struct Inner {
     pool: Pool,
+    readers: Pool,
     options: Options,
     /// Transactions the server undid because of another one.
     conflicts: AtomicU64,
@@ -152,24 +163,19 @@ impl Postgres {
     /// Prepares connections to the database at `url`; the first one is opened to see whether
     /// it answers.
     pub async fn connect(url: &str, options: Options) -> Result<Self> {
-        let mut config = tokio_postgres::Config::from_str(url).map_err(|cause| {
+        let mut config = Config::from_str(url).map_err(|cause| {
             Error::invalid(format!("the URL of the PostgreSQL database is not right: {cause}"))
         })?;
-        // A plan made for any LIMIT can read a whole line where a plan for this one reads its
-        // head; the planner is asked every time.
-        let given = config.get_options().unwrap_or_default();
-        config.options(format!("{given} -c plan_cache_mode=force_custom_plan"));
         if config.get_application_name().is_none() {
             config.application_name("tidegate");
         }
-        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = Manager::from_config(config.clone(), NoTls, recycling);
-        let pool = Pool::builder(manager).max_size(options.pool_size.max(1)).build();
-        let pool = pool.map_err(|cause| {
-            Error::new(ErrorKind::Unavailable, format!("no pool of connections: {cause}"))
-        })?;
-        let changed = listen::Changed::new(config);
-        let inner = Inner { pool, options, conflicts: AtomicU64::new(0), changed };
+        let readers = pool(config.clone(), READERS)?;
+        let given = config.get_options().unwrap_or_default();
+        let planned = format!("{given} {PLANS}");
+        let pool = pool(config.clone().options(planned).clone(), options.pool_size.max(1))?;
+        let changed = listen::Changed::new(config, pool.clone());
+        let conflicts = AtomicU64::new(0);
+        let inner = Inner { pool, readers, options, conflicts, changed };
         drop(inner.client().await?);
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -210,6 +216,19 @@ impl Inner {
     async fn client(&self) -> Result<Object> {
         Ok(self.pool.get().await.map_err(Fault::from)?)
     }
+
+    /// A connection for reads: a long list never keeps a writer waiting.
+    async fn reader(&self) -> Result<Object> {
+        Ok(self.readers.get().await.map_err(Fault::from)?)
+    }
+}
+
+fn pool(config: Config, size: usize) -> Result<Pool> {
+    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    let manager = Manager::from_config(config, NoTls, recycling);
+    Pool::builder(manager).max_size(size).build().map_err(|cause| {
+        Error::new(ErrorKind::Unavailable, format!("no pool of connections: {cause}"))
+    })
 }
 
 /// Makes the limits of workflows, in a transaction of its own: nobody who holds a lock waits

@@ -2,8 +2,9 @@
 
 use tidegate_core::bounds::{GATE_STEP, LEASE_MS};
 use tidegate_core::tables::{Position, ReadyRow};
-use tidegate_core::{LimitId, Pruned, Reaped, Result, rules};
+use tidegate_core::{Pruned, Reaped, Result, rules};
 
+use super::draft::Left;
 use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
@@ -19,9 +20,8 @@ const FORGET_WORKERS: &str = include_str!("queries/forget_workers.sql");
 const REMOVE_ENDED: &str = include_str!("queries/remove_ended.sql");
 const DROP_IDLE_LIMITS: &str = include_str!("queries/drop_idle_limits.sql");
 
-/// Leases, and rows nobody serves, in one transaction.
-const LEASES_MAX: i64 = 100;
-const UNSERVED_MAX: i64 = 250;
+/// Leases in one transaction, as its statement has it.
+const LEASES_MAX: usize = 100;
 
 /// How long the name of a dead worker is kept.
 const WORKER_KEPT_MS: i64 = 60 * 60 * 1000;
@@ -33,12 +33,12 @@ pub(super) async fn reap(store: &Inner) -> Result<Reaped> {
     Ok(reaped)
 }
 
-async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Vec<LimitId>), Fault> {
+async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Left), Fault> {
     let moment = moment(store, tx).await?;
-    let leases = tx.query(EXPIRED, &[&moment.now, &LEASES_MAX]).await?;
+    let leases = tx.query(EXPIRED, &[&moment.now]).await?;
     let leases: Vec<_> = leases.iter().map(rows::lease).collect();
     let before = moment.now - LEASE_MS;
-    let unserved = tx.query(UNSERVED, &[&before, &moment.now, &UNSERVED_MAX]).await?;
+    let unserved = tx.query(UNSERVED, &[&before, &moment.now]).await?;
     let unserved: Vec<ReadyRow> = unserved.iter().map(rows::ready).collect();
     let tokens: Vec<i64> = leases.iter().map(|lease| lease.token.0).collect();
     let running = tx.query(LOCK_RUNNING_UNDER, &[&tokens]).await?;
@@ -58,8 +58,8 @@ async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Vec<LimitId>),
     draft.seal();
     let mut reaped = rules::reap(&mut draft)?;
     flush(tx, &draft).await?;
-    let left = draft.dirty();
-    reaped.more = draft.before.leases.len() == LEASES_MAX as usize;
+    let left = draft.left();
+    reaped.more = draft.before.leases.len() == LEASES_MAX;
     Ok((reaped, left))
 }
 
@@ -75,8 +75,7 @@ pub(super) async fn prune(store: &Inner) -> Result<Pruned> {
 
 async fn prune_some(store: &Inner, tx: &Tx<'_>) -> Result<Pruned, Fault> {
     let now = moment(store, tx).await?.now;
-    let step = i64::from(GATE_STEP);
-    let tasks = tx.execute(REMOVE_ENDED, &[&now, &step]).await? as u32;
-    let limits = tx.execute(DROP_IDLE_LIMITS, &[&step]).await? as u32;
+    let tasks = tx.execute(REMOVE_ENDED, &[&now]).await? as u32;
+    let limits = tx.execute(DROP_IDLE_LIMITS, &[]).await? as u32;
     Ok(Pruned { tasks, limits, more: tasks == GATE_STEP || limits == GATE_STEP })
 }

@@ -141,8 +141,6 @@ pub(super) struct Known {
     pub(super) needs: Vec<(String, LimitId)>,
     /// Its workflow, if that has no limit yet.
     pub(super) homeless: Option<String>,
-    /// The youngest of its limits.
-    pub(super) since: Option<i64>,
 }
 
 pub(super) fn known(row: &Row) -> Known {
@@ -184,5 +182,5 @@ pub(super) fn known(row: &Row) -> Known {
         result: None,
         tags,
     };
-    Known { task, needs, homeless, since: row.get("since") }
+    Known { task, needs, homeless }
 }

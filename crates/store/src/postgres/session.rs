@@ -4,9 +4,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use deadpool_postgres::{Object, Transaction};
 use tidegate_core::Result;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -22,9 +24,13 @@ const TRIES_MAX: u32 = 200;
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 /// One transaction, READ COMMITTED: every statement sees what was committed before it began.
+///
+/// Statements that are awaited together are sent together: the server runs them in their order,
+/// each with its own snapshot, and they cost one round trip.
 pub(super) struct Tx<'a> {
     inner: Whose<'a>,
     step: Option<Step>,
+    turn: Mutex<()>,
 }
 
 enum Whose<'a> {
@@ -35,12 +41,12 @@ enum Whose<'a> {
 impl<'a> Tx<'a> {
     pub(super) async fn begin(store: &Inner, client: &'a mut Object) -> Result<Self, Fault> {
         let inner = Whose::Own(client.transaction().await?);
-        Ok(Self { inner, step: store.options.step.clone() })
+        Ok(Self { inner, step: store.options.step.clone(), turn: Mutex::default() })
     }
 
     /// A transaction of the caller's; it is the caller who commits it.
     pub(super) fn of_caller(store: &Inner, tx: &'a tokio_postgres::Transaction<'a>) -> Self {
-        Self { inner: Whose::Callers(tx), step: store.options.step.clone() }
+        Self { inner: Whose::Callers(tx), step: store.options.step.clone(), turn: Mutex::default() }
     }
 
     pub(super) async fn query(
@@ -48,12 +54,14 @@ impl<'a> Tx<'a> {
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, Fault> {
-        self.step(sql).await;
-        let rows = match &self.inner {
-            Whose::Own(tx) => tx.query(&tx.prepare_cached(sql).await?, params).await?,
-            Whose::Callers(tx) => tx.query(sql, params).await?,
-        };
-        Ok(rows)
+        let turn = self.turn(sql).await;
+        match &self.inner {
+            Whose::Own(tx) => {
+                let statement = tx.prepare_cached(sql).await?;
+                self.answer(turn, tx.query(&statement, params)).await
+            }
+            Whose::Callers(tx) => self.answer(turn, tx.query(sql, params)).await,
+        }
     }
 
     pub(super) async fn one(&self, sql: &'static str, params: Params<'_>) -> Result<Row, Fault> {
@@ -66,16 +74,45 @@ impl<'a> Tx<'a> {
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<u64, Fault> {
-        self.step(sql).await;
-        let rows = match &self.inner {
-            Whose::Own(tx) => tx.execute(&tx.prepare_cached(sql).await?, params).await?,
-            Whose::Callers(tx) => tx.execute(sql, params).await?,
+        let turn = self.turn(sql).await;
+        match &self.inner {
+            Whose::Own(tx) => {
+                let statement = tx.prepare_cached(sql).await?;
+                self.answer(turn, tx.execute(&statement, params)).await
+            }
+            Whose::Callers(tx) => self.answer(turn, tx.execute(sql, params)).await,
+        }
+    }
+
+    /// A statement is sent in its turn, also where its text has to be prepared first.
+    async fn turn(&self, sql: &'static str) -> MutexGuard<'_, ()> {
+        let turn = self.turn.lock().await;
+        if let Some(step) = &self.step {
+            step(sql).await;
+        }
+        turn
+    }
+
+    /// Sends a statement, lets the next one go, and waits for the answer.
+    async fn answer<T>(
+        &self,
+        turn: MutexGuard<'_, ()>,
+        statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Fault> {
+        let mut statement = std::pin::pin!(statement);
+        let sent = std::future::poll_fn(|cx| Poll::Ready(statement.as_mut().poll(cx))).await;
+        // Where a test holds statements, each is answered before the next.
+        let turn = self.step.is_some().then_some(turn);
+        let answer = match sent {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => statement.await,
         };
-        Ok(rows)
+        drop(turn);
+        Ok(answer?)
     }
 
     pub(super) async fn commit(self) -> Result<(), Fault> {
-        self.step("COMMIT").await;
+        drop(self.turn("COMMIT").await);
         match self.inner {
             Whose::Own(tx) => tx.commit().await?,
             Whose::Callers(_) => {}
@@ -87,12 +124,6 @@ impl<'a> Tx<'a> {
         if let Whose::Own(tx) = self.inner {
             // A connection that cannot roll back is closed by the pool.
             let _ = tx.rollback().await;
-        }
-    }
-
-    async fn step(&self, sql: &'static str) {
-        if let Some(step) = &self.step {
-            step(sql).await;
         }
     }
 }
@@ -125,11 +156,18 @@ impl Tries {
 }
 
 /// Runs `$body` in a transaction of its own and commits it; again where others were in the way.
+/// `reading` uses a connection for reads.
 macro_rules! transact {
-    ($store:expr, $tx:ident => $body:expr) => {{
+    (reading $store:expr, $tx:ident => $body:expr) => {
+        $crate::postgres::session::transact!($store, reader, $tx => $body)
+    };
+    ($store:expr, $tx:ident => $body:expr) => {
+        $crate::postgres::session::transact!($store, client, $tx => $body)
+    };
+    ($store:expr, $connection:ident, $tx:ident => $body:expr) => {{
         let mut tries = $crate::postgres::session::Tries::default();
         loop {
-            let mut client = $store.client().await?;
+            let mut client = $store.$connection().await?;
             let outcome = match $crate::postgres::session::Tx::begin($store, &mut client).await {
                 Ok($tx) => match $body.await {
                     Ok(value) => $tx.commit().await.map(|()| value),

@@ -6,6 +6,7 @@ use tidegate_core::{
     rules,
 };
 
+use super::draft::Left;
 use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
@@ -82,11 +83,7 @@ pub(super) async fn set_limit(store: &Inner, set: SetLimit) -> Result<Option<i64
     Ok(version)
 }
 
-async fn set_one(
-    store: &Inner,
-    tx: &Tx<'_>,
-    set: &SetLimit,
-) -> Result<(Option<i64>, Vec<LimitId>), Fault> {
+async fn set_one(store: &Inner, tx: &Tx<'_>, set: &SetLimit) -> Result<(Option<i64>, Left), Fault> {
     if let Some(limit) = named(tx, &set.name).await? {
         return change(store, tx, set, limit.id).await;
     }
@@ -103,7 +100,7 @@ async fn change(
     tx: &Tx<'_>,
     set: &SetLimit,
     id: LimitId,
-) -> Result<(Option<i64>, Vec<LimitId>), Fault> {
+) -> Result<(Option<i64>, Left), Fault> {
     let moment = moment(store, tx).await?;
     let wanted = Wanted { limits: vec![id], budget: BUDGET, ..Wanted::default() };
     let mut draft = gather(store, tx, moment, wanted).await?;
@@ -114,16 +111,12 @@ async fn change(
     }
     let version = rules::set_limit(&mut draft, set)?;
     flush(tx, &draft).await?;
-    Ok((version, draft.dirty()))
+    Ok((version, draft.left()))
 }
 
 /// A limit where none was. No claim is under way; what runs in the group is locked, so that
 /// nothing of it ends unseen, and adopted.
-async fn begin(
-    store: &Inner,
-    tx: &Tx<'_>,
-    set: &SetLimit,
-) -> Result<(Option<i64>, Vec<LimitId>), Fault> {
+async fn begin(store: &Inner, tx: &Tx<'_>, set: &SetLimit) -> Result<(Option<i64>, Left), Fault> {
     let group = set.name.strip_prefix("group:").unwrap_or_default();
     let running = match set.capacity {
         Some(_) => tx.query(LOCK_RUNNING_IN_GROUP, &[&group]).await?,
@@ -140,5 +133,5 @@ async fn begin(
     draft.seal();
     let version = rules::set_limit(&mut draft, set)?;
     flush(tx, &draft).await?;
-    Ok((version, draft.dirty()))
+    Ok((version, draft.left()))
 }

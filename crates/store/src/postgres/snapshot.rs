@@ -25,7 +25,7 @@ const LINE: &str = include_str!("queries/snapshot_line.sql");
 const RUNNING: &str = include_str!("queries/snapshot_running.sql");
 
 pub(super) async fn snapshot(store: &Inner) -> Result<Snapshot> {
-    Ok(transact!(store, tx => read(store, &tx)))
+    Ok(transact!(reading store, tx => read(store, &tx)))
 }
 
 async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {

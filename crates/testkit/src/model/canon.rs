@@ -1,10 +1,10 @@
 //! A committed state in lines of text that do not depend on how a store numbers things: tasks
-//! and tokens by the order they appeared in, limits by name, lanes by rank.
+//! and tokens by the order they appeared in, limits by name, lanes and places in line by rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::inspect::{Explanation, Inspect, Reason, Snapshot, TaskFilter, TaskRow};
-use tidegate_core::tables::Position;
+use tidegate_core::tables::{Counters, Position};
 use tidegate_core::{LaneId, Limit, LimitId};
 
 use super::apply::Known;
@@ -13,14 +13,18 @@ struct Canon<'a> {
     known: &'a Known,
     limits: BTreeMap<LimitId, &'a str>,
     lanes: BTreeMap<LaneId, usize>,
+    places: BTreeMap<i64, usize>,
 }
 
 /// Everything the invariants speak of.
 pub fn lines(snapshot: &Snapshot, known: &Known) -> Vec<String> {
     let limits = snapshot.limits.iter().map(|limit| (limit.id, &*limit.name)).collect();
-    let canon = Canon { known, limits, lanes: ranks(snapshot) };
+    let (lanes, places) = ranks(snapshot);
+    let canon = Canon { known, limits, lanes, places };
+    let Counters { token, virtual_time, limits_version, .. } = snapshot.counters;
+    let now = snapshot.now;
     let mut lines = vec![
-        format!("now {} counters {:?}", snapshot.now, snapshot.counters),
+        format!("now {now} token {token} virtual {virtual_time} limits {limits_version}"),
         format!("finished {:?}", snapshot.finished),
     ];
     lines.extend(snapshot.tasks.iter().map(|task| canon.task(task)));
@@ -40,16 +44,20 @@ pub fn lines(snapshot: &Snapshot, known: &Known) -> Vec<String> {
     lines
 }
 
-fn ranks(snapshot: &Snapshot) -> BTreeMap<LaneId, usize> {
-    let rows = snapshot.tasks.iter().flat_map(|task| &task.positions);
-    let lanes: BTreeSet<LaneId> = rows
-        .filter_map(|position| match position {
-            Position::Ready(row) => Some(row.lane),
-            Position::Line(row) => Some(row.lane),
-            _ => None,
-        })
-        .collect();
-    lanes.into_iter().enumerate().map(|(rank, lane)| (lane, rank)).collect()
+fn ranks(snapshot: &Snapshot) -> (BTreeMap<LaneId, usize>, BTreeMap<i64, usize>) {
+    let (mut lanes, mut places) = (BTreeSet::new(), BTreeSet::new());
+    for position in snapshot.tasks.iter().flat_map(|task| &task.positions) {
+        match position {
+            Position::Ready(row) => drop(lanes.insert(row.lane)),
+            Position::Line(row) => drop((lanes.insert(row.lane), places.insert(row.place))),
+            _ => {}
+        }
+    }
+    (ranked(lanes), ranked(places))
+}
+
+fn ranked<T: Ord>(all: BTreeSet<T>) -> BTreeMap<T, usize> {
+    all.into_iter().enumerate().map(|(rank, one)| (one, rank)).collect()
 }
 
 impl Canon<'_> {
@@ -88,7 +96,7 @@ impl Canon<'_> {
                 row.class,
                 row.rank,
                 row.tag,
-                row.place,
+                self.places[&row.place],
                 self.lanes[&row.lane],
                 row.moves,
                 row.passed,

@@ -4,7 +4,7 @@ SELECT DISTINCT l.id
 FROM unnest($1::bigint[]) AS of_limit (id)
 CROSS JOIN LATERAL (
     (SELECT task FROM tidegate.line WHERE limit_id = of_limit.id AND class <= 1
-     ORDER BY class, rank, tag, place LIMIT $2)
+     ORDER BY class, rank, tag, place LIMIT 16)
     UNION ALL
     (SELECT task FROM tidegate.line WHERE limit_id = of_limit.id AND class = 2
      ORDER BY rank, tag, place LIMIT 4)

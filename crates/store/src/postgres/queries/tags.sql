@@ -1,9 +1,7 @@
 -- What the rules must know of unfinished tasks, and the limits that apply to them by name.
--- `since` is the youngest of these limits: a ready row with an older stamp is stale.
 SELECT t.id, t.lane, t.kind, t.queue, t.group_name, t.job, t.workflow, t.unique_key, t.weight,
        t.priority, t.max_attempts, t.timeout_ms, t.spent, t.deaths, t.created_at, t.error,
-       w.id AS workflow_limit, j.id AS job_limit, g.id AS group_limit,
-       greatest(w.since, j.since, g.since) AS since
+       w.id AS workflow_limit, j.id AS job_limit, g.id AS group_limit
 FROM tidegate.tasks t
 LEFT JOIN tidegate.limits w ON w.name = 'workflow:' || t.workflow
 LEFT JOIN tidegate.limits j ON j.name = 'job:' || t.job

@@ -1,1 +1,0 @@
-SELECT id, payload FROM tidegate.tasks WHERE id = ANY ($1)

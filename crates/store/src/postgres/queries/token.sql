@@ -1,1 +1,0 @@
-SELECT nextval('tidegate.tokens') AS token
