@@ -72,6 +72,7 @@ async fn cancel_some(
     let ending = ending.map(|(task, _, _)| *task).chain(places.line.iter().copied()).collect();
     let wanted = Wanted {
         tasks: ending,
+        in_line: places.line.len(),
         limits: places.lines.into_iter().collect(),
         budget: BUDGET,
         free_only: false,

@@ -151,9 +151,12 @@ pub(super) async fn share_version(tx: &Tx<'_>) -> Result<(), Fault> {
 /// nothing for which it would need others: none where such a task is among the first.
 pub(super) async fn take_along(
     tx: &Tx<'_>,
-    claim: &Claim,
+    claim: Option<&Claim>,
     view: &View,
 ) -> Result<Option<Vec<Attempt>>, Fault> {
+    let Some(claim) = claim else {
+        return Ok(None);
+    };
     if claim.tasks_max == 0 {
         return Ok(Some(Vec::new()));
     }

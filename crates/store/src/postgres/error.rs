@@ -65,6 +65,15 @@ impl From<Fault> for Error {
     }
 }
 
+/// For what comes after a commit: the caller is owed the answer to that, and what could not be
+/// done now is left for the next one who looks. Anything but a server out of reach is a fault.
+pub(super) fn quietly(outcome: Result<(), Error>) -> Result<(), Error> {
+    outcome.or_else(|error| match error.kind() {
+        ErrorKind::Unavailable => Ok(()),
+        _ => Err(error),
+    })
+}
+
 fn translate(error: &tokio_postgres::Error) -> Error {
     let Some(answer) = error.as_db_error() else {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));

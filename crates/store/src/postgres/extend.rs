@@ -3,7 +3,7 @@
 use tidegate_core::{Extend, Extended, Result, rules};
 
 use super::draft::Draft;
-use super::error::Fault;
+use super::error::{Fault, quietly};
 use super::load::moment;
 use super::rows;
 use super::session::Tx;
@@ -19,13 +19,19 @@ const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
     // Refusals come before any write: the rules are asked over empty tables.
     rules::extend(&mut State::default(), &extend)?;
-    transact!(store, tx => alive(store, &tx, &extend));
+    transact!(beating store, tx => alive(store, &tx, &extend));
     // Renewal commits by itself: it never waits behind the end of one attempt.
-    let extended = transact!(store, tx => renew(store, &tx, &extend));
+    let extended = transact!(beating store, tx => renew(store, &tx, &extend));
     if !extend.progress.is_empty() {
-        transact!(store, tx => progress(&tx, &extend));
+        // The lease is renewed: a report that is lost must not look like a lease that is.
+        quietly(report(store, &extend).await)?;
     }
     Ok(extended)
+}
+
+async fn report(store: &Inner, extend: &Extend) -> Result<()> {
+    transact!(beating store, tx => progress(&tx, extend));
+    Ok(())
 }
 
 async fn alive(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<(), Fault> {

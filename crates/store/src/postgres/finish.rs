@@ -11,7 +11,7 @@ use super::claim::{View, look, share_version, take_along};
 use super::draft::{Draft, Left};
 use super::error::Fault;
 use super::flush::flush;
-use super::gate::{BUDGET, follow};
+use super::gate::follow;
 use super::load::{Wanted, gather};
 use super::rows;
 use super::session::{Params, Tx};
@@ -72,7 +72,8 @@ async fn end(
     let ending = |(task, token, _): &(TaskId, Token, _)| ending.contains(&(*task, *token));
     let ending: Vec<_> = running.into_iter().filter(ending).collect();
     let tasks = ending.iter().map(|(task, _, _)| *task).collect();
-    let budget = BUDGET + exits.len() as u32;
+    // As many as give way to others, and a few that move on to another line.
+    let budget = exits.len() as u32 + 2;
     let wanted = Wanted { tasks, budget, ..Wanted::default() };
     let mut draft = gather(store, tx, view.moment, wanted).await?;
     for (task, token, running) in ending {
@@ -80,12 +81,9 @@ async fn end(
     }
     draft.seal();
     let finished = rules::finish(&mut draft, Finish { exits: exits.to_vec(), claim: None })?;
-    flush(tx, &draft).await?;
     let mut left = draft.left();
-    let claimed = match along {
-        Some(claim) if can_go_along(&view, &draft, &left) => take_along(tx, claim, &view).await?,
-        _ => None,
-    };
+    let along = along.filter(|_| can_go_along(&view, &draft, &left));
+    let ((), claimed) = tokio::try_join!(flush(tx, &draft), take_along(tx, along, &view))?;
     if let Some(claimed) = &claimed {
         let claimed: BTreeSet<TaskId> = claimed.iter().map(|attempt| attempt.task).collect();
         // Nobody else is called for what this worker takes itself.

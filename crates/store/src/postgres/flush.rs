@@ -44,8 +44,9 @@ pub(super) async fn flush(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
         mark_running(tx, draft),
         put_limits(tx, draft),
         put_tasks(tx, draft),
+        put_counters(tx, draft),
     )?;
-    put_counters(tx, draft).await
+    Ok(())
 }
 
 async fn begin_limits(tx: &Tx<'_>, draft: &Draft, given: &mut Given) -> Result<(), Fault> {

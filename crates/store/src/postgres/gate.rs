@@ -7,7 +7,7 @@ use tidegate_core::{Admitted, Claim, LimitId, Result, TaskId};
 
 use super::claim::{View, look};
 use super::draft::{Draft, Left};
-use super::error::Fault;
+use super::error::{Fault, quietly};
 use super::flush::flush;
 use super::load::{Wanted, gather, moment};
 use super::session::Tx;
@@ -60,8 +60,12 @@ pub(super) async fn before_claim(store: &Inner, claim: &Claim, mut view: View) -
 }
 
 /// Goes on with lines that a transaction left dirty, until nothing is left; and tells others
-/// of what became ready.
-pub(super) async fn follow(store: &Inner, mut left: Left) -> Result<()> {
+/// of what became ready. What it cannot finish stays marked, and the next claim takes it up.
+pub(super) async fn follow(store: &Inner, left: Left) -> Result<()> {
+    quietly(go_on(store, left).await)
+}
+
+async fn go_on(store: &Inner, mut left: Left) -> Result<()> {
     let mut ready = left.ready;
     for _ in 0..FOLLOW_MAX {
         if left.dirty.is_empty() {
@@ -96,12 +100,13 @@ async fn settle(
 /// Looks again at tasks that were parked because nobody served them.
 async fn reconsider(store: &Inner, tx: &Tx<'_>, tasks: &[TaskId]) -> Result<Left, Fault> {
     let moment = moment(store, tx).await?;
-    let wanted = Wanted { tasks: tasks.to_vec(), budget: BUDGET, ..Wanted::default() };
+    let (in_line, tasks) = (tasks.len(), tasks.to_vec());
+    let wanted = Wanted { tasks: tasks.clone(), in_line, budget: BUDGET, ..Wanted::default() };
     let mut draft = gather(store, tx, moment, wanted).await?;
     draft.seal();
     let mut rows = Vec::new();
     for task in tasks {
-        if let Some(Position::Line(row)) = draft.position(*task)?
+        if let Some(Position::Line(row)) = draft.position(task)?
             && row.class == tidegate_core::tables::Class::NoWorker
         {
             rows.push(row);

@@ -14,11 +14,12 @@ use tokio_postgres::Row;
 
 use super::error::Fault;
 use super::load::{kinds_named, moment, slots_of};
+use super::paged::Paged;
 use super::session::Tx;
 use super::{Inner, Postgres, rows, snapshot, transact};
 
 const SNAPSHOT_BEGIN: &str = include_str!("queries/snapshot_begin.sql");
-const TASKS: &str = include_str!("queries/tasks.sql");
+static TASKS: Paged = Paged::new(include_str!("queries/tasks.sql"));
 const TASK_BODIES: &str = include_str!("queries/task_bodies.sql");
 const COUNTS: &str = include_str!("queries/counts.sql");
 const LIMITS_ALL: &str = include_str!("queries/limits_all.sql");
@@ -45,7 +46,7 @@ impl Inspect for Postgres {
     async fn task(&self, task: TaskId) -> Result<Option<TaskView>> {
         let read = move |store: std::sync::Arc<Inner>| async move {
             let store = &*store;
-            Ok(transact!(reading store, tx => one_task(&tx, task)))
+            Ok(transact!(store, tx => one_task(&tx, task)))
         };
         self.detached(read).await
     }
@@ -53,7 +54,7 @@ impl Inspect for Postgres {
     async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
         let read = move |store: std::sync::Arc<Inner>| async move {
             let store = &*store;
-            Ok(transact!(reading store, tx => tasks(&tx, &filter)))
+            Ok(transact!(store, tx => tasks(&tx, &filter)))
         };
         self.detached(read).await
     }
@@ -144,7 +145,12 @@ async fn tasks(tx: &Tx<'_>, filter: &TaskFilter) -> Result<Vec<TaskView>, Fault>
     let states: Vec<i32> = filter.states.iter().map(|state| rows::state_code(*state)).collect();
     let TaskFilter { kind, queue, job, workflow, .. } = filter;
     let tasks_max = i64::from(filter.tasks_max);
-    let found = tx.query(TASKS, &[&after, kind, queue, job, workflow, &states, &tasks_max]).await?;
+    let finished = filter.states.is_empty() || filter.states.iter().any(|state| state.is_final());
+    let finished = if finished { after } else { i64::MAX };
+    let (sql, _) = TASKS.of(filter.tasks_max as usize);
+    let found = tx
+        .query(sql, &[&after, kind, queue, job, workflow, &states, &tasks_max, &finished])
+        .await?;
     Ok(found.iter().map(view).collect())
 }
 

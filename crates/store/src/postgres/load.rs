@@ -36,6 +36,8 @@ pub(super) struct Wanted {
     pub(super) limits: Vec<LimitId>,
     /// Tasks the gate may look at.
     pub(super) budget: u32,
+    /// How many of the tasks may stand in a line.
+    pub(super) in_line: usize,
     /// Leave out limits that somebody else has locked.
     pub(super) free_only: bool,
 }
@@ -76,15 +78,16 @@ pub(super) async fn gather(
         return Ok(draft);
     }
     let first: Vec<i64> = ids.iter().copied().collect();
-    let heads = tx.query(HEADS, &[&first]).await?;
+    let of_first: Params<'_> = &[&first];
+    let (heads, ()) =
+        tokio::try_join!(tx.query(HEADS, of_first), load_kinds(tx, &mut draft, &own))?;
     ids.extend(heads.iter().map(|row| row.get::<_, i64>("id")));
-    let own = lock(store, tx, &mut draft, &wanted, own, ids).await?;
-    load_kinds(tx, &mut draft, &own).await?;
+    lock(store, tx, &mut draft, &wanted, own, ids).await?;
     Ok(draft)
 }
 
 /// Locks limits and loads their lines and slots, and the tasks in question as they are under
-/// the lock. Gives those that were asked for.
+/// the lock.
 async fn lock(
     store: &Inner,
     tx: &Tx<'_>,
@@ -92,12 +95,12 @@ async fn lock(
     wanted: &Wanted,
     own: Vec<Known>,
     ids: BTreeSet<i64>,
-) -> Result<Vec<Known>, Fault> {
+) -> Result<(), Fault> {
     let own: BTreeSet<i64> = own.iter().map(|known| known.task.tags.task.0).collect();
     let (own_ids, limits): (Vec<i64>, Vec<i64>) =
         (own.iter().copied().collect(), ids.into_iter().collect());
     // Tasks that are asked for may be taken out of the line beside those the gate takes.
-    let (page_sql, page) = LINE_PAGE.of(wanted.budget as usize + own.len() + 1);
+    let (page_sql, page) = LINE_PAGE.of(wanted.budget as usize + wanted.in_line + 1);
     let (of_limits, of_own, of_now): (Params<'_>, Params<'_>, Params<'_>) =
         (&[&limits], &[&own_ids], &[&draft.state.now]);
     let (locked, paged, standing, used, served) = tokio::try_join!(
@@ -137,7 +140,7 @@ async fn under_lock(
     draft: &mut Draft,
     own: &BTreeSet<i64>,
     lines: Vec<LineRow>,
-) -> Result<Vec<Known>, Fault> {
+) -> Result<(), Fault> {
     let ids: BTreeSet<i64> =
         lines.iter().map(|row| row.task.0).chain(own.iter().copied()).collect();
     let ids: Vec<i64> = ids.into_iter().collect();
@@ -156,7 +159,7 @@ async fn under_lock(
     for row in lines {
         draft.stand(row.task, Position::Line(row));
     }
-    Ok(own)
+    Ok(())
 }
 
 async fn load_kinds(tx: &Tx<'_>, draft: &mut Draft, own: &[Known]) -> Result<(), Fault> {

@@ -65,6 +65,7 @@ use std::future::Future;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod};
@@ -73,6 +74,8 @@ use tidegate_core::{
     Millis, Pruned, Reaped, Registered, Registration, Result, SetLimit, Source, Store, Submission,
     Submitted, TaskId,
 };
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 use tokio_postgres::{Config, NoTls};
 
 use error::Fault;
@@ -88,8 +91,14 @@ const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
 const PLANS: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
     -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off";
 
-/// Connections for reads, which are planned as ever.
+/// Connections for reads of whole tables, which are planned as ever.
 const READERS: usize = 2;
+
+/// How long a connection may take to open, if the URL does not say.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Threads that serve the connections.
+const HOME_THREADS: usize = 2;
 
 /// The store's time, where it is not the server's.
 pub type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
@@ -147,10 +156,50 @@ pub struct Postgres {
 pub(crate) struct Inner {
     pool: Pool,
     readers: Pool,
+    /// Nobody else takes this connection, so a lease is renewed however busy the others are.
+    heartbeats: Pool,
     options: Options,
     /// Transactions the server undid because of another one.
     conflicts: AtomicU64,
     changed: listen::Changed,
+    home: Home,
+}
+
+/// The threads that serve the connections. A connection is driven by the runtime it was opened
+/// on, so it must not be one whose threads the caller can block.
+struct Home(Option<Runtime>);
+
+impl Home {
+    fn new() -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(HOME_THREADS)
+            .thread_name("tidegate-postgres")
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|cause| {
+            Error::new(ErrorKind::Unavailable, format!("no threads for the store: {cause}"))
+        })?;
+        Ok(Self(Some(runtime)))
+    }
+
+    fn spawn<T: Send + 'static>(
+        &self,
+        verb: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        match &self.0 {
+            Some(runtime) => runtime.spawn(verb),
+            None => tokio::spawn(verb),
+        }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // Whoever drops the store may be async, and must not wait for threads to end.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl fmt::Debug for Postgres {
@@ -169,15 +218,21 @@ impl Postgres {
         if config.get_application_name().is_none() {
             config.application_name("tidegate");
         }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
         let readers = pool(config.clone(), READERS)?;
         let given = config.get_options().unwrap_or_default();
         let planned = format!("{given} {PLANS}");
-        let pool = pool(config.clone().options(planned).clone(), options.pool_size.max(1))?;
+        let planned = config.clone().options(planned).clone();
+        let heartbeats = pool(planned.clone(), 1)?;
+        let pool = pool(planned, options.pool_size.max(1))?;
         let changed = listen::Changed::new(config, pool.clone());
-        let conflicts = AtomicU64::new(0);
-        let inner = Inner { pool, readers, options, conflicts, changed };
-        drop(inner.client().await?);
-        Ok(Self { inner: Arc::new(inner) })
+        let (conflicts, home) = (AtomicU64::new(0), Home::new()?);
+        let inner = Inner { pool, readers, heartbeats, options, conflicts, changed, home };
+        let store = Self { inner: Arc::new(inner) };
+        store.detached(|store| async move { store.client().await.map(drop) }).await?;
+        Ok(store)
     }
 
     /// How often the server undid a transaction because of another one, and it was tried
@@ -200,13 +255,14 @@ impl Postgres {
     }
 
     /// Runs a verb on a task of its own: a caller that goes away does not leave a transaction
-    /// half done on a connection others will use.
+    /// half done on a connection others will use. And at home: a handler that blocks its thread
+    /// must not keep a heartbeat from its connection.
     async fn detached<T, F>(&self, verb: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        tokio::spawn(verb(self.inner.clone())).await.unwrap_or_else(|cause| {
+        self.inner.home.spawn(verb(self.inner.clone())).await.unwrap_or_else(|cause| {
             Err(Error::new(ErrorKind::Unavailable, format!("the verb was cut off: {cause}")))
         })
     }
@@ -217,7 +273,11 @@ impl Inner {
         Ok(self.pool.get().await.map_err(Fault::from)?)
     }
 
-    /// A connection for reads: a long list never keeps a writer waiting.
+    async fn heartbeat(&self) -> Result<Object> {
+        Ok(self.heartbeats.get().await.map_err(Fault::from)?)
+    }
+
+    /// A connection for reads of whole tables.
     async fn reader(&self) -> Result<Object> {
         Ok(self.readers.get().await.map_err(Fault::from)?)
     }

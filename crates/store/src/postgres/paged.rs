@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
-/// The smallest LIMIT, and how often it is doubled.
+/// The smallest LIMIT, and how often it is doubled at most: no `u32` is above the last.
 const ROWS_MIN: usize = 16;
-const DOUBLED: usize = 12;
+const DOUBLED: usize = 28;
 
 /// A plan is made once for all parameters. With the LIMIT as one of them the planner would
 /// expect a tenth of the table and sort it; so there is a text for each power of two.

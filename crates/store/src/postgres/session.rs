@@ -156,8 +156,11 @@ impl Tries {
 }
 
 /// Runs `$body` in a transaction of its own and commits it; again where others were in the way.
-/// `reading` uses a connection for reads.
+/// `reading` uses a connection for reads, `beating` the one for heartbeats.
 macro_rules! transact {
+    (beating $store:expr, $tx:ident => $body:expr) => {
+        $crate::postgres::session::transact!($store, heartbeat, $tx => $body)
+    };
     (reading $store:expr, $tx:ident => $body:expr) => {
         $crate::postgres::session::transact!($store, reader, $tx => $body)
     };

@@ -1,12 +1,8 @@
 //! Changes capacities, and makes kinds known.
 
-use tidegate_core::tables::Tables;
-use tidegate_core::{
-    Kind, LimitId, Registered, Registration, Result, Scope, SetLimit, Source, check_capacity, name,
-    rules,
-};
+use tidegate_core::{Kind, Limit, Registered, Registration, Result, Scope, SetLimit, name, rules};
 
-use super::draft::Left;
+use super::draft::{Draft, Left};
 use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
@@ -14,35 +10,84 @@ use super::load::{Wanted, gather, moment};
 use super::rows;
 use super::session::Tx;
 use super::{Inner, transact};
+use crate::memory::State;
 
 const VERSION_EXCLUSIVE: &str = include_str!("queries/version_exclusive.sql");
 const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");
-const LOCK_RUNNING_IN_GROUP: &str = include_str!("queries/lock_running_in_group.sql");
+const LOCK_RUNNING_IN_GROUPS: &str = include_str!("queries/lock_running_in_groups.sql");
 const PUT_KINDS: &str = include_str!("queries/put_kinds.sql");
 
 pub(super) async fn register(store: &Inner, registration: Registration) -> Result<Registered> {
-    for (group, capacity) in &registration.limits {
-        name::check("group", group)?;
-        check_capacity(group, i64::from(*capacity))?;
-    }
-    registration.kinds.iter().try_for_each(Kind::check)?;
-    if !registration.kinds.is_empty() {
-        transact!(store, tx => put_kinds(&tx, &registration.kinds));
-    }
-    let mut registered = Registered::default();
-    for (group, capacity) in registration.limits {
-        let source = registration.source.unwrap_or(Source::Registration);
-        let name = Scope::Group.name(&group);
-        let set = SetLimit { name: name.clone(), capacity: Some(capacity), source };
-        if set_limit(store, set).await?.is_some() {
-            continue;
-        }
-        let limit = transact!(store, tx => named(&tx, &name));
-        if let Some(limit) = limit.filter(|limit| limit.capacity != Some(capacity)) {
-            registered.overruled.push((group, limit.capacity, limit.source));
-        }
-    }
+    // Refusals come before any lock: the rule is asked over empty tables.
+    rules::register(&mut State::default(), &registration)?;
+    let names: Vec<String> =
+        registration.limits.iter().map(|(group, _)| Scope::Group.name(group)).collect();
+    let rule = |draft: &mut Draft| rules::register(draft, &registration);
+    let kinds = &registration.kinds;
+    let (registered, left) = transact!(store, tx => set(store, &tx, &names, kinds, rule));
+    follow(store, left).await?;
     Ok(registered)
+}
+
+pub(super) async fn set_limit(store: &Inner, wanted: SetLimit) -> Result<Option<i64>> {
+    let (_, of) = wanted.name.split_once(':').unwrap_or_default();
+    name::check("name of the limit", of)?;
+    let names = [wanted.name.clone()];
+    let rule = |draft: &mut Draft| rules::set_limit(draft, &wanted);
+    let (version, left) = transact!(store, tx => set(store, &tx, &names, &[], rule));
+    follow(store, left).await?;
+    Ok(version)
+}
+
+/// Runs a rule that sets capacities, in one transaction. Where one of the limits is new, no claim
+/// is under way: what runs in its group is locked, so that nothing of it ends unseen, and
+/// adopted.
+async fn set<T>(
+    store: &Inner,
+    tx: &Tx<'_>,
+    names: &[String],
+    kinds: &[Kind],
+    rule: impl Fn(&mut Draft) -> Result<T>,
+) -> Result<(T, Left), Fault> {
+    let mut known = named(tx, names).await?;
+    let is_new = |known: &[Limit], name: &str| known.iter().all(|limit| &*limit.name != name);
+    if names.iter().any(|name| is_new(&known, name)) {
+        tx.query(VERSION_EXCLUSIVE, &[]).await?;
+        // Somebody may have begun it while this transaction waited.
+        known = named(tx, names).await?;
+    }
+    let new = names.iter().filter(|name| is_new(&known, name));
+    let new: Vec<&str> = new.filter_map(|name| name.strip_prefix("group:")).collect();
+    let running = match new.as_slice() {
+        [] => Vec::new(),
+        new => tx.query(LOCK_RUNNING_IN_GROUPS, &[&new]).await?,
+    };
+    let running: Vec<_> = running.iter().map(rows::running).collect();
+    let wanted = Wanted {
+        tasks: running.iter().map(|(task, _, _)| *task).collect(),
+        limits: known.iter().map(|limit| limit.id).collect(),
+        budget: BUDGET,
+        ..Wanted::default()
+    };
+    let mut draft = gather(store, tx, moment(store, tx).await?, wanted).await?;
+    // One may have gone away before the lock.
+    if known.iter().any(|limit| !draft.state.limits.contains_key(&limit.id)) {
+        return Err(Fault::Again);
+    }
+    for (task, token, running) in running {
+        draft.run(task, token, running);
+    }
+    draft.seal();
+    let done = rule(&mut draft)?;
+    flush(tx, &draft).await?;
+    if !kinds.is_empty() {
+        put_kinds(tx, kinds).await?;
+    }
+    Ok((done, draft.left()))
+}
+
+async fn named(tx: &Tx<'_>, names: &[String]) -> Result<Vec<Limit>, Fault> {
+    Ok(tx.query(LIMITS_NAMED, &[&names]).await?.iter().map(rows::limit).collect())
 }
 
 async fn put_kinds(tx: &Tx<'_>, kinds: &[Kind]) -> Result<(), Fault> {
@@ -68,70 +113,4 @@ async fn put_kinds(tx: &Tx<'_>, kinds: &[Kind]) -> Result<(), Fault> {
     )
     .await?;
     Ok(())
-}
-
-async fn named(tx: &Tx<'_>, name: &str) -> Result<Option<tidegate_core::Limit>, Fault> {
-    let rows = tx.query(LIMITS_NAMED, &[&[name].as_slice()]).await?;
-    Ok(rows.first().map(rows::limit))
-}
-
-pub(super) async fn set_limit(store: &Inner, set: SetLimit) -> Result<Option<i64>> {
-    let (_, of) = set.name.split_once(':').unwrap_or_default();
-    name::check("name of the limit", of)?;
-    let (version, left) = transact!(store, tx => set_one(store, &tx, &set));
-    follow(store, left).await?;
-    Ok(version)
-}
-
-async fn set_one(store: &Inner, tx: &Tx<'_>, set: &SetLimit) -> Result<(Option<i64>, Left), Fault> {
-    if let Some(limit) = named(tx, &set.name).await? {
-        return change(store, tx, set, limit.id).await;
-    }
-    tx.query(VERSION_EXCLUSIVE, &[]).await?;
-    // Somebody may have begun it while this transaction waited.
-    if named(tx, &set.name).await?.is_some() {
-        return Err(Fault::Again);
-    }
-    begin(store, tx, set).await
-}
-
-async fn change(
-    store: &Inner,
-    tx: &Tx<'_>,
-    set: &SetLimit,
-    id: LimitId,
-) -> Result<(Option<i64>, Left), Fault> {
-    let moment = moment(store, tx).await?;
-    let wanted = Wanted { limits: vec![id], budget: BUDGET, ..Wanted::default() };
-    let mut draft = gather(store, tx, moment, wanted).await?;
-    draft.seal();
-    // It may have gone away before the lock.
-    if draft.limit(id)?.is_none() {
-        return Err(Fault::Again);
-    }
-    let version = rules::set_limit(&mut draft, set)?;
-    flush(tx, &draft).await?;
-    Ok((version, draft.left()))
-}
-
-/// A limit where none was. No claim is under way; what runs in the group is locked, so that
-/// nothing of it ends unseen, and adopted.
-async fn begin(store: &Inner, tx: &Tx<'_>, set: &SetLimit) -> Result<(Option<i64>, Left), Fault> {
-    let group = set.name.strip_prefix("group:").unwrap_or_default();
-    let running = match set.capacity {
-        Some(_) => tx.query(LOCK_RUNNING_IN_GROUP, &[&group]).await?,
-        None => Vec::new(),
-    };
-    let running: Vec<_> = running.iter().map(rows::running).collect();
-    let moment = moment(store, tx).await?;
-    let tasks = running.iter().map(|(task, _, _)| *task).collect();
-    let wanted = Wanted { tasks, budget: BUDGET, ..Wanted::default() };
-    let mut draft = gather(store, tx, moment, wanted).await?;
-    for (task, token, running) in running {
-        draft.run(task, token, running);
-    }
-    draft.seal();
-    let version = rules::set_limit(&mut draft, set)?;
-    flush(tx, &draft).await?;
-    Ok((version, draft.left()))
 }

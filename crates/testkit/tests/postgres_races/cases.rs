@@ -106,6 +106,35 @@ async fn same_limit(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
 
 race!(two_finishers_of_one_limit, same_limit);
 
+/// The same with the claim that goes along: the freed slot is given once, and what it admits is
+/// claimed by one of them.
+async fn hand_over(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.set("group:a", Some(2)).await;
+    x.submit(vec![task("a"); 5]).await;
+    let running = x.claim(10).await;
+    assert_eq!(running.len(), 2);
+    y.claim(0).await;
+    let finish = |handle: &Handle, of: usize| -> Verb {
+        let (store, exits) = (handle.store.clone(), vec![super::lab::exit(&running[of])]);
+        Box::pin(async move {
+            let finish = Finish { exits, claim: Some(claim("worker", 10)) };
+            store.finish(finish).await.map(|finished| assert_eq!(finished.lost, []))
+        })
+    };
+    Race {
+        a: finish(&x, 0),
+        b: finish(&y, 1),
+        after: after(|lab| async move {
+            let held = held(&lab, "group:a").await;
+            let running = lab.free.store.counts().await.expect("counts");
+            let running = running.get(&State::Processing).copied().unwrap_or_default();
+            ensure(held == (2, 1) && running == 2, || format!("{held:?}, {running} run"))
+        }),
+    }
+}
+
+race!(two_finishers_that_claim_in_the_same_step, hand_over);
+
 /// A submit that saw no limit commits after one was set.
 async fn late_submit(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
     x.submit(vec![task("c")]).await;
