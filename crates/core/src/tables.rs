@@ -344,6 +344,8 @@ pub trait Tables {
     fn renew_lease(&mut self, token: Token, worker: &WorkerId, expires_at: Millis) -> Result<bool>;
     /// Leases that run out at `at` or before, oldest first.
     fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>>;
+    /// Removes those of these leases under which nothing runs any more.
+    fn end_leases(&mut self, tokens: &[Token]) -> Result<()>;
     /// Removes a lease.
     fn drop_lease(&mut self, token: Token) -> Result<()>;
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::admit::bring;
 use super::{claim, gate};
 use crate::bounds::{BATCH_MAX, ERROR_BYTES_MAX, PAYLOAD_BYTES_MAX};
@@ -19,15 +21,19 @@ pub fn finish(tables: &mut dyn Tables, finish: Finish) -> Result<Finished> {
     finish.claim.as_ref().map_or(Ok(()), Claim::check)?;
     let mut finished = Finished::default();
     let mut gated = false;
+    let mut tokens = BTreeSet::new();
     for exit in finish.exits {
         match stop(tables, &exit)? {
             Some(stopped) => {
                 gated |= stopped.gated;
+                tokens.insert(exit.token);
                 leave(tables, exit, stopped)?;
             }
             None => finished.lost.push(Lost { task: exit.task, token: exit.token }),
         }
     }
+    // A lease ends with its last attempt: nobody renews it any more, and at rest none is left.
+    tables.end_leases(&tokens.into_iter().collect::<Vec<_>>())?;
     if gated {
         let mut budget = tables.gate_budget();
         gate::settle(tables, &mut budget)?;

@@ -585,6 +585,16 @@ impl Tables for State {
         Ok(expired.take(leases_max as usize).map(|(_, token)| *token).collect())
     }
 
+    fn end_leases(&mut self, tokens: &[Token]) -> Result<()> {
+        for token in tokens {
+            let mut running = self.running.range((*token, FIRST)..=(*token, TaskId(i64::MAX)));
+            if running.next().is_none() {
+                self.drop_lease(*token)?;
+            }
+        }
+        Ok(())
+    }
+
     fn drop_lease(&mut self, token: Token) -> Result<()> {
         if let Some(lease) = self.leases.remove(&token) {
             self.expiries.remove(&(lease.expires_at, token));

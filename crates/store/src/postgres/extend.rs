@@ -20,7 +20,7 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
     // Refusals come before any write: the rules are asked over empty tables.
     rules::extend(&mut State::default(), &extend)?;
     transact!(store, tx => alive(store, &tx, &extend));
-    // Renewal commits by itself: it never waits behind the end of one attempt.
+    // Renewal commits by itself: it does not wait for the row of every attempt that reports.
     let extended = transact!(store, tx => renew(store, &tx, &extend));
     if !extend.progress.is_empty() {
         transact!(store, tx => progress(&tx, &extend));

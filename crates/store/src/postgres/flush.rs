@@ -14,6 +14,7 @@ use super::session::Tx;
 const LEAVE: &str = include_str!("queries/leave.sql");
 const ENTER: &str = include_str!("queries/enter.sql");
 const DROP_LEASES: &str = include_str!("queries/drop_leases.sql");
+const END_LEASES: &str = include_str!("queries/end_leases.sql");
 const MARK_RUNNING: &str = include_str!("queries/mark_running.sql");
 const BEGIN_LIMIT: &str = include_str!("queries/begin_limit.sql");
 const PUT_LIMITS: &str = include_str!("queries/put_limits.sql");
@@ -37,14 +38,18 @@ impl Given {
 pub(super) async fn flush(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     let mut given = Given::default();
     begin_limits(tx, draft, &mut given).await?;
-    tokio::try_join!(
-        leave(tx, draft),
-        enter(tx, draft, &given),
-        drop_leases(tx, draft),
-        mark_running(tx, draft),
-        put_limits(tx, draft),
-        put_tasks(tx, draft),
-    )?;
+    // In a box: all of them together are much to carry about in every verb.
+    let write = Box::pin(async {
+        tokio::try_join!(
+            leave(tx, draft),
+            enter(tx, draft, &given),
+            drop_leases(tx, draft),
+            mark_running(tx, draft),
+            put_limits(tx, draft),
+            put_tasks(tx, draft),
+        )
+    });
+    write.await?;
     put_counters(tx, draft).await
 }
 
@@ -177,11 +182,15 @@ impl ReadyColumns {
     }
 }
 
+/// Comes after the attempts have left: the second statement sees what runs without them.
 async fn drop_leases(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     let gone = draft.before.leases.keys().filter(|token| !draft.state.leases.contains_key(token));
     let gone: Vec<i64> = gone.map(|token| token.0).collect();
-    if !gone.is_empty() {
-        tx.execute(DROP_LEASES, &[&gone]).await?;
+    let ending: Vec<i64> = draft.ending_leases.iter().map(|token| token.0).collect();
+    for (sql, tokens) in [(DROP_LEASES, gone), (END_LEASES, ending)] {
+        if !tokens.is_empty() {
+            tx.execute(sql, &[&tokens]).await?;
+        }
     }
     Ok(())
 }

@@ -78,7 +78,8 @@ pub(super) async fn gather(
     let first: Vec<i64> = ids.iter().copied().collect();
     let heads = tx.query(HEADS, &[&first]).await?;
     ids.extend(heads.iter().map(|row| row.get::<_, i64>("id")));
-    let own = lock(store, tx, &mut draft, &wanted, own, ids).await?;
+    // In a box, as all that sends statements together.
+    let own = Box::pin(lock(store, tx, &mut draft, &wanted, own, ids)).await?;
     load_kinds(tx, &mut draft, &own).await?;
     Ok(draft)
 }

@@ -31,6 +31,7 @@ queries! {
     DropLimit "queries/drop_limit.sql",
     DropSlots "queries/drop_slots.sql",
     Due "queries/due.sql",
+    EndLease "queries/end_lease.sql",
     EndTask "queries/end_task.sql",
     ExpiredLeases "queries/expired_leases.sql",
     Finished "queries/finished.sql",

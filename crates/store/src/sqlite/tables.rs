@@ -338,6 +338,10 @@ impl Tables for Transaction<'_, '_> {
         self.statements.rows(Query::ExpiredLeases, span, |row| Ok(Token(row.get(0)?)))
     }
 
+    fn end_leases(&mut self, tokens: &[Token]) -> Result<()> {
+        running::end_leases(self, tokens)
+    }
+
     fn drop_lease(&mut self, token: Token) -> Result<()> {
         self.cache.leases.remove(&token);
         self.statements.execute(Query::DropLease, [token.0]).map(drop)

@@ -223,6 +223,17 @@ fn remove_stopped(tx: &mut Transaction<'_, '_>, stopped: &[(Token, TaskId)]) -> 
     Ok(removed)
 }
 
+pub(super) fn end_leases(tx: &mut Transaction<'_, '_>, tokens: &[Token]) -> Result<()> {
+    flush(tx)?;
+    for token in tokens {
+        // A lease is remembered for as long as one of its attempts runs.
+        if !tx.cache.leases.contains_key(token) {
+            tx.statements.execute(Query::EndLease, [token.0])?;
+        }
+    }
+    Ok(())
+}
+
 /// What is remembered of a running attempt.
 fn known_run<'a>(
     tx: &'a mut Transaction<'_, '_>,
