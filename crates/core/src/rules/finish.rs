@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::admit::bring;
+use super::admit::{bring, bring_back};
 use super::{claim, gate};
 use crate::bounds::{BATCH_MAX, ERROR_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::planted::{Bug, is_planted};
@@ -72,6 +72,11 @@ pub(super) fn kind_of(tables: &mut dyn Tables, tags: &Tags) -> Result<std::sync:
 
 /// The one way out of running: gives back what the attempt held and puts the task where the
 /// decision leads.
+///
+/// A task whose worker died or gave it back has had its turn and lost it through no doing of its
+/// own: it comes back before all others of its rank, and what a kill interrupted goes on at once,
+/// however long the line. One that failed or snoozed arrives anew when it is due, also when that
+/// is at once: a task that keeps failing does not hold up those behind it.
 pub(super) fn move_on(
     tables: &mut dyn Tables,
     tags: &Tags,
@@ -102,6 +107,7 @@ pub(super) fn move_on(
         }
         Next::Scheduled { run_at, error } => {
             write_ledger(tables, tags, before, ledger, error)?;
+            tables.put_arrival(tags.task, run_at.max(tables.now()))?;
             if run_at > tables.now() {
                 return tables.put_scheduled(tags.task, run_at);
             }
@@ -109,7 +115,7 @@ pub(super) fn move_on(
         }
         Next::Arrived { error } => {
             write_ledger(tables, tags, before, ledger, error)?;
-            bring(tables, tags.task).map(drop)
+            bring_back(tables, tags.task).map(drop)
         }
     }
 }

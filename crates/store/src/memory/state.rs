@@ -305,6 +305,7 @@ impl Tables for State {
             max_attempts: new.max_attempts,
             spent: 0,
             deaths: 0,
+            arrival: new.arrival(self.now),
         };
         let queue = self.lanes.iter().find(|(_, id)| **id == lane);
         let queue = queue.map_or_else(|| "".into(), |((queue, _), _)| queue.clone());
@@ -335,6 +336,13 @@ impl Tables for State {
             task.tags.spent = ledger.spent;
             task.tags.deaths = ledger.deaths;
             task.error = error.map(str::to_owned).or(task.error.take());
+        }
+        Ok(())
+    }
+
+    fn put_arrival(&mut self, task: TaskId, arrival: Millis) -> Result<()> {
+        if let Some(task) = self.tasks.get_mut(&task) {
+            task.tags.arrival = arrival;
         }
         Ok(())
     }

@@ -304,6 +304,10 @@ impl Tables for Draft {
         self.state.put_ledger(task, ledger, error)
     }
 
+    fn put_arrival(&mut self, task: TaskId, arrival: Millis) -> Result<()> {
+        self.state.put_arrival(task, arrival)
+    }
+
     fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()> {
         self.state.end_task(task, end)
     }

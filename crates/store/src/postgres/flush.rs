@@ -258,6 +258,7 @@ struct Ledgers<'a> {
     spent: Vec<i64>,
     deaths: Vec<i64>,
     error: Vec<Option<&'a [u8]>>,
+    arrival: Vec<i64>,
     state: Vec<i32>,
     result: Vec<Option<&'a [u8]>>,
     remove_at: Vec<Option<i64>>,
@@ -282,8 +283,7 @@ async fn put_tasks(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
             removed.push(id.0);
             continue;
         };
-        let same = (new.tags.spent, new.tags.deaths, &new.error)
-            == (old.tags.spent, old.tags.deaths, &old.error);
+        let same = (&new.tags, &new.error) == (&old.tags, &old.error);
         let rows = if state == -1 { &mut moved } else { &mut ended };
         if state == -1 && same {
             continue;
@@ -292,16 +292,17 @@ async fn put_tasks(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
         rows.spent.push(i64::from(new.tags.spent));
         rows.deaths.push(i64::from(new.tags.deaths));
         rows.error.push(new.error.as_deref().map(str::as_bytes));
+        rows.arrival.push(new.tags.arrival);
         rows.state.push(state);
         rows.result.push(new.result.as_deref());
         rows.remove_at.push(remove_at.get(id).copied());
     }
     if !moved.task.is_empty() {
-        let Ledgers { task, spent, deaths, error, .. } = &moved;
-        tx.execute(PUT_LEDGERS, &[task, spent, deaths, error]).await?;
+        let Ledgers { task, spent, deaths, error, arrival, .. } = &moved;
+        tx.execute(PUT_LEDGERS, &[task, spent, deaths, error, arrival]).await?;
     }
     if !ended.task.is_empty() {
-        let Ledgers { task, spent, deaths, error, state, result, remove_at } = &ended;
+        let Ledgers { task, spent, deaths, error, state, result, remove_at, .. } = &ended;
         let now = &draft.state.now;
         tx.execute(END_TASKS, &[task, spent, deaths, error, state, result, remove_at, now]).await?;
     }

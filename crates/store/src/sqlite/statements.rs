@@ -73,6 +73,7 @@ queries! {
     StopAll "queries/stop_all.sql",
     NextSlot "queries/next_slot.sql",
     Progress "queries/progress.sql",
+    PutArrival "queries/put_arrival.sql",
     PutArrived "queries/put_arrived.sql",
     PutKind "queries/put_kind.sql",
     PutLease "queries/put_lease.sql",

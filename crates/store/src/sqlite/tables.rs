@@ -214,6 +214,10 @@ impl Tables for Transaction<'_, '_> {
         tasks::put_ledger(self, task, ledger, error)
     }
 
+    fn put_arrival(&mut self, task: TaskId, arrival: Millis) -> Result<()> {
+        tasks::put_arrival(self, task, arrival)
+    }
+
     fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()> {
         tasks::end(self, task, end)
     }

@@ -207,6 +207,14 @@ macro_rules! conformance_suite {
                 lines_go_by_priority_too
                 waiting_counts_in_lines_too
                 an_arrival_joins_the_line_at_its_place
+                waiting_counts_from_when_a_task_is_due
+                what_comes_back_goes_first_among_the_ready
+                what_comes_back_goes_first_in_its_line
+                what_comes_back_goes_first_in_its_jobs_line
+                what_comes_back_goes_first_whatever_jobs_did_meanwhile
+                what_comes_back_has_no_more_than_its_rank
+                what_came_back_without_a_worker_goes_first
+                a_failure_and_a_snooze_go_to_the_end
             }
             window {
                 a_kind_is_claimed_inside_its_hours_only

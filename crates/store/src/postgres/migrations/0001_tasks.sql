@@ -96,6 +96,7 @@ CREATE TABLE tidegate.tasks (
     timeout_ms   bigint,
     spent        bigint NOT NULL DEFAULT 0,
     deaths       bigint NOT NULL DEFAULT 0,
+    arrival      bigint NOT NULL,
     created_at   bigint NOT NULL,
     payload      bytea NOT NULL,
     error        bytea,

@@ -96,9 +96,10 @@ fn attempts(tx: &mut Transaction<'_, '_>, lease: &Lease) -> Result<Vec<Attempt>>
             max_attempts: row.get(7)?,
             spent: row.get(8)?,
             deaths: row.get(9)?,
+            arrival: row.get(10)?,
         };
-        let (timeout_ms, payload) = (row.get(10)?, row.get(11)?);
-        Ok(Started { tags, gated: row.get(12)?, timeout_ms, payload })
+        let (timeout_ms, payload) = (row.get(11)?, row.get(12)?);
+        Ok(Started { tags, gated: row.get(13)?, timeout_ms, payload })
     };
     let started = tx.statements.rows(Query::Attempts, [lease.token.0], read)?;
     started.into_iter().map(|started| attempt(tx, started, lease)).collect()

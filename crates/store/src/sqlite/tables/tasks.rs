@@ -2,7 +2,7 @@
 
 use rusqlite::{Row, params};
 use tidegate_core::tables::{Final, Tags};
-use tidegate_core::{LaneId, Ledger, NewTask, Result, TaskId, ready_rank};
+use tidegate_core::{LaneId, Ledger, Millis, NewTask, Result, TaskId, ready_rank};
 
 use super::{Transaction, workers};
 use crate::sqlite::error::unknown;
@@ -32,6 +32,7 @@ pub(super) fn insert(tx: &mut Transaction<'_, '_>, task: &NewTask, lane: LaneId)
         task.timeout_ms,
         rank,
         tag,
+        task.arrival(now),
         now,
         task.group,
         task.job,
@@ -63,6 +64,7 @@ pub(super) fn tags(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<
             max_attempts: row.get(6)?,
             spent: row.get(7)?,
             deaths: row.get(8)?,
+            arrival: row.get(9)?,
         })
     };
     let Some(mut tags) = tx.statements.first(Query::Tags, [task.0], read)? else {
@@ -86,6 +88,17 @@ pub(super) fn put_ledger(
     }
     let row = params![task.0, ledger.spent, ledger.deaths, error];
     tx.statements.execute(Query::PutLedger, row).map(drop)
+}
+
+pub(super) fn put_arrival(
+    tx: &mut Transaction<'_, '_>,
+    task: TaskId,
+    arrival: Millis,
+) -> Result<()> {
+    if let Some(known) = tx.cache.known.get_mut(&task) {
+        known.tags.arrival = arrival;
+    }
+    tx.statements.execute(Query::PutArrival, [task.0, arrival]).map(drop)
 }
 
 pub(super) fn end(tx: &mut Transaction<'_, '_>, task: TaskId, end: &Final) -> Result<()> {
