@@ -7,8 +7,8 @@ use tidegate_core::tables::{
     Class, Counters, Final, Lane, Lease, LineRow, Position, ReadyRow, Stopped, Tables, Tags,
 };
 use tidegate_core::{
-    Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Share,
-    SlotHeld, Source, TaskId, Token, WorkerId,
+    Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, SlotHeld,
+    Source, TaskId, Token, WorkerId,
 };
 
 /// The tables, as ordered maps. Public so that a simulator can run the rules over them
@@ -196,25 +196,9 @@ impl Tables for State {
     ) -> Result<LimitId> {
         self.last_limit += 1;
         let id = LimitId(self.last_limit);
-        let name: Arc<str> = name.into();
-        let base = capacity.filter(|_| source != Source::Operator && source != Source::Unset);
-        let limit = Limit {
-            id,
-            name: name.clone(),
-            capacity,
-            source,
-            base: base.map(|capacity| (capacity, source)),
-            version: 1,
-            since,
-            held: 0,
-            waiting: 0,
-            aside: 0,
-            reserver: None,
-            dirty: false,
-            share: share_weight.map(|weight| Share { weight, last_tag: 0, ahead: 0 }),
-        };
+        let limit = Limit::new(id, name, capacity, source, since, share_weight);
+        self.limit_names.insert(limit.name.clone(), id);
         self.limits.insert(id, limit);
-        self.limit_names.insert(name, id);
         Ok(id)
     }
 
