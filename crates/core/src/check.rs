@@ -43,6 +43,7 @@ pub fn check_at_rest(snapshot: &Snapshot) -> Vec<Violation> {
     };
     left("slots are held", snapshot.slots.len());
     left("tasks are unfinished", snapshot.tasks.len());
+    left("leases are held", snapshot.leases.len());
     left("limits have a line", snapshot.limits.iter().filter(|limit| limit.waiting > 0).count());
     found
 }
@@ -141,15 +142,23 @@ impl<'a> Check<'a> {
         }
     }
 
+    /// A lease lasts exactly as long as something runs under it.
     fn leases(&mut self) {
         let leases = &self.snapshot.leases;
+        let mut in_use = vec![false; leases.len()];
         for task in &self.snapshot.tasks {
-            if let Some(Position::Running(token)) = task.positions.first()
-                && leases.binary_search_by_key(token, |lease| lease.token).is_err()
-            {
-                let found = format!("task {} runs under token {token}, which is gone", task.id);
-                self.fault("what runs has a lease", found);
+            let Some(Position::Running(token)) = task.positions.first() else { continue };
+            match leases.binary_search_by_key(token, |lease| lease.token) {
+                Ok(place) => in_use[place] = true,
+                Err(_) => {
+                    let found = format!("task {} runs under token {token}, which is gone", task.id);
+                    self.fault("what runs has a lease", found);
+                }
             }
+        }
+        for (lease, _) in leases.iter().zip(in_use).filter(|(_, in_use)| !in_use) {
+            let found = format!("nothing runs under token {} of {}", lease.token, lease.worker);
+            self.fault("a lease ends with its last attempt", found);
         }
     }
 

@@ -240,6 +240,26 @@ pub struct TaskRow {
     pub gated: bool,
 }
 
+impl TaskRow {
+    /// Stands for a row whose task is missing. It already stands somewhere, so the place where
+    /// it was found is its second, which no task may have: the check finds it.
+    pub fn orphan(id: TaskId) -> Self {
+        Self {
+            id,
+            kind: "".into(),
+            group: None,
+            job: None,
+            workflow: None,
+            unique_key: None,
+            weight: 1,
+            spent: 0,
+            deaths: 0,
+            positions: vec![Position::Arrived],
+            gated: false,
+        }
+    }
+}
+
 /// A held slot in a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlotRow {

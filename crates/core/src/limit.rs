@@ -182,6 +182,34 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// A limit that nobody holds or awaits. `share_weight` is given for a job's. What was not
+    /// set by an operator holds again when an operator's word is taken back.
+    pub fn new(
+        id: LimitId,
+        name: &str,
+        capacity: Option<u32>,
+        source: Source,
+        since: i64,
+        share_weight: Option<u32>,
+    ) -> Self {
+        let base = capacity.filter(|_| !matches!(source, Source::Operator | Source::Unset));
+        Self {
+            id,
+            name: name.into(),
+            capacity,
+            source,
+            base: base.map(|capacity| (capacity, source)),
+            version: 1,
+            since,
+            held: 0,
+            waiting: 0,
+            aside: 0,
+            reserver: None,
+            dirty: false,
+            share: share_weight.map(|weight| Share { weight, last_tag: 0, ahead: 0 }),
+        }
+    }
+
     /// Its scope, from its name.
     pub fn scope(&self) -> Scope {
         Scope::of(&self.name).unwrap_or(Scope::Group)

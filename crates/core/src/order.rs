@@ -7,7 +7,10 @@ use crate::bounds::AGEING_INTERVAL_MS;
 /// `SHARE_SCALE / weight` per task, so weights up to 1000 stay exact to a per mille.
 pub const SHARE_SCALE: i64 = 1_000_000;
 
-/// The rank of a task that came to the gate at `arrival`: lower goes first. One step of
+/// The fair tag of a task that came back: before every other of its rank.
+pub(crate) const TAG_OF_RETURN: i64 = -1;
+
+/// The rank of a task that became due at `arrival`: lower goes first. One step of
 /// priority is worth one ageing interval of waiting. The key never changes, and still a task
 /// is overtaken only by tasks that came less than its lack of priority later.
 pub fn ready_rank(arrival: Millis, priority: i32) -> i64 {

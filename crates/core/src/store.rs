@@ -205,6 +205,8 @@ pub struct Extend {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Extended {
     /// Leases that are gone: their attempts must stop and none of their writes is accepted.
+    /// A lease also goes with its last attempt. So whoever asked for it while it told that
+    /// attempt's end finds it here, and has nothing left to stop.
     pub lost: Vec<Token>,
     /// Attempts that should stop because somebody cancelled the task.
     pub cancelled: Vec<(TaskId, Token)>,

@@ -66,6 +66,9 @@ pub struct Tags {
     pub spent: u32,
     /// Deaths of its process.
     pub deaths: u32,
+    /// When it was first due, or due again after a failure or a snooze. Its rank counts from
+    /// then, however often it comes to the gate.
+    pub arrival: Millis,
 }
 
 /// Why a task stands in a line, and whether it can be the head of it.
@@ -123,7 +126,8 @@ pub struct LineRow {
     pub class: Class,
     /// Priority, raised by waiting; 0 in lines that go by arrival alone.
     pub rank: i64,
-    /// The fair tag; 0 until the task of a job passed its job's line.
+    /// The fair tag; 0 until the task of a job passed its job's line, and below 0 for a task
+    /// that came back.
     pub tag: i64,
     /// The order of arrival at the gate.
     pub place: i64,
@@ -135,7 +139,7 @@ pub struct LineRow {
     pub moves: u32,
     /// Whether it passed its job's line.
     pub passed: bool,
-    /// When it came to the gate.
+    /// When it became due; its rank counts from then.
     pub since: Millis,
 }
 
@@ -277,6 +281,8 @@ pub trait Tables {
     fn tags(&mut self, task: TaskId) -> Result<Option<Tags>>;
     /// Writes the attempts spent, the deaths and the last error.
     fn put_ledger(&mut self, task: TaskId, ledger: Ledger, error: Option<&str>) -> Result<()>;
+    /// Notes that a task is due anew, and that its rank counts from then.
+    fn put_arrival(&mut self, task: TaskId, arrival: Millis) -> Result<()>;
     /// Ends a task that stands nowhere, and frees its unique key. Removes it where
     /// `remove_at` is not in the future.
     fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()>;
@@ -344,6 +350,8 @@ pub trait Tables {
     fn renew_lease(&mut self, token: Token, worker: &WorkerId, expires_at: Millis) -> Result<bool>;
     /// Leases that run out at `at` or before, oldest first.
     fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>>;
+    /// Removes those of these leases under which nothing runs any more.
+    fn end_leases(&mut self, tokens: &[Token]) -> Result<()>;
     /// Removes a lease.
     fn drop_lease(&mut self, token: Token) -> Result<()>;
 }

@@ -122,6 +122,11 @@ impl NewTask {
         self.group.as_deref().unwrap_or(&self.kind)
     }
 
+    /// When it is due, if it is submitted now.
+    pub fn arrival(&self, now: Millis) -> Millis {
+        self.run_at.map_or(now, |run_at| run_at.max(now))
+    }
+
     /// Checks every bound.
     pub fn check(&self, payload_bytes_max: usize) -> Result<()> {
         name::check("kind", &self.kind)?;

@@ -1,6 +1,6 @@
 use super::gate::{self, Verdict};
 use crate::planted::{Bug, is_planted};
-use crate::tables::{ReadyRow, Tables};
+use crate::tables::{ReadyRow, Tables, Tags};
 use crate::{Admitted, LimitId, Result, TaskId, ready_rank};
 
 /// Lets what waits at the gate through, one bounded step.
@@ -52,10 +52,24 @@ fn skip_gate(tables: &mut dyn Tables, task: TaskId) -> Result<bool> {
 
 /// Brings a task that stands nowhere to the gate, or leaves it there for the next step.
 pub(super) fn bring(tables: &mut dyn Tables, task: TaskId) -> Result<Verdict> {
+    bring_by(tables, task, gate::arrive)
+}
+
+/// The same with a task that had its turn and lost it. Left for the next step, it keeps its rank
+/// and no more.
+pub(super) fn bring_back(tables: &mut dyn Tables, task: TaskId) -> Result<Verdict> {
+    bring_by(tables, task, gate::come_back)
+}
+
+fn bring_by(
+    tables: &mut dyn Tables,
+    task: TaskId,
+    enter: fn(&mut dyn Tables, &Tags) -> Result<Verdict>,
+) -> Result<Verdict> {
     let Some(tags) = tables.tags(task)? else {
         return Ok(Verdict::Parked);
     };
-    let verdict = gate::arrive(tables, &tags)?;
+    let verdict = enter(tables, &tags)?;
     if let Verdict::Unlocked(_) = verdict {
         tables.put_arrived(task)?;
     }

@@ -1,4 +1,6 @@
-use super::admit::bring;
+use std::collections::BTreeSet;
+
+use super::admit::{bring, bring_back};
 use super::{claim, gate};
 use crate::bounds::{BATCH_MAX, ERROR_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::planted::{Bug, is_planted};
@@ -19,15 +21,19 @@ pub fn finish(tables: &mut dyn Tables, finish: Finish) -> Result<Finished> {
     finish.claim.as_ref().map_or(Ok(()), Claim::check)?;
     let mut finished = Finished::default();
     let mut gated = false;
+    let mut tokens = BTreeSet::new();
     for exit in finish.exits {
         match stop(tables, &exit)? {
             Some(stopped) => {
                 gated |= stopped.gated;
+                tokens.insert(exit.token);
                 leave(tables, exit, stopped)?;
             }
             None => finished.lost.push(Lost { task: exit.task, token: exit.token }),
         }
     }
+    // A lease ends with its last attempt: nobody renews it any more, and at rest none is left.
+    tables.end_leases(&tokens.into_iter().collect::<Vec<_>>())?;
     if gated {
         let mut budget = tables.gate_budget();
         gate::settle(tables, &mut budget)?;
@@ -66,6 +72,11 @@ pub(super) fn kind_of(tables: &mut dyn Tables, tags: &Tags) -> Result<std::sync:
 
 /// The one way out of running: gives back what the attempt held and puts the task where the
 /// decision leads.
+///
+/// A task whose worker died or gave it back has had its turn and lost it through no doing of its
+/// own: it comes back before all others of its rank, and what a kill interrupted goes on at once,
+/// however long the line. One that failed or snoozed arrives anew when it is due, also when that
+/// is at once: a task that keeps failing does not hold up those behind it.
 pub(super) fn move_on(
     tables: &mut dyn Tables,
     tags: &Tags,
@@ -96,6 +107,7 @@ pub(super) fn move_on(
         }
         Next::Scheduled { run_at, error } => {
             write_ledger(tables, tags, before, ledger, error)?;
+            tables.put_arrival(tags.task, run_at.max(tables.now()))?;
             if run_at > tables.now() {
                 return tables.put_scheduled(tags.task, run_at);
             }
@@ -103,7 +115,7 @@ pub(super) fn move_on(
         }
         Next::Arrived { error } => {
             write_ledger(tables, tags, before, ledger, error)?;
-            bring(tables, tags.task).map(drop)
+            bring_back(tables, tags.task).map(drop)
         }
     }
 }

@@ -21,6 +21,7 @@ use std::cmp::Ordering;
 use reserve::{give_back, make_way, reserve};
 
 use crate::bounds::MOVES_BEFORE_RESERVING;
+use crate::order::TAG_OF_RETURN;
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Class, LineRow, ReadyRow, Tables, Tags};
 use crate::{
@@ -60,7 +61,7 @@ struct Waiter {
     /// How it stands in a line now, if it does.
     at: Option<LineRow>,
     needs: Vec<Need>,
-    /// Its priority, raised since it came to the gate. Decides in its job's own line.
+    /// Its priority, raised since it became due. Decides in its job's own line.
     arrival_rank: i64,
     /// Its priority, raised since it passed its job's line, if it has a job. Decides against
     /// tasks of other jobs; otherwise a job with an old backlog would go before all others
@@ -110,15 +111,29 @@ pub fn needs(tables: &mut dyn Tables, tags: &Tags) -> Result<Vec<Need>> {
 
 /// Brings a task that stands nowhere to the gate. On `Unlocked` it still stands nowhere.
 pub fn arrive(tables: &mut dyn Tables, tags: &Tags) -> Result<Verdict> {
+    // Beside tasks of jobs a task without one has the tag of a job that just came; with none it
+    // would go before every one of them.
+    let tag = tables.counters()?.virtual_time;
+    enter(tables, tags, tag)
+}
+
+/// The same with a task that was through the gate and whose worker died or gave it back. It goes
+/// before all others of its rank: those that still stand in line had not got as far.
+pub fn come_back(tables: &mut dyn Tables, tags: &Tags) -> Result<Verdict> {
+    enter(tables, tags, TAG_OF_RETURN)
+}
+
+/// The rank counts from when the task became due, not from when somebody looked.
+fn enter(tables: &mut dyn Tables, tags: &Tags, tag: i64) -> Result<Verdict> {
     let needs = needs(tables, tags)?;
-    let since = tables.now();
     let mut counters = tables.counters()?;
-    let rank = ready_rank(since, tags.priority);
+    let rank = ready_rank(tags.arrival, tags.priority);
     if needs.is_empty() {
+        let since = tables.now();
         tables.put_ready(ReadyRow {
             lane: tags.lane,
             rank,
-            tag: counters.virtual_time,
+            tag,
             task: tags.task,
             stamp: counters.limits_version,
             gated: false,
@@ -135,15 +150,13 @@ pub fn arrive(tables: &mut dyn Tables, tags: &Tags) -> Result<Verdict> {
         limit: needs[0].limit,
         class: Class::Waiting,
         rank,
-        // Beside tasks of jobs a task without one has the tag of a job that just came; with
-        // none it would go before every one of them.
-        tag: if tags.job.is_some() { 0 } else { counters.virtual_time },
+        tag: if tags.job.is_some() { tag.min(0) } else { tag },
         place: counters.place,
         task: tags.task,
         lane: tags.lane,
         moves: 0,
         passed: false,
-        since,
+        since: tags.arrival,
     };
     let waiter = Waiter { task: tags.task, row, at: None, needs, arrival_rank: rank, rank };
     consider(tables, waiter)
@@ -471,10 +484,12 @@ fn admit(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
         }
     }
     let counters = tables.counters()?;
+    let came_back = waiter.row.tag == TAG_OF_RETURN;
+    let keeps_tag = waiter.row.passed || came_back;
     tables.put_ready(ReadyRow {
         lane: waiter.row.lane,
         rank: waiter.rank,
-        tag: if waiter.row.passed { waiter.row.tag } else { counters.virtual_time },
+        tag: if keeps_tag { waiter.row.tag } else { counters.virtual_time },
         task: waiter.task,
         stamp: counters.limits_version,
         gated: true,

@@ -136,6 +136,8 @@ impl Heartbeat {
         held.retain(|token| !extended.lost.contains(token));
         board.renewed(&held, sent_at);
         let now = time::now();
+        // A lease that ended with its last attempt is gone too, if this beat met the finish. Its
+        // attempts were taken down before they were told, so there is nobody to stop.
         if !extended.lost.is_empty() {
             board.lose(&extended.lost, self.drop_lost_at(now));
         }

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use tidegate_core::{State, Store};
+use tidegate_core::{Inspect, State, Store};
 use tidegate_engine::{Context, Ended, Failure, Keeper, Options, Task, keeper, time};
 use tidegate_store::memory::Memory;
+use tokio::sync::Notify;
 
 use crate::rig::{Rig, Seen};
 
@@ -137,4 +138,53 @@ async fn a_keeper_takes_back_what_a_dead_worker_left() {
     assert_eq!(kept.reaped.expired, 1);
     let view = rig.view(task).await;
     assert_eq!((view.state, view.deaths), (State::Pending, 1));
+}
+
+/// The store has taken the end of a lease's last attempt, and the lease went with it. Before
+/// the worker hears so, its heartbeat asks for that lease and is told that it is gone.
+async fn meets_a_heartbeat(lost_replies: u32) {
+    let rig = Rig::new();
+    let done = Arc::new(Notify::new());
+    let told = done.clone();
+    let stays = move |context: Context, (): ()| {
+        let told = told.clone();
+        async move {
+            tokio::select! {
+                () = context.cancelled() => Err(Failure::cancelled()),
+                () = told.notified() => Ok(()),
+            }
+        }
+    };
+    let goes = |_: Context, (): ()| async { Ok::<_, Failure>(()) };
+    let worker = rig.worker_with(lease(300)).handle("stays", stays).handle("goes", goes);
+    let worker = rig.start(worker);
+    let stays = rig.submit(Task::new("stays", &())).await;
+    rig.entered(stays).await;
+    rig.store.lose_finish_replies.store(lost_replies, Ordering::SeqCst);
+    rig.store.late_finish_replies.store(1, Ordering::SeqCst);
+    let goes = rig.submit(Task::new("goes", &())).await;
+    rig.entered(goes).await;
+    if lost_replies == 0 {
+        rig.exited(goes, Ended::Completed).await;
+    } else {
+        // It is told again and found to be known: nobody can say how that attempt ended.
+        let next = rig.submit(Task::new("goes", &())).await;
+        rig.exited(next, Ended::Completed).await;
+    }
+    assert!(rig.store.lost_leases.load(Ordering::SeqCst) > 0, "the heartbeat asked in between");
+    assert_eq!(rig.state(goes).await, State::Completed);
+    done.notify_one();
+    rig.exited(stays, Ended::Completed).await;
+    assert_eq!(rig.end(worker).await.lost, 0);
+    assert_eq!(rig.store.memory.snapshot().await.unwrap().leases, []);
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_meets_the_end_of_a_lease_stops_nobody() {
+    meets_a_heartbeat(0).await;
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_meets_the_end_of_a_lease_and_a_lost_answer_stops_nobody() {
+    meets_a_heartbeat(1).await;
 }

@@ -38,6 +38,8 @@ pub(crate) struct Faulty {
     pub(crate) lose_finish_replies: AtomicU32,
     /// Finishes that never arrive.
     pub(crate) lose_finishes: AtomicU32,
+    /// Finishes that are done and whose answer comes after a heartbeat that was sent later.
+    pub(crate) late_finish_replies: AtomicU32,
     /// Claims that never arrive.
     pub(crate) lose_claims: AtomicU32,
     pub(crate) no_heartbeats: AtomicBool,
@@ -48,6 +50,10 @@ pub(crate) struct Faulty {
     pub(crate) slow_claim_ms: AtomicU32,
     /// Claims so far.
     pub(crate) claims: watch::Sender<u32>,
+    /// Heartbeats so far.
+    beats: watch::Sender<u32>,
+    /// Leases that heartbeats were told are gone.
+    pub(crate) lost_leases: AtomicU32,
 }
 
 impl Faulty {
@@ -56,13 +62,30 @@ impl Faulty {
             memory,
             lose_finish_replies: AtomicU32::new(0),
             lose_finishes: AtomicU32::new(0),
+            late_finish_replies: AtomicU32::new(0),
             lose_claims: AtomicU32::new(0),
             no_heartbeats: AtomicBool::new(false),
             no_hints: AtomicBool::new(false),
             idle_hints: AtomicBool::new(false),
             slow_claim_ms: AtomicU32::new(0),
             claims: watch::Sender::new(0),
+            beats: watch::Sender::new(0),
+            lost_leases: AtomicU32::new(0),
         })
+    }
+
+    async fn be_late(&self) {
+        if use_up(&self.late_finish_replies) {
+            self.next_beat().await;
+        }
+    }
+
+    /// Returns after a heartbeat that is sent from now on: the first to be answered may have
+    /// been under way.
+    async fn next_beat(&self) {
+        let mut beats = self.beats.subscribe();
+        let so_far = *beats.borrow();
+        let _ = beats.wait_for(|beats| *beats >= so_far + 2).await;
     }
 }
 
@@ -105,7 +128,10 @@ impl Store for Faulty {
         if self.no_heartbeats.load(Ordering::SeqCst) {
             return cut_off();
         }
-        self.memory.extend(extend).await
+        let extended = self.memory.extend(extend).await?;
+        self.lost_leases.fetch_add(extended.lost.len() as u32, Ordering::SeqCst);
+        self.beats.send_modify(|beats| *beats += 1);
+        Ok(extended)
     }
     async fn finish(&self, finish: Finish) -> Result<Finished> {
         if use_up(&self.lose_finishes) {
@@ -113,9 +139,12 @@ impl Store for Faulty {
         }
         if use_up(&self.lose_finish_replies) {
             self.memory.finish(Finish { claim: None, ..finish }).await?;
+            self.be_late().await;
             return cut_off();
         }
-        self.memory.finish(finish).await
+        let finished = self.memory.finish(finish).await;
+        self.be_late().await;
+        finished
     }
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
         self.memory.cancel(tasks).await

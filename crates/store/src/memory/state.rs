@@ -7,8 +7,8 @@ use tidegate_core::tables::{
     Class, Counters, Final, Lane, Lease, LineRow, Position, ReadyRow, Stopped, Tables, Tags,
 };
 use tidegate_core::{
-    Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Share,
-    SlotHeld, Source, TaskId, Token, WorkerId,
+    Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, SlotHeld,
+    Source, TaskId, Token, WorkerId,
 };
 
 /// The tables, as ordered maps. Public so that a simulator can run the rules over them
@@ -196,25 +196,9 @@ impl Tables for State {
     ) -> Result<LimitId> {
         self.last_limit += 1;
         let id = LimitId(self.last_limit);
-        let name: Arc<str> = name.into();
-        let base = capacity.filter(|_| source != Source::Operator && source != Source::Unset);
-        let limit = Limit {
-            id,
-            name: name.clone(),
-            capacity,
-            source,
-            base: base.map(|capacity| (capacity, source)),
-            version: 1,
-            since,
-            held: 0,
-            waiting: 0,
-            aside: 0,
-            reserver: None,
-            dirty: false,
-            share: share_weight.map(|weight| Share { weight, last_tag: 0, ahead: 0 }),
-        };
+        let limit = Limit::new(id, name, capacity, source, since, share_weight);
+        self.limit_names.insert(limit.name.clone(), id);
         self.limits.insert(id, limit);
-        self.limit_names.insert(name, id);
         Ok(id)
     }
 
@@ -305,6 +289,7 @@ impl Tables for State {
             max_attempts: new.max_attempts,
             spent: 0,
             deaths: 0,
+            arrival: new.arrival(self.now),
         };
         let queue = self.lanes.iter().find(|(_, id)| **id == lane);
         let queue = queue.map_or_else(|| "".into(), |((queue, _), _)| queue.clone());
@@ -335,6 +320,13 @@ impl Tables for State {
             task.tags.spent = ledger.spent;
             task.tags.deaths = ledger.deaths;
             task.error = error.map(str::to_owned).or(task.error.take());
+        }
+        Ok(())
+    }
+
+    fn put_arrival(&mut self, task: TaskId, arrival: Millis) -> Result<()> {
+        if let Some(task) = self.tasks.get_mut(&task) {
+            task.tags.arrival = arrival;
         }
         Ok(())
     }
@@ -583,6 +575,16 @@ impl Tables for State {
     fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>> {
         let expired = self.expiries.range(..=(at, Token(i64::MAX)));
         Ok(expired.take(leases_max as usize).map(|(_, token)| *token).collect())
+    }
+
+    fn end_leases(&mut self, tokens: &[Token]) -> Result<()> {
+        for token in tokens {
+            let mut running = self.running.range((*token, FIRST)..=(*token, TaskId(i64::MAX)));
+            if running.next().is_none() {
+                self.drop_lease(*token)?;
+            }
+        }
+        Ok(())
     }
 
     fn drop_lease(&mut self, token: Token) -> Result<()> {

@@ -174,6 +174,7 @@ fn told(task: TaskId) -> crate::memory::state::Task {
         max_attempts: None,
         spent: 0,
         deaths: 0,
+        arrival: 0,
     };
     crate::memory::state::Task {
         new: std::sync::Arc::new(tidegate_core::NewTask::new("", Vec::new())),

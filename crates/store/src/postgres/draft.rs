@@ -30,6 +30,8 @@ pub(super) struct Draft {
     pub(super) before: State,
     /// Tasks the gate may look at.
     pub(super) budget: u32,
+    /// Leases to end if nothing runs under them any more.
+    pub(super) ending_leases: Vec<Token>,
     /// Lines of which only the first rows were loaded, and the last of these.
     cut: BTreeMap<(LimitId, Part), LineRow>,
 }
@@ -68,7 +70,13 @@ impl Draft {
         let counters = Counters { token: STAND_IN, place: STAND_IN, virtual_time, limits_version };
         let state =
             State { now, counters, last_task: STAND_IN, last_limit: STAND_IN, ..State::default() };
-        Self { before: State::default(), state, budget, cut: BTreeMap::new() }
+        Self {
+            before: State::default(),
+            state,
+            budget,
+            ending_leases: Vec::new(),
+            cut: BTreeMap::new(),
+        }
     }
 
     /// Ends the loading: what differs from now on is written.
@@ -296,6 +304,10 @@ impl Tables for Draft {
         self.state.put_ledger(task, ledger, error)
     }
 
+    fn put_arrival(&mut self, task: TaskId, arrival: Millis) -> Result<()> {
+        self.state.put_arrival(task, arrival)
+    }
+
     fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()> {
         self.state.end_task(task, end)
     }
@@ -403,6 +415,12 @@ impl Tables for Draft {
 
     fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>> {
         self.state.expired_leases(at, leases_max)
+    }
+
+    /// What else runs under them was not loaded, so the server looks when the draft is written.
+    fn end_leases(&mut self, tokens: &[Token]) -> Result<()> {
+        self.ending_leases.extend(tokens);
+        Ok(())
     }
 
     fn drop_lease(&mut self, token: Token) -> Result<()> {

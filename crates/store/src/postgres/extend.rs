@@ -20,7 +20,7 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
     // Refusals come before any write: the rules are asked over empty tables.
     rules::extend(&mut State::default(), &extend)?;
     transact!(beating store, tx => alive(store, &tx, &extend));
-    // Renewal commits by itself: it never waits behind the end of one attempt.
+    // Renewal commits by itself: it does not wait for the row of every attempt that reports.
     let extended = transact!(beating store, tx => renew(store, &tx, &extend));
     if !extend.progress.is_empty() {
         // The lease is renewed: a report that is lost must not look like a lease that is.

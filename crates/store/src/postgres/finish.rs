@@ -17,6 +17,7 @@ use super::rows;
 use super::session::{Params, Tx};
 use super::{Inner, claim, transact};
 
+const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 
 /// Exits in one transaction; a batch above it takes several.
@@ -63,9 +64,16 @@ async fn end(
 ) -> Result<Ended, Fault> {
     let tasks: BTreeSet<i64> = exits.iter().map(|exit| exit.task.0).collect();
     let tasks: Vec<i64> = tasks.into_iter().collect();
-    let lock: Params<'_> = &[&tasks];
-    let (_, running, view) =
-        tokio::try_join!(share_version(tx), tx.query(LOCK_RUNNING, lock), look(store, tx, along))?;
+    let tokens: BTreeSet<i64> = exits.iter().map(|exit| exit.token.0).collect();
+    let tokens: Vec<i64> = tokens.into_iter().collect();
+    let (leases, attempts): (Params<'_>, Params<'_>) = (&[&tokens], &[&tasks]);
+    // In the one lock order. Whoever ends the last attempt of a lease ends the lease.
+    let (_, _, running, view) = tokio::try_join!(
+        share_version(tx),
+        tx.query(LOCK_LEASES, leases),
+        tx.query(LOCK_RUNNING, attempts),
+        look(store, tx, along),
+    )?;
     // Only those that end here are moved; another one's attempt is left alone.
     let running: Vec<_> = running.iter().map(rows::running).collect();
     let ending: BTreeSet<_> = exits.iter().map(|exit| (exit.task, exit.token)).collect();

@@ -14,6 +14,7 @@ use super::session::Tx;
 const LEAVE: &str = include_str!("queries/leave.sql");
 const ENTER: &str = include_str!("queries/enter.sql");
 const DROP_LEASES: &str = include_str!("queries/drop_leases.sql");
+const END_LEASES: &str = include_str!("queries/end_leases.sql");
 const MARK_RUNNING: &str = include_str!("queries/mark_running.sql");
 const BEGIN_LIMIT: &str = include_str!("queries/begin_limit.sql");
 const PUT_LIMITS: &str = include_str!("queries/put_limits.sql");
@@ -37,16 +38,19 @@ impl Given {
 pub(super) async fn flush(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     let mut given = Given::default();
     begin_limits(tx, draft, &mut given).await?;
-    tokio::try_join!(
-        leave(tx, draft),
-        enter(tx, draft, &given),
-        drop_leases(tx, draft),
-        mark_running(tx, draft),
-        put_limits(tx, draft),
-        put_tasks(tx, draft),
-        put_counters(tx, draft),
-    )?;
-    Ok(())
+    // In a box: all of them together are much to carry about in every verb.
+    let write = Box::pin(async {
+        tokio::try_join!(
+            leave(tx, draft),
+            enter(tx, draft, &given),
+            drop_leases(tx, draft),
+            mark_running(tx, draft),
+            put_limits(tx, draft),
+            put_tasks(tx, draft),
+            put_counters(tx, draft),
+        )
+    });
+    write.await.map(drop)
 }
 
 async fn begin_limits(tx: &Tx<'_>, draft: &Draft, given: &mut Given) -> Result<(), Fault> {
@@ -178,11 +182,15 @@ impl ReadyColumns {
     }
 }
 
+/// Comes after the attempts have left: the second statement sees what runs without them.
 async fn drop_leases(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     let gone = draft.before.leases.keys().filter(|token| !draft.state.leases.contains_key(token));
     let gone: Vec<i64> = gone.map(|token| token.0).collect();
-    if !gone.is_empty() {
-        tx.execute(DROP_LEASES, &[&gone]).await?;
+    let ending: Vec<i64> = draft.ending_leases.iter().map(|token| token.0).collect();
+    for (sql, tokens) in [(DROP_LEASES, gone), (END_LEASES, ending)] {
+        if !tokens.is_empty() {
+            tx.execute(sql, &[&tokens]).await?;
+        }
     }
     Ok(())
 }
@@ -250,6 +258,7 @@ struct Ledgers<'a> {
     spent: Vec<i64>,
     deaths: Vec<i64>,
     error: Vec<Option<&'a [u8]>>,
+    arrival: Vec<i64>,
     state: Vec<i32>,
     result: Vec<Option<&'a [u8]>>,
     remove_at: Vec<Option<i64>>,
@@ -274,8 +283,7 @@ async fn put_tasks(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
             removed.push(id.0);
             continue;
         };
-        let same = (new.tags.spent, new.tags.deaths, &new.error)
-            == (old.tags.spent, old.tags.deaths, &old.error);
+        let same = (&new.tags, &new.error) == (&old.tags, &old.error);
         let rows = if state == -1 { &mut moved } else { &mut ended };
         if state == -1 && same {
             continue;
@@ -284,16 +292,17 @@ async fn put_tasks(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
         rows.spent.push(i64::from(new.tags.spent));
         rows.deaths.push(i64::from(new.tags.deaths));
         rows.error.push(new.error.as_deref().map(str::as_bytes));
+        rows.arrival.push(new.tags.arrival);
         rows.state.push(state);
         rows.result.push(new.result.as_deref());
         rows.remove_at.push(remove_at.get(id).copied());
     }
     if !moved.task.is_empty() {
-        let Ledgers { task, spent, deaths, error, .. } = &moved;
-        tx.execute(PUT_LEDGERS, &[task, spent, deaths, error]).await?;
+        let Ledgers { task, spent, deaths, error, arrival, .. } = &moved;
+        tx.execute(PUT_LEDGERS, &[task, spent, deaths, error, arrival]).await?;
     }
     if !ended.task.is_empty() {
-        let Ledgers { task, spent, deaths, error, state, result, remove_at } = &ended;
+        let Ledgers { task, spent, deaths, error, state, result, remove_at, .. } = &ended;
         let now = &draft.state.now;
         tx.execute(END_TASKS, &[task, spent, deaths, error, state, result, remove_at, now]).await?;
     }

@@ -82,7 +82,8 @@ pub(super) async fn gather(
     let (heads, ()) =
         tokio::try_join!(tx.query(HEADS, of_first), load_kinds(tx, &mut draft, &own))?;
     ids.extend(heads.iter().map(|row| row.get::<_, i64>("id")));
-    lock(store, tx, &mut draft, &wanted, own, ids).await?;
+    // In a box, as all that sends statements together.
+    Box::pin(lock(store, tx, &mut draft, &wanted, own, ids)).await?;
     Ok(draft)
 }
 

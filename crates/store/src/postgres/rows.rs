@@ -156,6 +156,7 @@ pub(super) fn known(row: &Row) -> Known {
         max_attempts: number_or_none(row, "max_attempts"),
         spent: number(row, "spent"),
         deaths: number(row, "deaths"),
+        arrival: row.get("arrival"),
     };
     let id = |column: &str| row.get::<_, Option<i64>>(column).map(LimitId);
     let group = tags.group.as_ref().unwrap_or(&tags.kind);

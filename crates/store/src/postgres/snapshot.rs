@@ -87,7 +87,7 @@ fn task_row(row: &tokio_postgres::Row) -> TaskRow {
 /// shows up as well.
 async fn positions(tx: &Tx<'_>, tasks: &mut BTreeMap<TaskId, TaskRow>) -> Result<(), Fault> {
     let mut stand = |task: i64, position: Position, gated: bool| {
-        let row = tasks.entry(TaskId(task)).or_insert_with(|| lost(TaskId(task)));
+        let row = tasks.entry(TaskId(task)).or_insert_with(|| TaskRow::orphan(TaskId(task)));
         row.positions.push(position);
         row.gated |= gated;
     };
@@ -108,21 +108,4 @@ async fn positions(tx: &Tx<'_>, tasks: &mut BTreeMap<TaskId, TaskRow>) -> Result
         stand(task.0, Position::Running(token), running.gated);
     }
     Ok(())
-}
-
-/// A place without a task: counted as standing twice, which no task may.
-fn lost(id: TaskId) -> TaskRow {
-    TaskRow {
-        id,
-        kind: "".into(),
-        group: None,
-        job: None,
-        workflow: None,
-        unique_key: None,
-        weight: 1,
-        spent: 0,
-        deaths: 0,
-        positions: vec![Position::Arrived],
-        gated: false,
-    }
 }

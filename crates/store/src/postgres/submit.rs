@@ -303,6 +303,7 @@ async fn insert_tasks(
                 &part.iter().map(|task| task.tags.max_attempts.map(i64::from)).collect::<Vec<_>>(),
                 &part.iter().map(|task| task.new.timeout_ms).collect::<Vec<_>>(),
                 &part.iter().map(|task| task.new.payload.as_slice()).collect::<Vec<_>>(),
+                &part.iter().map(|task| task.tags.arrival).collect::<Vec<_>>(),
                 &draft.state.now,
             ],
         )

@@ -214,6 +214,10 @@ impl Tables for Transaction<'_, '_> {
         tasks::put_ledger(self, task, ledger, error)
     }
 
+    fn put_arrival(&mut self, task: TaskId, arrival: Millis) -> Result<()> {
+        tasks::put_arrival(self, task, arrival)
+    }
+
     fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()> {
         tasks::end(self, task, end)
     }
@@ -336,6 +340,10 @@ impl Tables for Transaction<'_, '_> {
     fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>> {
         let span = params![at, leases_max];
         self.statements.rows(Query::ExpiredLeases, span, |row| Ok(Token(row.get(0)?)))
+    }
+
+    fn end_leases(&mut self, tokens: &[Token]) -> Result<()> {
+        running::end_leases(self, tokens)
     }
 
     fn drop_lease(&mut self, token: Token) -> Result<()> {

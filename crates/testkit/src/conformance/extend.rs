@@ -143,3 +143,17 @@ pub async fn a_heartbeat_keeps_an_idle_worker_alive(fx: &Fixture) {
     assert_eq!(fx.state(id).await, State::Pending, "a live worker serves it");
     assert_eq!(fx.limit("group:a").await.held, 1);
 }
+
+/// A heartbeat that was on its way while the last attempt ended. The attempts that run under
+/// another lease are none of its business.
+pub async fn a_lease_whose_attempts_have_ended_is_gone(fx: &Fixture) {
+    fx.submit_all(tasks("a", 2)).await;
+    let (ended, runs) = (fx.claim_one().await, fx.claim_one().await);
+    fx.exit(&ended, tidegate_core::Outcome::Released).await;
+    fx.advance(1000);
+    let extended = extend(fx, beat("worker", &[ended.token, runs.token])).await;
+    assert_eq!(extended, Extended { lost: vec![ended.token], cancelled: vec![] });
+    let leases = fx.snapshot().await.leases;
+    assert_eq!(leases.len(), 1, "a heartbeat makes no lease");
+    assert_eq!((leases[0].token, leases[0].expires_at), (runs.token, fx.now() + LEASE_MS));
+}

@@ -258,3 +258,52 @@ pub async fn a_refused_claim_takes_no_exit(fx: &Fixture) {
     assert_eq!(fx.state(id).await, State::Processing);
     fx.exit(&attempt, done()).await;
 }
+
+async fn leases(fx: &Fixture) -> Vec<Token> {
+    fx.snapshot().await.leases.iter().map(|lease| lease.token).collect()
+}
+
+/// Invariant 6: at rest no lease is left over, and nobody has to reap for it.
+pub async fn a_lease_ends_with_its_last_attempt(fx: &Fixture) {
+    for last in [done(), fatal("no"), retry_in(1000), Outcome::Released, Outcome::Cancelled] {
+        fx.submit_all(tasks("a", 2)).await;
+        let claimed = fx.claim(2).await;
+        fx.exit(&claimed[0], done()).await;
+        assert_eq!(leases(fx).await, [claimed[1].token], "something runs under it");
+        fx.exit(&claimed[1], last).await;
+        assert_eq!(leases(fx).await, []);
+        fx.advance(1000);
+        fx.work_off().await;
+        fx.check_at_rest().await;
+    }
+}
+
+pub async fn one_batch_ends_several_leases(fx: &Fixture) {
+    fx.submit_all(tasks("a", 5)).await;
+    let mut claimed = fx.claim(2).await;
+    claimed.extend(fx.claim(1).await);
+    claimed.extend(fx.claim(2).await);
+    let exits = claimed[..4]
+        .iter()
+        .map(|attempt| Exit { task: attempt.task, token: attempt.token, outcome: done() })
+        .collect();
+    let claim = Some(asks("worker", &["a"], 1));
+    let finished = fx.store.finish(Finish { exits, claim }).await.expect("finish");
+    assert_eq!((finished.lost, finished.claimed.len()), (vec![], 0));
+    assert_eq!(leases(fx).await, [claimed[4].token]);
+}
+
+pub async fn a_finish_after_the_end_of_its_lease_is_lost(fx: &Fixture) {
+    let id = fx.submit(task("a")).await;
+    let ended = fx.claim_one().await;
+    fx.exit(&ended, Outcome::Released).await;
+    let runs = fx.claim_one().await;
+    let before = fx.snapshot().await;
+    let late = Exit { task: id, token: ended.token, outcome: done() };
+    let finish = Finish { exits: vec![late], claim: None };
+    let finished = fx.store.finish(finish).await.expect("finish");
+    assert_eq!(finished.lost, [Lost { task: id, token: ended.token }]);
+    assert_eq!(fx.snapshot().await, before);
+    fx.exit(&runs, done()).await;
+    fx.check_at_rest().await;
+}

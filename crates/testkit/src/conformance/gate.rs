@@ -32,9 +32,9 @@ pub async fn a_freed_slot_is_handed_on_without_being_asked(fx: &Fixture) {
     fx.set_limit("group:a", Some(1)).await;
     let all = fx.submit_all(tasks("a", 2)).await;
     let running = fx.claim(9).await;
-    fx.exit(&running[0], Outcome::Released).await;
+    fx.exit(&running[0], Outcome::Snoozed { for_ms: 0 }).await;
     assert_eq!(fx.limit("group:a").await.held, 1);
-    assert_eq!(fx.holders("group:a").await[0].task, all[1], "a release goes to the end");
+    assert_eq!(fx.holders("group:a").await[0].task, all[1], "a snooze goes to the end");
 }
 
 pub async fn every_way_out_frees_the_slot(fx: &Fixture) {

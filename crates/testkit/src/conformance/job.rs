@@ -72,6 +72,9 @@ pub async fn a_retry_passes_the_quota_again(fx: &Fixture) {
     fx.advance(LEASE_MS);
     fx.claim(0).await;
     assert_eq!(fx.reap().await.expired, 1);
+    let second = fx.claim(9).await;
+    assert_eq!(ids(&second), [both[1]], "it comes back before the one that failed");
+    fx.complete(&second).await;
     assert_eq!(fx.claim_one().await.task, both[0]);
     assert_eq!(fx.claim(9).await, []);
 }

@@ -1,9 +1,9 @@
 //! The order of starts: priority, raised by waiting; then age.
 
 use tidegate_core::bounds::AGEING_INTERVAL_MS;
-use tidegate_core::{NewTask, TaskId};
+use tidegate_core::{Attempt, NewTask, Outcome, TaskId};
 
-use super::fixture::{Fixture, ids, task};
+use super::fixture::{Fixture, LEASE_MS, asks, ids, job, retry_in, task, tasks};
 
 async fn with(fx: &Fixture, kind: &str, priority: i32) -> TaskId {
     fx.submit(NewTask { priority, ..task(kind) }).await
@@ -88,4 +88,147 @@ pub async fn an_arrival_joins_the_line_at_its_place(fx: &Fixture) {
     }
     fx.complete(&running).await;
     assert_eq!(fx.work_off().await, [placed[1], placed[2], placed[0], placed[3]]);
+}
+
+/// Nobody looked at the gate for a while: that does not make everybody equally old.
+pub async fn waiting_counts_from_when_a_task_is_due(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    with(fx, "a", 0).await;
+    let running = fx.claim(1).await;
+    let run_at = Some(fx.now() + AGEING_INTERVAL_MS);
+    let due = fx.submit(NewTask { run_at, ..task("a") }).await;
+    let first = with(fx, "a", 0).await;
+    fx.advance(6 * AGEING_INTERVAL_MS);
+    let urgent = with(fx, "a", 3).await;
+    fx.claim(0).await;
+    fx.complete(&running).await;
+    assert_eq!(fx.work_off().await, [first, due, urgent]);
+}
+
+/// The two ways to lose one's turn without having done anything.
+#[derive(Debug, Clone, Copy)]
+enum Loss {
+    Death,
+    Release,
+}
+
+const LOSSES: [Loss; 2] = [Loss::Death, Loss::Release];
+
+impl Loss {
+    async fn of(self, fx: &Fixture, attempt: &Attempt) {
+        match self {
+            Self::Release => fx.exit(attempt, Outcome::Released).await,
+            Self::Death => {
+                fx.advance(LEASE_MS);
+                // Somebody is alive to whom the task can go.
+                fx.claim_as(asks("heir", &["a", "b", "c", "d"], 0)).await;
+                assert_eq!(fx.reap().await.expired, 1);
+            }
+        }
+    }
+}
+
+pub async fn what_comes_back_goes_first_among_the_ready(fx: &Fixture) {
+    for loss in LOSSES {
+        let all = fx.submit_all(tasks("a", 3)).await;
+        let attempt = fx.claim_one().await;
+        fx.advance(2 * AGEING_INTERVAL_MS);
+        loss.of(fx, &attempt).await;
+        assert_eq!(fx.work_off().await, all, "{loss:?}");
+    }
+}
+
+pub async fn what_comes_back_goes_first_in_its_line(fx: &Fixture) {
+    fx.set_limit("group:a", Some(2)).await;
+    for loss in LOSSES {
+        for waited_ms in [0, 2 * AGEING_INTERVAL_MS] {
+            let all = fx.submit_all(tasks("a", 6)).await;
+            let stays = fx.claim_as(asks("stays", &["a"], 1)).await;
+            let attempt = fx.claim_one().await;
+            fx.advance(waited_ms);
+            match loss {
+                // The other one dies too, and they come back in the order they had.
+                Loss::Death => {
+                    fx.advance(LEASE_MS);
+                    fx.claim(0).await;
+                    assert_eq!(fx.reap().await.expired, 2);
+                    assert_eq!(fx.work_off().await, all, "{waited_ms}");
+                }
+                Loss::Release => {
+                    loss.of(fx, &attempt).await;
+                    assert_eq!(fx.work_off().await, all[1..], "{waited_ms}");
+                    fx.complete(&stays).await;
+                }
+            }
+            fx.check_at_rest().await;
+        }
+    }
+}
+
+pub async fn what_comes_back_goes_first_in_its_jobs_line(fx: &Fixture) {
+    fx.job(job("j", Some(1))).await;
+    for loss in LOSSES {
+        let of_job = NewTask { job: Some("j".into()), ..task("a") };
+        let all = fx.submit_all(vec![of_job; 5]).await;
+        let attempt = fx.claim_one().await;
+        loss.of(fx, &attempt).await;
+        assert_eq!(fx.work_off().await, all, "{loss:?}");
+    }
+}
+
+/// The fair tags of jobs move on while a task without a job runs.
+pub async fn what_comes_back_goes_first_whatever_jobs_did_meanwhile(fx: &Fixture) {
+    align(fx);
+    fx.set_limit("group:b", Some(1)).await;
+    for kind in ["a", "b"] {
+        let all = fx.submit_all(tasks(kind, 3)).await;
+        let attempt = fx.claim_as(asks("worker", &[kind], 1)).await.remove(0);
+        let of_job = NewTask { job: Some("j".into()), ..task("c") };
+        fx.submit_all(vec![of_job; 9]).await;
+        let jobs = fx.claim_as(asks("worker", &["c"], 9)).await;
+        assert!(fx.snapshot().await.counters.virtual_time > 0, "the tags have moved on");
+        fx.complete(&jobs).await;
+        fx.exit(&attempt, Outcome::Released).await;
+        assert_eq!(fx.work_off().await, all);
+    }
+}
+
+/// It keeps the rank it had. Those of a higher priority that came meanwhile go before it.
+pub async fn what_comes_back_has_no_more_than_its_rank(fx: &Fixture) {
+    fx.set_limit("group:b", Some(1)).await;
+    for kind in ["a", "b"] {
+        let first = with(fx, kind, 0).await;
+        let attempt = fx.claim_one().await;
+        let low = with(fx, kind, -1).await;
+        let equal = with(fx, kind, 0).await;
+        let urgent = with(fx, kind, 5).await;
+        fx.claim(0).await;
+        fx.exit(&attempt, Outcome::Released).await;
+        assert_eq!(fx.work_off().await, [urgent, first, equal, low]);
+    }
+}
+
+/// The only worker dies. Whoever comes next finds things in the order they had.
+pub async fn what_came_back_without_a_worker_goes_first(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    let all = fx.submit_all(tasks("a", 4)).await;
+    fx.claim_one().await;
+    fx.advance(LEASE_MS + 2 * AGEING_INTERVAL_MS);
+    assert_eq!(fx.reap().await.expired, 1);
+    assert_eq!(fx.work_off().await, all);
+}
+
+/// A task that fails arrives anew when it is due, so it does not hold up those behind it.
+pub async fn a_failure_and_a_snooze_go_to_the_end(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    for wait_ms in [0, 1000] {
+        for again in [retry_in(wait_ms), Outcome::Snoozed { for_ms: wait_ms }] {
+            let mut all = fx.submit_all(tasks("a", 4)).await;
+            let attempt = fx.claim_one().await;
+            fx.exit(&attempt, again).await;
+            fx.advance(wait_ms);
+            all.rotate_left(1);
+            assert_eq!(fx.work_off().await, all, "{wait_ms}");
+        }
+    }
 }

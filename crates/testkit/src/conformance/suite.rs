@@ -77,6 +77,9 @@ macro_rules! conformance_suite {
                 no_error_text_holds_up_an_exit
                 too_many_exits_at_once_are_refused
                 a_refused_claim_takes_no_exit
+                a_lease_ends_with_its_last_attempt
+                one_batch_ends_several_leases
+                a_finish_after_the_end_of_its_lease_is_lost
             }
             extend {
                 a_heartbeat_keeps_the_lease
@@ -90,6 +93,7 @@ macro_rules! conformance_suite {
                 bad_progress_is_refused
                 a_lease_out_of_bounds_is_refused
                 a_heartbeat_keeps_an_idle_worker_alive
+                a_lease_whose_attempts_have_ended_is_gone
             }
             cancel {
                 a_scheduled_task_ends_at_once
@@ -203,6 +207,14 @@ macro_rules! conformance_suite {
                 lines_go_by_priority_too
                 waiting_counts_in_lines_too
                 an_arrival_joins_the_line_at_its_place
+                waiting_counts_from_when_a_task_is_due
+                what_comes_back_goes_first_among_the_ready
+                what_comes_back_goes_first_in_its_line
+                what_comes_back_goes_first_in_its_jobs_line
+                what_comes_back_goes_first_whatever_jobs_did_meanwhile
+                what_comes_back_has_no_more_than_its_rank
+                what_came_back_without_a_worker_goes_first
+                a_failure_and_a_snooze_go_to_the_end
             }
             window {
                 a_kind_is_claimed_inside_its_hours_only

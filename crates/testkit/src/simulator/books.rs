@@ -147,12 +147,12 @@ impl Books {
         self.ended += 1;
     }
 
-    /// An accepted exit.
+    /// An accepted exit. A lease goes with its last attempt.
     pub(super) fn exit(&mut self, task: TaskId, outcome: &Outcome, now: Millis) {
         let Some(entry) = self.tasks.get(&task) else { return };
         let max_attempts = self.max_attempts(entry);
         let Some(entry) = self.tasks.get_mut(&task) else { return };
-        entry.running = None;
+        let token = entry.running.take();
         let cancel = entry.cancel;
         let is_final = match outcome {
             Outcome::Completed(_) | Outcome::Cancelled => true,
@@ -169,6 +169,9 @@ impl Books {
         };
         if is_final {
             self.end(task);
+        }
+        if let Some(token) = token.filter(|token| self.running_under(*token).is_empty()) {
+            self.leases.remove(&token);
         }
     }
 

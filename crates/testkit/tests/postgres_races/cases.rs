@@ -88,11 +88,12 @@ async fn parking(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
 
 race!(parking_while_the_last_slot_is_freed, parking);
 
-/// Two tasks end at once under the same limit.
+/// Two tasks end at once under the same limit. Each has a lease of its own: the lock of one they
+/// shared would keep them apart before they come to the limit.
 async fn same_limit(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
     x.set("group:a", Some(2)).await;
     x.submit(vec![task("a"); 5]).await;
-    let running = x.claim(10).await;
+    let running = [x.claim(1).await, x.claim(1).await].concat();
     assert_eq!(running.len(), 2);
     Race {
         a: x.finish(&running[0]),
@@ -134,6 +135,38 @@ async fn hand_over(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
 }
 
 race!(two_finishers_that_claim_in_the_same_step, hand_over);
+
+/// The last two attempts of one lease end at once: one of the two must end the lease.
+async fn same_lease(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.submit(vec![task("a"); 2]).await;
+    let running = x.claim(10).await;
+    assert_eq!(running.len(), 2);
+    Race { a: x.finish(&running[0]), b: y.finish(&running[1]), after: no_lease() }
+}
+
+race!(two_finishers_of_one_lease, same_lease);
+
+fn no_lease() -> After {
+    after(|lab| async move {
+        let leases = lab.free.store.snapshot().await.expect("snapshot").leases;
+        ensure(leases.is_empty(), || format!("{leases:?} are left"))
+    })
+}
+
+/// A heartbeat meets the end of the lease's last attempt.
+async fn late_heartbeat(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let running = x.start(task("a")).await;
+    let (store, token) = (y.store.clone(), running.token);
+    let worker = WorkerId("worker".into());
+    let extend = Extend { worker, tokens: vec![token], lease_ms: LEASE_MS, progress: vec![] };
+    Race {
+        a: x.finish(&running),
+        b: Box::pin(async move { store.extend(extend).await.map(drop) }),
+        after: no_lease(),
+    }
+}
+
+race!(a_heartbeat_and_the_end_of_its_lease, late_heartbeat);
 
 /// A submit that saw no limit commits after one was set.
 async fn late_submit(_: Arc<Lab>, x: Handle, y: Handle) -> Race {

@@ -96,6 +96,7 @@ CREATE TABLE tidegate.tasks (
     timeout_ms   bigint,
     spent        bigint NOT NULL DEFAULT 0,
     deaths       bigint NOT NULL DEFAULT 0,
+    arrival      bigint NOT NULL,
     created_at   bigint NOT NULL,
     payload      bytea NOT NULL,
     error        bytea,
@@ -166,3 +167,16 @@ CREATE TABLE tidegate.running (
     message    bytea
 );
 CREATE INDEX running_token ON tidegate.running (token, task);
+
+-- The state of every task, for those who count. An unfinished task's is the place it stands in.
+CREATE VIEW tidegate.states AS
+SELECT t.id, t.job,
+       CASE WHEN t.state IS NOT NULL THEN t.state
+            WHEN s.task IS NOT NULL THEN 0
+            WHEN l.task IS NOT NULL THEN 2
+            WHEN u.task IS NOT NULL THEN 3
+            ELSE 1 END AS state
+FROM tidegate.tasks t
+LEFT JOIN tidegate.scheduled s ON s.task = t.id
+LEFT JOIN tidegate.line l ON l.task = t.id
+LEFT JOIN tidegate.running u ON u.task = t.id;

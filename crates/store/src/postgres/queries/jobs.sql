@@ -2,18 +2,9 @@ SELECT substr(limits.name, 5) AS name, limits.capacity, limits.share_weight, of_
        of_job.tasks
 FROM tidegate.limits limits
 LEFT JOIN LATERAL (
-    SELECT CASE WHEN t.state IS NOT NULL THEN t.state
-                WHEN s.task IS NOT NULL THEN 0
-                WHEN l.task IS NOT NULL THEN 2
-                WHEN u.task IS NOT NULL THEN 3
-                ELSE 1 END AS state,
-           count(*) AS tasks
-    FROM tidegate.tasks t
-    LEFT JOIN tidegate.scheduled s ON s.task = t.id
-    LEFT JOIN tidegate.line l ON l.task = t.id
-    LEFT JOIN tidegate.running u ON u.task = t.id
-    WHERE t.job = substr(limits.name, 5)
-    GROUP BY 1
+    SELECT state, count(*) AS tasks FROM tidegate.states
+    WHERE job = substr(limits.name, 5)
+    GROUP BY state
 ) AS of_job ON true
 WHERE limits.name LIKE 'job:%'
 ORDER BY name

@@ -94,29 +94,16 @@ fn stand(tx: &mut Transaction<'_, '_>, tasks: &mut Vec<TaskRow>) -> Result<()> {
                 row.positions.push(position);
                 row.gated |= gated;
             }
-            None => orphans.push(orphan(task, position)),
+            None => {
+                let mut orphan = TaskRow::orphan(task);
+                orphan.positions.push(position);
+                orphans.push(orphan);
+            }
         }
     }
     tasks.append(&mut orphans);
     tasks.sort_by_key(|task| task.id);
     Ok(())
-}
-
-/// Stands for a row whose task is missing; a second position makes it a fault.
-fn orphan(id: TaskId, position: Position) -> TaskRow {
-    TaskRow {
-        id,
-        kind: "".into(),
-        group: None,
-        job: None,
-        workflow: None,
-        unique_key: None,
-        weight: 1,
-        spent: 0,
-        deaths: 0,
-        positions: vec![position, Position::Arrived],
-        gated: false,
-    }
 }
 
 /// Names that many tasks share are kept once.

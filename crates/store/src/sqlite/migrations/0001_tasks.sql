@@ -97,6 +97,7 @@ create table task (
     timeout_ms integer,
     ready_rank integer not null,
     ready_tag integer not null,
+    arrival integer not null,
     created_at integer not null,
     finished_at integer,
     remove_at integer,

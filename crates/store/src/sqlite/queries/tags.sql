@@ -1,2 +1,3 @@
-select lane, group_name, job, workflow, weight, priority, max_attempts, spent, deaths
+select id, lane, group_name, job, workflow, weight, priority, max_attempts, spent, deaths,
+    arrival
 from task where id = ?1 and state is null

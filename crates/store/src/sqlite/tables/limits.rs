@@ -74,22 +74,7 @@ pub(super) fn make(
     meta.last_limit += 1;
     *changed = true;
     let id = LimitId(meta.last_limit);
-    let base = capacity.filter(|_| source != Source::Operator && source != Source::Unset);
-    let limit = Limit {
-        id,
-        name: name.into(),
-        capacity,
-        source,
-        base: base.map(|capacity| (capacity, source)),
-        version: 1,
-        since,
-        held: 0,
-        waiting: 0,
-        aside: 0,
-        reserver: None,
-        dirty: false,
-        share: share_weight.map(|weight| Share { weight, last_tag: 0, ahead: 0 }),
-    };
+    let limit = Limit::new(id, name, capacity, source, since, share_weight);
     insert(tx, &limit)?;
     tx.cache.limit_names.insert(limit.name.clone(), Some(id));
     tx.cache.limits.insert(id, limit);

@@ -6,6 +6,7 @@ use rusqlite::{Row, params};
 use tidegate_core::tables::{Lease, ReadyRow, Stopped, Tags};
 use tidegate_core::{Attempt, LaneId, LimitId, Result, SlotHeld, TaskId, Token};
 
+use super::tasks::read_tags;
 use super::{Transaction, limits, workers};
 use crate::sqlite::cache::{Known, Run};
 use crate::sqlite::error::unknown;
@@ -82,23 +83,9 @@ struct Started {
 
 /// The attempts of a lease, ascending by task.
 fn attempts(tx: &mut Transaction<'_, '_>, lease: &Lease) -> Result<Vec<Attempt>> {
-    let nameless: std::sync::Arc<str> = "".into();
     let read = |row: &Row<'_>| {
-        let tags = Tags {
-            task: TaskId(row.get(0)?),
-            lane: LaneId(row.get(1)?),
-            kind: nameless.clone(),
-            group: row.get(2)?,
-            job: row.get(3)?,
-            workflow: row.get(4)?,
-            weight: row.get(5)?,
-            priority: row.get(6)?,
-            max_attempts: row.get(7)?,
-            spent: row.get(8)?,
-            deaths: row.get(9)?,
-        };
-        let (timeout_ms, payload) = (row.get(10)?, row.get(11)?);
-        Ok(Started { tags, gated: row.get(12)?, timeout_ms, payload })
+        let (timeout_ms, payload) = (row.get(11)?, row.get(12)?);
+        Ok(Started { tags: read_tags(row)?, gated: row.get(13)?, timeout_ms, payload })
     };
     let started = tx.statements.rows(Query::Attempts, [lease.token.0], read)?;
     started.into_iter().map(|started| attempt(tx, started, lease)).collect()
@@ -221,6 +208,17 @@ fn remove_stopped(tx: &mut Transaction<'_, '_>, stopped: &[(Token, TaskId)]) -> 
         removed += tx.statements.execute(Query::StopKnown, [token.0, task.0])?;
     }
     Ok(removed)
+}
+
+pub(super) fn end_leases(tx: &mut Transaction<'_, '_>, tokens: &[Token]) -> Result<()> {
+    flush(tx)?;
+    for token in tokens {
+        // A lease is remembered for as long as one of its attempts runs.
+        if !tx.cache.leases.contains_key(token) {
+            tx.statements.execute(Query::EndLease, [token.0])?;
+        }
+    }
+    Ok(())
 }
 
 /// What is remembered of a running attempt.

@@ -1,8 +1,10 @@
 //! The tasks themselves: what they were submitted as, what they have spent, how they ended.
 
+use std::sync::Arc;
+
 use rusqlite::{Row, params};
 use tidegate_core::tables::{Final, Tags};
-use tidegate_core::{LaneId, Ledger, NewTask, Result, TaskId, ready_rank};
+use tidegate_core::{LaneId, Ledger, Millis, NewTask, Result, TaskId, ready_rank};
 
 use super::{Transaction, workers};
 use crate::sqlite::error::unknown;
@@ -32,6 +34,7 @@ pub(super) fn insert(tx: &mut Transaction<'_, '_>, task: &NewTask, lane: LaneId)
         task.timeout_ms,
         rank,
         tag,
+        task.arrival(now),
         now,
         task.group,
         task.job,
@@ -44,28 +47,31 @@ pub(super) fn insert(tx: &mut Transaction<'_, '_>, task: &NewTask, lane: LaneId)
     Ok(id)
 }
 
+/// Reads the first columns of a row as what the rules must know of a task. Its kind is that of
+/// its lane, and for the caller to fill in.
+pub(super) fn read_tags(row: &Row<'_>) -> rusqlite::Result<Tags> {
+    Ok(Tags {
+        task: TaskId(row.get(0)?),
+        lane: LaneId(row.get(1)?),
+        kind: Arc::default(),
+        group: row.get(2)?,
+        job: row.get(3)?,
+        workflow: row.get(4)?,
+        weight: row.get(5)?,
+        priority: row.get(6)?,
+        max_attempts: row.get(7)?,
+        spent: row.get(8)?,
+        deaths: row.get(9)?,
+        arrival: row.get(10)?,
+    })
+}
+
 pub(super) fn tags(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<Tags>> {
     if let Some(known) = tx.cache.known.get(&task) {
         return Ok(Some(known.tags.clone()));
     }
     flush(tx)?;
-    let kind = "".into();
-    let read = |row: &Row<'_>| {
-        Ok(Tags {
-            task,
-            lane: LaneId(row.get(0)?),
-            kind,
-            group: row.get(1)?,
-            job: row.get(2)?,
-            workflow: row.get(3)?,
-            weight: row.get(4)?,
-            priority: row.get(5)?,
-            max_attempts: row.get(6)?,
-            spent: row.get(7)?,
-            deaths: row.get(8)?,
-        })
-    };
-    let Some(mut tags) = tx.statements.first(Query::Tags, [task.0], read)? else {
+    let Some(mut tags) = tx.statements.first(Query::Tags, [task.0], read_tags)? else {
         return Ok(None);
     };
     let lanes = workers::lanes(tx)?;
@@ -86,6 +92,17 @@ pub(super) fn put_ledger(
     }
     let row = params![task.0, ledger.spent, ledger.deaths, error];
     tx.statements.execute(Query::PutLedger, row).map(drop)
+}
+
+pub(super) fn put_arrival(
+    tx: &mut Transaction<'_, '_>,
+    task: TaskId,
+    arrival: Millis,
+) -> Result<()> {
+    if let Some(known) = tx.cache.known.get_mut(&task) {
+        known.tags.arrival = arrival;
+    }
+    tx.statements.execute(Query::PutArrival, [task.0, arrival]).map(drop)
 }
 
 pub(super) fn end(tx: &mut Transaction<'_, '_>, task: TaskId, end: &Final) -> Result<()> {

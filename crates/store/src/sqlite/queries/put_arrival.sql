@@ -1,0 +1,1 @@
+update task set arrival = ?2 where id = ?1
