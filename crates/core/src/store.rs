@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::{BATCH_MAX, DURATION_MS_MAX, LEASE_MS_MIN};
-use crate::{Error, Exit, Kind, LimitId, Millis, Result, Source, TaskId, Token, WorkerId, name};
+use crate::{
+    Error, Exit, Kind, LimitId, Millis, Result, Scope, Source, TaskId, Token, WorkerId, name,
+};
 
 /// The verbs that write.
 #[async_trait]
@@ -150,6 +152,10 @@ pub struct Attempt {
     pub kind: Arc<str>,
     /// The queue it came from.
     pub queue: Arc<str>,
+    /// The group whose limit applies: its own, or else its kind.
+    pub group: Arc<str>,
+    /// Slots it takes of its group's limit.
+    pub weight: u32,
     /// JSON for the handler.
     pub payload: Vec<u8>,
     /// The first attempt is number 1.
@@ -282,6 +288,23 @@ pub struct SetLimit {
     pub capacity: Option<u32>,
     /// Who asks.
     pub source: Source,
+}
+
+impl Attempt {
+    /// The limits that apply to the task, where they exist, and how many slots it takes of
+    /// each. This is what the task says, not what the store did: who checks a store compares
+    /// the two.
+    pub fn needs(&self) -> Vec<(String, u32)> {
+        let once = |scope: Scope, of: &Option<Arc<str>>| Some((scope.name(of.as_ref()?), 1));
+        let group = (Scope::Group.name(&self.group), self.weight);
+        let others = [once(Scope::Workflow, &self.workflow), once(Scope::Job, &self.job)];
+        others.into_iter().flatten().chain([group]).collect()
+    }
+
+    /// How many slots of a limit it holds.
+    pub fn held_of(&self, limit_name: &str) -> u32 {
+        self.slots.iter().filter(|slot| *slot.name == *limit_name).count() as u32
+    }
 }
 
 impl Claim {

@@ -82,9 +82,21 @@ pub async fn an_attempt_says_everything_a_handler_needs(fx: &Fixture) {
     let wanted =
         [named("group:g", 0), named("group:g", 1), named("job:j", 0), named("workflow:w", 0)];
     assert_eq!(slots, wanted);
+    // What the task says of itself is what it holds.
+    assert_eq!((&*attempt.group, attempt.weight), ("g", 2));
+    let needs: Vec<_> = attempt.needs();
+    assert_eq!(needs, [named("workflow:w", 1), named("job:j", 1), named("group:g", 2)]);
+    assert!(needs.iter().all(|(name, weight)| attempt.held_of(name) == *weight));
     for slot in &attempt.slots {
         assert_eq!(fx.limit(&slot.name).await.id, slot.limit);
     }
+}
+
+/// A task that names no group is in that of its kind.
+pub async fn an_attempt_without_a_group_has_its_kinds(fx: &Fixture) {
+    fx.submit(task("a")).await;
+    let attempt = fx.claim_one().await;
+    assert_eq!((&*attempt.group, attempt.weight), ("a", 1));
 }
 
 pub async fn a_lease_out_of_bounds_is_refused(fx: &Fixture) {

@@ -49,6 +49,7 @@ macro_rules! conformance_suite {
                 a_claimed_task_is_not_claimed_again
                 a_kind_named_twice_is_claimed_once
                 an_attempt_says_everything_a_handler_needs
+                an_attempt_without_a_group_has_its_kinds
                 a_lease_out_of_bounds_is_refused
                 too_many_at_once_are_refused
                 a_claim_that_finds_nothing_leaves_no_lease

@@ -192,11 +192,13 @@ impl Side {
             let slots: Vec<_> =
                 one.slots.iter().map(|s| format!("{} {}", s.name, s.number)).collect();
             format!(
-                "{} {} {} {} {}/{} {:?} {:?} {slots:?} until {}",
+                "{} {} {} {} {} x{} {}/{} {:?} {:?} {slots:?} until {}",
                 known.task(one.task),
                 known.token(one.token),
                 one.kind,
                 one.queue,
+                one.group,
+                one.weight,
                 one.number,
                 one.max_attempts,
                 one.job,
