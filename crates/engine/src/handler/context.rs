@@ -72,9 +72,13 @@ impl Context {
     }
 
     /// Reports progress. Only the last report before a heartbeat is sent; it can be called
-    /// often. More than 100 percent is 100, and a long message is cut.
+    /// often. More than 100 percent is 100, a long message is cut, and a zero byte in it is
+    /// replaced: not every store can keep one.
     pub fn progress(&self, percent: u8, message: impl Into<String>) {
         let mut message = message.into();
+        if message.contains('\0') {
+            message = message.replace('\0', "\u{fffd}");
+        }
         let end = message.floor_char_boundary(PROGRESS_BYTES_MAX);
         message.truncate(end);
         self.running.report(Progress { percent: percent.min(100), message });
