@@ -73,6 +73,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 pub struct Registration {
     /// Its kinds. A kind that is known already is overwritten.
     pub kinds: Vec<Kind>,
+    /// Kinds it serves and has no settings for. One that is known already is left as it is.
+    pub defaults: Vec<Kind>,
     /// Capacities by group.
     pub limits: Vec<(String, u32)>,
     /// Who sets these limits: a registration or a configuration file.

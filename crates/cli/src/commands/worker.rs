@@ -66,12 +66,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let meaning = arguments.meaning()?;
     let shutdown = signals()?;
     let opened = super::open_to_write(global).await?;
-    let served = settings(&*opened.inspect).await?;
-    let served: Vec<Kind> = served
-        .into_iter()
-        .filter(|kind| meaning.kinds.iter().any(|name| *name == *kind.name))
-        .collect();
-    register(&*opened.store, &served, &meaning.limits, Source::Registration).await?;
+    register(&*opened.store, Vec::new(), &meaning.limits, Source::Registration).await?;
+    let mut served: Vec<Kind> = settings(&*opened.inspect).await?;
+    served.retain(|kind| meaning.kinds.iter().any(|name| *name == *kind.name));
     let observer: Option<Arc<dyn Observer>> = match &meaning.history {
         Some(path) => Some(Arc::new(History::begin(path, &*opened.inspect).await?)),
         None => None,

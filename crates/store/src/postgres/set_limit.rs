@@ -25,9 +25,12 @@ pub(super) async fn register(store: &Inner, registration: Registration) -> Resul
         name::check("group", group)?;
         check_capacity(group, i64::from(*capacity))?;
     }
-    registration.kinds.iter().try_for_each(Kind::check)?;
-    if !registration.kinds.is_empty() {
-        transact!(store, tx => put_kinds(&tx, &registration.kinds));
+    let Registration { kinds, defaults, .. } = &registration;
+    kinds.iter().chain(defaults).try_for_each(Kind::check)?;
+    for (kinds, overwrite) in [(kinds, true), (defaults, false)] {
+        if !kinds.is_empty() {
+            transact!(store, tx => put_kinds(&tx, kinds, overwrite));
+        }
     }
     let mut registered = Registered::default();
     for (group, capacity) in registration.limits {
@@ -45,7 +48,7 @@ pub(super) async fn register(store: &Inner, registration: Registration) -> Resul
     Ok(registered)
 }
 
-async fn put_kinds(tx: &Tx<'_>, kinds: &[Kind]) -> Result<(), Fault> {
+async fn put_kinds(tx: &Tx<'_>, kinds: &[Kind], overwrite: bool) -> Result<(), Fault> {
     // A kind that is named twice is what it was said to be last.
     let kinds: std::collections::BTreeMap<&str, &Kind> =
         kinds.iter().map(|kind| (&*kind.name, kind)).collect();
@@ -64,6 +67,7 @@ async fn put_kinds(tx: &Tx<'_>, kinds: &[Kind]) -> Result<(), Fault> {
             &kinds.iter().map(|kind| kind.backoff.cap_ms).collect::<Vec<_>>(),
             &kinds.iter().map(|kind| days(kind.remove_on_completed_days)).collect::<Vec<_>>(),
             &kinds.iter().map(|kind| days(kind.remove_on_failed_days)).collect::<Vec<_>>(),
+            &overwrite,
         ],
     )
     .await?;

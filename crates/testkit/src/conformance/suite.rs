@@ -13,6 +13,7 @@ macro_rules! conformance_suite {
                 every_field_of_a_kind_comes_back
                 a_registration_can_be_repeated
                 a_known_kind_is_overwritten
+                a_default_leaves_a_known_kind_as_it_is
                 a_submit_does_not_overwrite_a_kind
                 a_kind_has_a_queue_of_its_own
                 attempts_and_timeout_come_from_the_kind_unless_the_task_says

@@ -233,7 +233,7 @@ fn registration(spec: &KindSpec) -> Registration {
         ..Kind::new(name)
     };
     let limits = spec.limit.map(|capacity| (name.to_owned(), capacity)).into_iter().collect();
-    Registration { kinds: vec![kind], limits, source: None }
+    Registration { kinds: vec![kind], limits, ..Registration::default() }
 }
 
 fn new_task(spec: &TaskSpec, now: Millis) -> NewTask {

@@ -91,7 +91,7 @@ impl World {
             }
         }
         let source = rng.chance(200).then_some(Source::Configuration);
-        Registration { kinds: self.kinds.clone(), limits, source }
+        Registration { kinds: self.kinds.clone(), limits, source, ..Registration::default() }
     }
 
     fn capacity(&self, rng: &mut Rng) -> u32 {
