@@ -173,8 +173,8 @@ fn nul_and_control_characters_in_names() {
 fn a_negative_limit() {
     let text = |name: &str, number: i32| {
         format!(
-            "the limit {name:?} cannot be {number}; it must be between 0 (paused) and 2147483647, \
-             and `unset` makes it unlimited"
+            "the limit {name:?} cannot be {number}; it must be between 0 (paused) and 2147483647; \
+             where nobody sets a limit there is none"
         )
     };
     refused(

@@ -24,7 +24,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Makes kinds and the limits of their groups known. May be repeated.
     async fn register(&self, registration: Registration) -> Result<Registered>;
 
-    /// Stores tasks, all or none. It only inserts: tasks that no limit, job or workflow
+    /// Stores tasks with the jobs and limits they bring, all or none. It only inserts: tasks that no limit, job or workflow
     /// applies to are ready at once, the others arrive at the gate. After `Unavailable`
     /// they may be stored: submit again with the same unique keys and nothing is doubled.
     async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>>;
@@ -60,7 +60,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn prune(&self) -> Result<Pruned>;
 
     /// Sets or unsets a capacity; returns the limit's version, or none where a stronger
-    /// source holds it. Lowering drains: what runs is not touched. May be repeated.
+    /// source holds it. An operator's unset takes away what is in force: where that is an
+    /// operator's setting, what was set below it holds again, else the limit is unlimited
+    /// until somebody sets it again. Lowering drains: what runs is not touched. May be repeated.
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>>;
 
     /// Returns when something may have become claimable, here or in another process. A hint
@@ -99,11 +101,14 @@ pub struct JobSpec {
     pub weight: u32,
 }
 
-/// Tasks to store, and the jobs they belong to.
+/// Tasks to store, and the jobs and limits they bring along.
 #[derive(Debug, Clone, Default)]
 pub struct Submission {
     /// Jobs; one that exists already is left as it is.
     pub jobs: Vec<JobSpec>,
+    /// Capacities by group, which count where nobody has set one. Of two for one group the
+    /// first counts.
+    pub limits: Vec<(String, u32)>,
     /// Tasks.
     pub tasks: Vec<crate::NewTask>,
 }

@@ -63,7 +63,7 @@ pub(crate) async fn submit(
             tasks.push(task);
         }
         let jobs = plan.jobs.clone();
-        let submitted = store.submit(Submission { jobs, tasks }).await?;
+        let submitted = store.submit(Submission { jobs, tasks, ..Submission::default() }).await?;
         stored += submitted.iter().skip(1).filter(|task| task.is_new).count();
     }
     Ok(Submitted { stored, continued: !marks.is_empty() })

@@ -39,6 +39,8 @@ macro_rules! conformance_suite {
                 a_bad_job_is_refused
                 too_many_tasks_at_once_are_refused
                 a_submitted_limit_counts_only_where_nothing_is_set
+                a_submission_brings_its_limits
+                a_refused_submission_sets_no_limit
                 another_handle_sees_what_was_acknowledged
                 a_submit_wakes_who_waits
             }
@@ -143,6 +145,7 @@ macro_rules! conformance_suite {
                 sources_have_an_order
                 an_operators_unset_brings_back_what_was_before
                 what_was_overruled_is_remembered
+                an_operators_unset_removes_what_nobody_overruled
                 a_weaker_source_cannot_unset
                 every_change_raises_the_version
                 an_unknown_limit_can_be_unset

@@ -78,7 +78,15 @@ impl Side {
             Op::Job { job, concurrency, weight } => {
                 let name = format!("j{job}");
                 let job = JobSpec { name, concurrency: *concurrency, weight: *weight };
-                answer(self.store.submit(Submission { jobs: vec![job], tasks: vec![] }).await)
+                answer(
+                    self.store
+                        .submit(Submission {
+                            jobs: vec![job],
+                            tasks: vec![],
+                            ..Submission::default()
+                        })
+                        .await,
+                )
             }
             Op::Submit(specs) => self.submit(specs, now).await,
             Op::SetLimit { limit, capacity, source } => {
@@ -107,7 +115,11 @@ impl Side {
 
     async fn submit(&self, specs: &[TaskSpec], now: Millis) -> Result<String> {
         let tasks = specs.iter().map(|spec| new_task(spec, now)).collect();
-        let stored = match self.store.submit(Submission { jobs: vec![], tasks }).await {
+        let stored = match self
+            .store
+            .submit(Submission { jobs: vec![], tasks, ..Submission::default() })
+            .await
+        {
             Ok(stored) => stored,
             Err(error) => return answer::<()>(Err(error)),
         };

@@ -109,7 +109,7 @@ impl World {
         } else {
             vec![]
         };
-        Submission { jobs, tasks }
+        Submission { jobs, tasks, ..Submission::default() }
     }
 
     fn task(&self, rng: &mut Rng, now: Millis) -> NewTask {

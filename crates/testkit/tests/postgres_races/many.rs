@@ -57,7 +57,7 @@ async fn eight_workers_finish_two_thousand_limited_tasks() {
     store.set_limit(set("group:a", Some(1))).await.expect("set");
     store.set_limit(set("group:b", Some(4))).await.expect("set");
     let jobs = vec![JobSpec { name: "j".into(), concurrency: Some(4), weight: 1 }];
-    store.submit(Submission { jobs, tasks: vec![] }).await.expect("job");
+    store.submit(Submission { jobs, tasks: vec![], ..Submission::default() }).await.expect("job");
     // Some under one limit, some under two, some under none.
     let kinds = (0..TASKS).map(|i| match i % 10 {
         0 => task("a"),
@@ -133,7 +133,7 @@ async fn a_task_of_two_saturated_limits_is_admitted_in_time() {
     left.set_limit(set("group:a", Some(n))).await.expect("set");
     let jobs = vec![JobSpec { name: "j".into(), concurrency: Some(n), weight: 1 }];
     let pairs = (0..2 * n).flat_map(|_| [task("a"), of_job("b", "j")]).collect();
-    left.submit(Submission { jobs, tasks: pairs }).await.expect("submit");
+    left.submit(Submission { jobs, tasks: pairs, ..Submission::default() }).await.expect("submit");
     let mut running = left.claim(claim("left", 99)).await.expect("claim");
     let tasks = vec![of_job("a", "j")];
     let wanted = left.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");

@@ -106,7 +106,8 @@ impl Contest {
         tokio::spawn(async move {
             let number = tasks.len();
             for (chunk, handle) in tasks.chunks(step).zip(handles.iter().cycle()) {
-                let submission = Submission { jobs: vec![], tasks: chunk.to_vec() };
+                let submission =
+                    Submission { jobs: vec![], tasks: chunk.to_vec(), ..Submission::default() };
                 let stored = handle.store.submit(submission).await.expect("submit");
                 lock(&shared.expected).extend(stored.iter().map(|one| one.task));
                 tokio::task::yield_now().await;
