@@ -53,6 +53,15 @@ fn a_file_is_worked_off_within_its_limits() {
 
 #[test]
 fn an_interrupted_file_goes_on_where_it_was() {
+    interrupt_and_go_on(false);
+}
+
+#[test]
+fn a_worker_does_the_rest_of_an_interrupted_file_and_ends() {
+    interrupt_and_go_on(true);
+}
+
+fn interrupt_and_go_on(by_worker: bool) {
     let shell = Shell::new();
     shell.file(
         "a.toml",
@@ -69,6 +78,11 @@ fn an_interrupted_file_goes_on_where_it_was() {
     assert!(output.starts_with("exit 1\n"), "{output}");
     assert!(output.contains("tasks are left; `tidegate run a.toml` goes on"), "{output}");
 
+    // A worker may do the rest: what is left then is the mark of the run, which is no work.
+    if by_worker {
+        shell.good(&["worker", "--until-idle"]);
+        shell.good(&["doctor", "--at-rest"]);
+    }
     let second = shown(&shell.command(&["run", "a.toml"]).output().expect("run"));
     assert!(second.starts_with("exit 0\n"), "{second}");
     assert!(second.contains("continuing: "), "{second}");
