@@ -4,6 +4,57 @@ mod common;
 
 use common::Shell;
 
+/// The name of every scope begins a whole name, also where there are no such limits.
+#[test]
+fn a_limit_of_another_scope_is_not_made_that_of_a_group() {
+    let shell = shell();
+    assert_eq!(
+        shell.run(&["concurrency", "set", "queue:mail", "--limit", "1"]),
+        "exit 1\nerror: \"queue\" limits cannot be set; name it group:NAME or job:NAME\n"
+    );
+    let named = shell.run(&["concurrency", "set", "group:queue:mail", "--limit", "1"]);
+    assert_eq!(named, "exit 0\ngroup:queue:mail is 1, set by operator\n");
+    let other = shell.run(&["concurrency", "set", "eu:mail", "--limit", "1"]);
+    assert_eq!(other, "exit 0\ngroup:eu:mail is 1, set by operator\n");
+}
+
+#[test]
+fn a_limit_that_is_not_there_cannot_be_unset() {
+    let shell = shell();
+    assert_eq!(
+        shell.run(&["concurrency", "unset", "nosuch"]),
+        "exit 1\nerror: there is no limit \"group:nosuch\"; `tidegate concurrency status` lists \
+         all\n"
+    );
+    shell.good(&["concurrency", "set", "mail", "--limit", "1"]);
+    assert_eq!(
+        shell.run(&["concurrency", "unset", "mial"]),
+        "exit 1\nerror: there is no limit \"group:mial\"; did you mean \"group:mail\"?\n"
+    );
+}
+
+#[test]
+fn a_history_that_is_not_there_is_told_once() {
+    assert_eq!(
+        shell().run(&["verify", "nofile"]),
+        "exit 1\nerror: read history nofile: No such file or directory (os error 2)\n"
+    );
+}
+
+#[test]
+fn a_file_can_be_asked_to_be_quicker() {
+    let shell = Shell::new();
+    let url = "sqlite:quick.db?synchronous=normal";
+    assert_eq!(shell.good(&["submit", "noop", "--store", url]), "1\n");
+    assert!(shell.path("quick.db").exists());
+    shell.good(&["doctor", "--store", url]);
+    assert_eq!(
+        shell.run(&["doctor", "--store", "sqlite:quick.db?synchronous=of"]),
+        "exit 1\nerror: \"sqlite:quick.db?synchronous=of\" has the unknown setting \
+         \"synchronous=of\"; known are synchronous=full and synchronous=normal\n"
+    );
+}
+
 /// A store that knows the kinds and has no limit.
 fn shell() -> Shell {
     let shell = Shell::new();

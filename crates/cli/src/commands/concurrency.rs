@@ -74,9 +74,11 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// A bare name is that of a group.
+/// A bare name is that of a group. `queue:` begins a whole name too: it must not quietly become
+/// the limit of a group that nobody meant.
 fn whole_name(name: &str) -> String {
-    if Scope::of(name).is_some() { name.to_owned() } else { Scope::Group.name(name) }
+    let is_whole = Scope::of(name).is_some() || name.starts_with("queue:");
+    if is_whole { name.to_owned() } else { Scope::Group.name(name) }
 }
 
 async fn set(opened: &Opened, name: String, capacity: u32) -> anyhow::Result<()> {

@@ -65,8 +65,10 @@ impl Context {
         self.running.attempt.workflow.as_deref()
     }
 
-    /// The slots it holds. Their numbers are stable and below the capacity, so they can name
-    /// scarce things: ports, accounts, scratch folders.
+    /// The slots it holds. No two holders have the same number of a limit, and a number stays
+    /// as long as the slot is held, so it can name scarce things: ports, accounts, scratch
+    /// folders. A number is below the capacity that was in force when the slot was taken; after
+    /// lowering, those that still run may have higher ones.
     pub fn slots(&self) -> &[SlotHeld] {
         &self.running.attempt.slots
     }

@@ -118,8 +118,9 @@ async fn add_unserved(target: &Target, tasks: u64) -> anyhow::Result<()> {
 async fn measure(target: &Target) -> anyhow::Result<Cost> {
     match &target.place {
         Place::Memory => bail!("the memory store does not count what it reads"),
-        Place::Sqlite(path) => {
-            let store = Sqlite::open(path, Options::default())?;
+        Place::Sqlite { path, synchronous } => {
+            let synchronous = synchronous.unwrap_or_default();
+            let store = Sqlite::open(path, Options { synchronous, ..Options::default() })?;
             submit(&store, &[], (0..RUNNABLE).map(|_| task())).await?;
             store.take_steps().await?;
             let seconds = drain(&store).await?;
