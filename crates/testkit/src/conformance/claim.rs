@@ -121,6 +121,22 @@ pub async fn a_claim_that_finds_nothing_leaves_no_lease(fx: &Fixture) {
     assert_eq!(fx.snapshot().await.leases, []);
 }
 
+/// An idle worker has no lease to renew: it lives by asking.
+pub async fn a_claim_that_finds_nothing_keeps_a_worker_alive(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    fx.submit(task("a")).await;
+    let claimed = fx.claim_as(asks("idle", &["a"], 1)).await;
+    fx.complete(&claimed).await;
+    for _ in 0..3 {
+        assert_eq!(fx.claim_as(asks("idle", &["a"], 1)).await, []);
+        fx.advance(LEASE_MS - 1);
+    }
+    let id = fx.submit(task("a")).await;
+    fx.admit().await;
+    assert_eq!(fx.state(id).await, State::Pending, "a live worker serves it");
+    assert_eq!(fx.limit("group:a").await.held, 1);
+}
+
 /// The claim's cost and its result do not depend on what is blocked before it.
 pub async fn a_blocked_backlog_is_not_in_the_way(fx: &Fixture) {
     fx.set_limit("group:a", Some(1)).await;

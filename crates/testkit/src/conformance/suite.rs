@@ -56,6 +56,7 @@ macro_rules! conformance_suite {
                 a_lease_out_of_bounds_is_refused
                 too_many_at_once_are_refused
                 a_claim_that_finds_nothing_leaves_no_lease
+                a_claim_that_finds_nothing_keeps_a_worker_alive
                 a_blocked_backlog_is_not_in_the_way
                 lanes_are_merged_in_order
             }
@@ -93,7 +94,7 @@ macro_rules! conformance_suite {
                 progress_of_a_stale_attempt_changes_nothing
                 bad_progress_is_refused
                 a_lease_out_of_bounds_is_refused
-                a_heartbeat_keeps_an_idle_worker_alive
+                a_heartbeat_keeps_a_full_worker_alive
             }
             cancel {
                 a_scheduled_task_ends_at_once
