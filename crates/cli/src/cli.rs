@@ -30,7 +30,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 pub(crate) struct Global {
     /// Where the tasks are: sqlite:PATH, a path, postgres://..., or memory: (gone at the end of
-    /// the command). Default: sqlite:tidegate.db
+    /// the command). sqlite:PATH?synchronous=normal is quicker, and may forget the last commits
+    /// when the power fails. Default: sqlite:tidegate.db
     #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, global = true)]
     pub(crate) store: Option<String>,
 }

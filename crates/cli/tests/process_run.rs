@@ -53,6 +53,15 @@ fn a_file_is_worked_off_within_its_limits() {
 
 #[test]
 fn an_interrupted_file_goes_on_where_it_was() {
+    interrupt_and_go_on(false);
+}
+
+#[test]
+fn a_worker_does_the_rest_of_an_interrupted_file_and_ends() {
+    interrupt_and_go_on(true);
+}
+
+fn interrupt_and_go_on(by_worker: bool) {
     let shell = Shell::new();
     shell.file(
         "a.toml",
@@ -69,12 +78,42 @@ fn an_interrupted_file_goes_on_where_it_was() {
     assert!(output.starts_with("exit 1\n"), "{output}");
     assert!(output.contains("tasks are left; `tidegate run a.toml` goes on"), "{output}");
 
+    // A worker may do the rest: what is left then is the mark of the run, which is no work.
+    if by_worker {
+        shell.good(&["worker", "--until-idle"]);
+        shell.good(&["doctor", "--at-rest"]);
+    }
     let second = shown(&shell.command(&["run", "a.toml"]).output().expect("run"));
     assert!(second.starts_with("exit 0\n"), "{second}");
     assert!(second.contains("continuing: "), "{second}");
     let completed = shell.good(&["task", "list", "--json", "--max", "1000"]);
     assert_eq!(completed.lines().count(), 60, "nothing is doubled: {completed}");
     shell.good(&["doctor", "--at-rest"]);
+}
+
+/// What the store knows of a kind: attempts, back-off and its cap.
+fn kind(shell: &Shell, name: &str) -> (i64, i64, i64) {
+    let database = rusqlite::Connection::open(shell.path("tidegate.db")).expect("open the store");
+    let sql = "select max_attempts, backoff_base_ms, backoff_cap_ms from kind where name = ?1";
+    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    database.query_row(sql, [name], row).expect("a known kind")
+}
+
+#[test]
+fn a_file_changes_no_kind_that_it_does_not_name() {
+    let shell = Shell::new();
+    let task = "[[task]]\nkind = \"noop\"\n";
+    shell.file("a.toml", format!("[[kind]]\nname = \"noop\"\nmax_attempts = 9\n{task}"));
+    shell.good(&["run", "a.toml"]);
+    let (_, _, cap_ms) = kind(&shell, "noop");
+    assert_eq!(kind(&shell, "noop").0, 9);
+    shell.file("b.toml", task);
+    shell.good(&["run", "b.toml"]);
+    shell.good(&["worker", "--until-idle"]);
+    assert_eq!(kind(&shell, "noop").0, 9, "another file and a worker leave it");
+    shell.file("c.toml", format!("[[kind]]\nname = \"noop\"\nbackoff_ms = 7\n{task}"));
+    shell.good(&["run", "c.toml"]);
+    assert_eq!(kind(&shell, "noop"), (9, 7, cap_ms), "what a file does not say stays");
 }
 
 #[test]

@@ -159,7 +159,7 @@ pub struct Limit {
     pub capacity: Option<u32>,
     /// Who set the capacity.
     pub source: Source,
-    /// What holds again when an operator unsets the capacity.
+    /// What holds again when an operator's setting is unset.
     pub base: Option<(u32, Source)>,
     /// Raised by one with every change of the capacity.
     pub version: i64,
@@ -247,7 +247,7 @@ pub fn check_capacity(limit_name: &str, capacity: i64) -> Result<u32> {
     if !(0..=CAPACITY_MAX).contains(&capacity) {
         return Err(Error::invalid(format!(
             "the limit {limit_name:?} cannot be {capacity}; it must be between 0 (paused) and \
-             {CAPACITY_MAX}, and `unset` makes it unlimited"
+             {CAPACITY_MAX}; where nobody sets a limit there is none"
         )));
     }
     Ok(capacity as u32)

@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::{BATCH_MAX, DURATION_MS_MAX, LEASE_MS_MIN};
-use crate::{Error, Exit, Kind, LimitId, Millis, Result, Source, TaskId, Token, WorkerId, name};
+use crate::{
+    Error, Exit, Kind, LimitId, Millis, Result, Scope, Source, TaskId, Token, WorkerId, name,
+};
 
 /// The verbs that write.
 #[async_trait]
@@ -22,7 +24,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Makes kinds and the limits of their groups known. May be repeated.
     async fn register(&self, registration: Registration) -> Result<Registered>;
 
-    /// Stores tasks, all or none. It only inserts: tasks that no limit, job or workflow
+    /// Stores tasks with the jobs and limits they bring, all or none. It only inserts: tasks that no limit, job or workflow
     /// applies to are ready at once, the others arrive at the gate. After `Unavailable`
     /// they may be stored: submit again with the same unique keys and nothing is doubled.
     async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>>;
@@ -58,7 +60,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn prune(&self) -> Result<Pruned>;
 
     /// Sets or unsets a capacity; returns the limit's version, or none where a stronger
-    /// source holds it. Lowering drains: what runs is not touched. May be repeated.
+    /// source holds it. An operator's unset takes away what is in force: where that is an
+    /// operator's setting, what was set below it holds again, else the limit is unlimited
+    /// until somebody sets it again. Lowering drains: what runs is not touched. May be repeated.
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>>;
 
     /// Returns when something may have become claimable, here or in another process. A hint
@@ -71,6 +75,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 pub struct Registration {
     /// Its kinds. A kind that is known already is overwritten.
     pub kinds: Vec<Kind>,
+    /// Kinds it serves and has no settings for. One that is known already is left as it is.
+    pub defaults: Vec<Kind>,
     /// Capacities by group.
     pub limits: Vec<(String, u32)>,
     /// Who sets these limits: a registration or a configuration file.
@@ -95,11 +101,14 @@ pub struct JobSpec {
     pub weight: u32,
 }
 
-/// Tasks to store, and the jobs they belong to.
+/// Tasks to store, and the jobs and limits they bring along.
 #[derive(Debug, Clone, Default)]
 pub struct Submission {
     /// Jobs; one that exists already is left as it is.
     pub jobs: Vec<JobSpec>,
+    /// Capacities by group, which count where nobody has set one. Of two for one group the
+    /// first counts.
+    pub limits: Vec<(String, u32)>,
     /// Tasks.
     pub tasks: Vec<crate::NewTask>,
 }
@@ -150,6 +159,10 @@ pub struct Attempt {
     pub kind: Arc<str>,
     /// The queue it came from.
     pub queue: Arc<str>,
+    /// The group whose limit applies: its own, or else its kind.
+    pub group: Arc<str>,
+    /// Slots it takes of its group's limit.
+    pub weight: u32,
     /// JSON for the handler.
     pub payload: Vec<u8>,
     /// The first attempt is number 1.
@@ -284,6 +297,23 @@ pub struct SetLimit {
     pub capacity: Option<u32>,
     /// Who asks.
     pub source: Source,
+}
+
+impl Attempt {
+    /// The limits that apply to the task, where they exist, and how many slots it takes of
+    /// each. This is what the task says, not what the store did: who checks a store compares
+    /// the two.
+    pub fn needs(&self) -> Vec<(String, u32)> {
+        let once = |scope: Scope, of: &Option<Arc<str>>| Some((scope.name(of.as_ref()?), 1));
+        let group = (Scope::Group.name(&self.group), self.weight);
+        let others = [once(Scope::Workflow, &self.workflow), once(Scope::Job, &self.job)];
+        others.into_iter().flatten().chain([group]).collect()
+    }
+
+    /// How many slots of a limit it holds.
+    pub fn held_of(&self, limit_name: &str) -> u32 {
+        self.slots.iter().filter(|slot| *slot.name == *limit_name).count() as u32
+    }
 }
 
 impl Claim {

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 use tidegate_core::inspect::{Explanation, TaskView};
-use tidegate_core::rules::check_submission;
 use tidegate_core::{
-    CancelOutcome, Error, ErrorKind, Inspect, JobSpec, Millis, Result, Scope, SetLimit, Source,
-    Store, Submission, Submitted, TaskId,
+    CancelOutcome, Error, ErrorKind, Inspect, JobSpec, Millis, Result, SetLimit, Source, Store,
+    Submission, Submitted, TaskId,
 };
 
 use crate::Task;
@@ -44,7 +42,7 @@ impl Client {
         self.submit_jobs([], tasks).await
     }
 
-    /// Submits tasks with the jobs they belong to, all or none. A job that exists already is
+    /// Submits tasks with the jobs they belong to and the limits they ask for, all or none. A job that exists already is
     /// left as it is.
     pub async fn submit_jobs(
         &self,
@@ -52,15 +50,10 @@ impl Client {
         tasks: impl IntoIterator<Item = Task>,
     ) -> Result<Vec<Submitted>> {
         let tasks: Vec<Task> = tasks.into_iter().collect();
-        let limits = limits_of(&tasks);
+        let limits = limits_of(&tasks).into_iter().collect();
         let now = self.now_for(&tasks).await?;
         let tasks: Result<_> = tasks.into_iter().map(|task| task.finish(now)).collect();
-        let submission = Submission { jobs: jobs.into_iter().collect(), tasks: tasks? };
-        check_submission(&submission, PAYLOAD_BYTES_MAX)?;
-        // The limits come first: a task that is stored is never without the limit it asked for.
-        for (group, capacity) in limits {
-            self.set(Scope::Group.name(&group), Some(capacity), Source::Submit).await?;
-        }
+        let submission = Submission { jobs: jobs.into_iter().collect(), limits, tasks: tasks? };
         self.store.submit(submission).await
     }
 
@@ -72,12 +65,13 @@ impl Client {
     /// Sets a limit by its whole name, such as `group:mail`, as an operator does. Returns the
     /// limit's version.
     pub async fn set_limit(&self, name: impl Into<String>, capacity: u32) -> Result<Option<i64>> {
-        self.set(name.into(), Some(capacity), Source::Operator).await
+        self.set(name.into(), Some(capacity)).await
     }
 
-    /// Takes an operator's setting back; what was set below it holds again.
+    /// Takes a limit's setting away. Where that was an operator's, what was set below it holds
+    /// again; a submit's, a registration's or a file's is gone until one of them sets it again.
     pub async fn unset_limit(&self, name: impl Into<String>) -> Result<Option<i64>> {
-        self.set(name.into(), None, Source::Operator).await
+        self.set(name.into(), None).await
     }
 
     /// One task as it is now.
@@ -90,12 +84,8 @@ impl Client {
         self.inspect.explain(task).await
     }
 
-    async fn set(
-        &self,
-        name: String,
-        capacity: Option<u32>,
-        source: Source,
-    ) -> Result<Option<i64>> {
+    async fn set(&self, name: String, capacity: Option<u32>) -> Result<Option<i64>> {
+        let source = Source::Operator;
         self.store.set_limit(SetLimit { name, capacity, source }).await
     }
 

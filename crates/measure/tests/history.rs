@@ -69,13 +69,20 @@ fn enter(
         attempt,
         token: i64::from(attempt),
         kind: "mail".to_owned(),
+        group: None,
+        weight: 1,
         job: None,
         workflow: workflow.map(str::to_owned),
-        limits: limits
-            .iter()
-            .map(|(name, weight)| Hold { name: (*name).to_owned(), weight: *weight })
+        limits: workflow
+            .map(|name| Hold { name: format!("workflow:{name}"), weight: 1 })
+            .into_iter()
+            .chain(limits.iter().map(|(name, weight)| hold(name, *weight)))
             .collect(),
     })
+}
+
+fn hold(name: &str, weight: u32) -> Hold {
+    Hold { name: name.to_owned(), weight }
 }
 
 fn exit(pid: u32, t_ns: u64, task: i64, attempt: u32, outcome: Outcome) -> Record {
@@ -84,6 +91,52 @@ fn exit(pid: u32, t_ns: u64, task: i64, attempt: u32, outcome: Outcome) -> Recor
 
 fn signal(pid: u32, t_ns: u64) -> Signal {
     Signal { t_ns, process: Process::by_pid(pid) }
+}
+
+/// An enter of a task that says what it is and holds what the test says.
+fn past_the_gate(t_ns: u64, task: i64, limits: &[(&str, u32)]) -> Record {
+    let Record::Enter(enter) = enter(1, t_ns, task, 1, None, limits) else { unreachable!() };
+    let (group, job) = (Some("partner".to_owned()), Some("nightly".to_owned()));
+    Record::Enter(Enter { group, job, weight: 2, ..enter })
+}
+
+#[test]
+fn a_task_that_ran_past_the_gate_is_counted_and_its_slots_are_missed() {
+    let story = Story::new();
+    story.write(past_the_gate(10, 1, &[("group:partner", 2), ("job:nightly", 1)]));
+    story.write(past_the_gate(11, 2, &[]));
+    let report = story.verify(&["group:partner=3", "job:nightly=1"]);
+    assert_eq!((report.violations.limit_exceeded, report.violations.slot_missing), (2, 2));
+    assert_eq!(report.limits[0].held_max, 4, "{report}");
+    let words = "task 2 entered with 0 of its 2 slots of group:partner";
+    assert!(report.to_string().contains(words), "{report}");
+    // Where the records tell the capacity it is the same.
+    story.limit(1, "job:nightly", Some(1), None);
+    assert_eq!(story.verify(&[]).violations.total(), 2);
+}
+
+#[test]
+fn a_task_with_fewer_slots_than_it_takes_is_caught() {
+    let story = Story::new();
+    story.write(past_the_gate(10, 1, &[("group:partner", 1), ("job:nightly", 1)]));
+    assert_eq!(story.verify(&["group:partner=9"]).violations.slot_missing, 1);
+}
+
+#[test]
+fn a_group_without_a_limit_is_unlimited() {
+    let story = Story::new();
+    story.enter(10, 1, &[]).enter(11, 2, &[]);
+    let report = story.verify(&[]);
+    assert!(report.clean(), "{report}");
+    assert_eq!(report.limits, [], "nobody has such a limit");
+}
+
+#[test]
+fn a_workflow_always_has_its_slot() {
+    let story = Story::new();
+    let Record::Enter(step) = enter(1, 10, 1, 1, Some("w"), &[]) else { unreachable!() };
+    story.write(Record::Enter(Enter { limits: vec![], ..step }));
+    assert_eq!(story.verify(&[]).violations.slot_missing, 1);
 }
 
 #[test]

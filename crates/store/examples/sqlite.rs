@@ -40,7 +40,7 @@ async fn fill(store: &Sqlite, tasks: usize) -> Result<Duration> {
     for first in (0..tasks).step_by(1000) {
         let number = (tasks - first).min(1000);
         let tasks = (0..number).map(|_| NewTask::new("noop", PAYLOAD)).collect();
-        store.submit(Submission { jobs: vec![], tasks }).await?;
+        store.submit(Submission { jobs: vec![], tasks, ..Submission::default() }).await?;
     }
     Ok(now() - begin)
 }

@@ -13,7 +13,8 @@ use crate::sqlite::{self, Sqlite, Synchronous};
 /// How to open a store.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// When a commit is safe, on SQLite. Default: at once, also against the loss of power.
+    /// When a commit is safe, on SQLite, where the URL does not say it. Default: at once, also
+    /// against the loss of power.
     pub synchronous: Synchronous,
     /// Whether to refuse where there is no store, instead of making one. Default: make it.
     pub must_exist: bool,
@@ -39,8 +40,13 @@ impl Opened {
 pub enum Place {
     /// `memory:`
     Memory,
-    /// `sqlite:PATH` or a bare path.
-    Sqlite(PathBuf),
+    /// `sqlite:PATH`, `sqlite:PATH?synchronous=normal`, or a bare path.
+    Sqlite {
+        /// The file.
+        path: PathBuf,
+        /// When a commit is safe, if the URL says so.
+        synchronous: Option<Synchronous>,
+    },
     /// `postgres://...`
     Postgres(String),
 }
@@ -50,7 +56,10 @@ pub enum Place {
 pub async fn open(url: &str, options: OpenOptions) -> Result<Opened> {
     match Place::parse(url)? {
         Place::Memory => Ok(Opened::new(Memory::new())),
-        Place::Sqlite(path) => open_sqlite(path, options).await,
+        Place::Sqlite { path, synchronous } => {
+            let synchronous = synchronous.unwrap_or(options.synchronous);
+            open_sqlite(path, OpenOptions { synchronous, ..options }).await
+        }
         Place::Postgres(url) => {
             Postgres::connect(&url, postgres::Options::default()).await.map(Opened::new)
         }
@@ -66,20 +75,37 @@ impl Place {
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             return Ok(Self::Postgres(url.to_owned()));
         }
-        let path = match url.split_once(':') {
-            Some(("sqlite", rest)) => rest.strip_prefix("//").unwrap_or(rest),
+        let (path, settings) = match url.split_once(':') {
+            Some(("sqlite", rest)) => {
+                let rest = rest.strip_prefix("//").unwrap_or(rest);
+                rest.split_once('?').map_or((rest, None), |(path, settings)| (path, Some(settings)))
+            }
             Some((scheme, _)) if is_scheme(scheme) => {
                 return Err(Error::invalid(format!(
                     "{url:?} has the scheme {scheme:?}, which is no store; known are \
                      sqlite:PATH, postgres://... and memory:"
                 )));
             }
-            _ => url,
+            // A bare path has no settings: a question mark is a part of it.
+            _ => (url, None),
         };
         if path.is_empty() {
             return Err(Error::invalid(format!("{url:?} names no file; write sqlite:PATH")));
         }
-        Ok(Self::Sqlite(path.into()))
+        let synchronous = settings.map(|text| synchronous(url, text)).transpose()?;
+        Ok(Self::Sqlite { path: path.into(), synchronous })
+    }
+}
+
+/// Reads what stands behind the question mark of a file's URL.
+fn synchronous(url: &str, settings: &str) -> Result<Synchronous> {
+    match settings {
+        "synchronous=full" => Ok(Synchronous::Full),
+        "synchronous=normal" => Ok(Synchronous::Normal),
+        _ => Err(Error::invalid(format!(
+            "{url:?} has the unknown setting {settings:?}; known are synchronous=full and \
+             synchronous=normal"
+        ))),
     }
 }
 
@@ -88,7 +114,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => f.write_str("memory:"),
-            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Sqlite { path, .. } => write!(f, "sqlite:{}", path.display()),
             Self::Postgres(url) => {
                 let url = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
                 let url = url.split('?').next().unwrap_or_default();
@@ -131,18 +157,32 @@ mod tests {
 
     #[test]
     fn urls_name_places() {
-        let sqlite = |path: &str| Place::Sqlite(path.into());
+        let sqlite = |path: &str| Place::Sqlite { path: path.into(), synchronous: None };
+        let set = |synchronous| Place::Sqlite { path: "a.db".into(), synchronous };
         for (url, place) in [
             ("memory:", Place::Memory),
             ("sqlite:a/b.db", sqlite("a/b.db")),
             ("sqlite:///a/b.db", sqlite("/a/b.db")),
             ("tidegate.db", sqlite("tidegate.db")),
+            ("what?.db", sqlite("what?.db")),
+            ("sqlite:a.db?synchronous=normal", set(Some(Synchronous::Normal))),
+            ("sqlite:a.db?synchronous=full", set(Some(Synchronous::Full))),
             ("./with:colon.db", sqlite("./with:colon.db")),
             ("postgres://host/db", Place::Postgres("postgres://host/db".to_owned())),
         ] {
             assert_eq!(Place::parse(url).unwrap(), place, "{url}");
         }
-        for url in ["mysql://host/db", "redis:", "sqlite:", "", "s3://bucket"] {
+        for url in [
+            "mysql://host/db",
+            "redis:",
+            "sqlite:",
+            "",
+            "s3://bucket",
+            "sqlite:a.db?",
+            "sqlite:a.db?synchronous=off",
+            "sqlite:a.db?cache=shared",
+            "sqlite:?synchronous=normal",
+        ] {
             assert_eq!(Place::parse(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
         }
     }

@@ -38,7 +38,7 @@ async fn fresh(path: &Path) -> Sqlite {
 }
 
 fn tasks(tasks: Vec<NewTask>) -> Submission {
-    Submission { jobs: vec![], tasks }
+    Submission { jobs: vec![], tasks, ..Submission::default() }
 }
 
 async fn submit(store: &Sqlite, new: Vec<NewTask>) -> Result<Vec<TaskId>> {

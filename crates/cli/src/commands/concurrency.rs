@@ -42,7 +42,10 @@ enum Verb {
         #[arg(long, value_name = "N", allow_negative_numbers = true)]
         limit: i64,
     },
-    /// Takes a `set` back
+    /// Takes a `set` back, or a limit away that nobody `set`
+    ///
+    /// After a `set`, what a file, a worker or a submit says about the group counts again. Without
+    /// one, what they said is removed: the group is unlimited until one of them says it again.
     #[command(after_help = "Example:\n  tidegate concurrency unset partner")]
     Unset {
         /// A group, or a whole name such as job:nightly
@@ -62,33 +65,72 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         Verb::Set { group, limit } => {
             let name = whole_name(&group);
             let capacity = check_capacity(&name, limit)?;
-            set(&super::open_to_write(global).await?, name, Some(capacity)).await?;
+            set(&super::open_to_write(global).await?, name, capacity).await?;
         }
         Verb::Unset { group } => {
-            set(&super::open_to_read(global).await?, whole_name(&group), None).await?;
+            unset(&super::open_to_read(global).await?, whole_name(&group)).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A bare name is that of a group.
+/// A bare name is that of a group. `queue:` begins a whole name too: it must not quietly become
+/// the limit of a group that nobody meant.
 fn whole_name(name: &str) -> String {
-    if Scope::of(name).is_some() { name.to_owned() } else { Scope::Group.name(name) }
+    let is_whole = Scope::of(name).is_some() || name.starts_with("queue:");
+    if is_whole { name.to_owned() } else { Scope::Group.name(name) }
 }
 
-async fn set(opened: &Opened, name: String, capacity: Option<u32>) -> anyhow::Result<()> {
-    let source = Source::Operator;
+async fn set(opened: &Opened, name: String, capacity: u32) -> anyhow::Result<()> {
+    let (capacity, source) = (Some(capacity), Source::Operator);
     opened.store.set_limit(SetLimit { name: name.clone(), capacity, source }).await?;
-    let now = find(opened, &name).await?;
-    match now.and_then(|limit| Some((limit.capacity?, limit.source))) {
-        Some((capacity, source)) => tell!("{name} is {capacity}, set by {source}"),
+    let limits = opened.inspect.limits().await?;
+    match limit_words(&limits, &name) {
+        Some(words) => tell!("{name} is {words}"),
         None => tell!("{name} is unlimited"),
     }
     Ok(())
 }
 
-async fn find(opened: &Opened, name: &str) -> anyhow::Result<Option<Limit>> {
-    Ok(opened.inspect.limits().await?.into_iter().find(|limit| &*limit.name == name))
+async fn unset(opened: &Opened, name: String) -> anyhow::Result<()> {
+    let before = opened.inspect.limits().await?;
+    let before = find(&before, &name)?;
+    let set = SetLimit { name: name.clone(), capacity: None, source: Source::Operator };
+    opened.store.set_limit(set).await?;
+    let limits = opened.inspect.limits().await?;
+    match limit_words(&limits, &name) {
+        Some(words) => tell!("{name} is {words}; `unset` again removes that"),
+        None => tell!("{name} is unlimited{}", who_sets_again(before)),
+    }
+    Ok(())
+}
+
+/// A limit's capacity and who set it.
+fn limit_words(limits: &[Limit], name: &str) -> Option<String> {
+    let limit = limits.iter().find(|limit| &*limit.name == name)?;
+    Some(format!("{}, set by {}", limit.capacity?, limit.source))
+}
+
+/// An operator's setting is gone for good; others come back with those who made them.
+fn who_sets_again(before: &Limit) -> &'static str {
+    match before.source {
+        _ if before.capacity.is_none() => ", as it was",
+        Source::Submit if before.share.is_none() => "; the next submit that brings a limit sets it",
+        Source::Registration => "; the next worker that registers a limit for it sets it",
+        Source::Configuration => "; the next file that names it sets it",
+        _ => "",
+    }
+}
+
+fn find<'a>(limits: &'a [Limit], name: &str) -> anyhow::Result<&'a Limit> {
+    if let Some(limit) = limits.iter().find(|limit| &*limit.name == name) {
+        return Ok(limit);
+    }
+    let names: Vec<&str> = limits.iter().map(|limit| &*limit.name).collect();
+    match suggest(name, &names) {
+        Some(meant) => bail!("there is no limit {name:?}; did you mean {meant:?}?"),
+        None => bail!("there is no limit {name:?}; `tidegate concurrency status` lists all"),
+    }
 }
 
 async fn status(opened: &Opened, json: bool) -> anyhow::Result<()> {
@@ -120,13 +162,7 @@ fn table(limits: &[Limit]) -> Table {
 
 async fn status_of(opened: &Opened, name: &str, json: bool) -> anyhow::Result<()> {
     let limits = opened.inspect.limits().await?;
-    let Some(limit) = limits.iter().find(|limit| &*limit.name == name) else {
-        let names: Vec<&str> = limits.iter().map(|limit| &*limit.name).collect();
-        match suggest(name, &names) {
-            Some(meant) => bail!("there is no limit {name:?}; did you mean {meant:?}?"),
-            None => bail!("there is no limit {name:?}; `tidegate concurrency status` lists all"),
-        }
-    };
+    let limit = find(&limits, name)?;
     if json {
         return print_json([limit]);
     }

@@ -2,12 +2,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
-use tidegate_core::check::{Violation, check, check_at_rest};
+use tidegate_core::check::{Violation, check, check_at_rest_but};
 use tidegate_core::inspect::Snapshot;
 use tidegate_store::Opened;
 
 use crate::cli::Global;
 use crate::output::{print, print_json};
+use crate::run::is_mark;
 
 /// Checks every rule that one state of a live store can show
 ///
@@ -16,7 +17,8 @@ use crate::output::{print, print_json};
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tidegate doctor --store sqlite:tasks.db")]
 pub(crate) struct Arguments {
-    /// Expect a store at rest: no unfinished task, no held slot
+    /// Expect a store at rest: no unfinished task, no held slot. The marks of interrupted runs
+    /// may be there
     #[arg(long)]
     at_rest: bool,
     /// One JSON object instead of words
@@ -50,7 +52,11 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 
 impl Diagnosis {
     fn of(snapshot: &Snapshot, at_rest: bool) -> Self {
-        let violations = if at_rest { check_at_rest(snapshot) } else { check(snapshot) };
+        // The mark of a run that was interrupted stays until the run goes on.
+        let violations = match at_rest {
+            true => check_at_rest_but(snapshot, is_mark),
+            false => check(snapshot),
+        };
         Self {
             clean: violations.is_empty(),
             tasks_unfinished: snapshot.tasks.len(),

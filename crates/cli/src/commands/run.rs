@@ -18,7 +18,7 @@ use crate::output::print;
 use crate::run::{self, Progress, Server, Summary, Watch};
 use crate::tell::tell;
 use crate::worker::history::History;
-use crate::worker::{Parts, build, register};
+use crate::worker::{Parts, build, register, settings};
 
 /// Between two looks at how far the run has come.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -46,6 +46,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let shutdown = signals()?;
     let opened = super::open_to_write(global).await?;
     let left = prepare(&opened, &plan).await?;
+    let kinds = settings(&*opened.inspect).await?;
     let server = match plan.server {
         Some(server) => Some(Server::start(server).await.context("start the server")?),
         None => None,
@@ -57,10 +58,10 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         store: opened.store.clone(),
         options: Options {
             concurrency: arguments.concurrency,
-            queues: plan.queues(),
+            queues: plan.queues(&kinds),
             ..Options::default()
         },
-        kinds: plan.kinds.clone(),
+        kinds,
         server: server.as_ref().map(|server| server.address().to_owned()),
         observer: Some(watch.clone()),
     })?;
@@ -77,7 +78,8 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 /// Registers, submits, and gives what is to be done.
 async fn prepare(opened: &Opened, plan: &Plan) -> anyhow::Result<BTreeMap<TaskId, String>> {
     let Opened { store, inspect } = opened;
-    register(&**store, &plan.kinds, &plan.limits, Source::Configuration).await?;
+    let kinds = plan.kinds(settings(&**inspect).await?);
+    register(&**store, kinds, &plan.limits, Source::Configuration).await?;
     let submitted = run::submit(&**store, &**inspect, plan).await?;
     let left = run::remaining(&**inspect, &plan.run).await?;
     if submitted.continued {

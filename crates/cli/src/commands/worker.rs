@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use tidegate_core::inspect::TaskFilter;
-use tidegate_core::{Inspect, Kind, Source, State, check_capacity};
+use tidegate_core::{Inspect, Kind, Source, check_capacity};
 use tidegate_engine::{Observer, Options, Phase, Shutdown, Summary, signals, time};
 
 use crate::cli::Global;
 use crate::file::unknown;
+use crate::run::has_work;
 use crate::tell::tell;
 use crate::worker::history::History;
 use crate::worker::{Parts, build, register, settings};
@@ -66,12 +66,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let meaning = arguments.meaning()?;
     let shutdown = signals()?;
     let opened = super::open_to_write(global).await?;
-    let served = settings(&*opened.inspect).await?;
-    let served: Vec<Kind> = served
-        .into_iter()
-        .filter(|kind| meaning.kinds.iter().any(|name| *name == *kind.name))
-        .collect();
-    register(&*opened.store, &served, &meaning.limits, Source::Registration).await?;
+    register(&*opened.store, Vec::new(), &meaning.limits, Source::Registration).await?;
+    let mut served: Vec<Kind> = settings(&*opened.inspect).await?;
+    served.retain(|kind| meaning.kinds.iter().any(|name| *name == *kind.name));
     let observer: Option<Arc<dyn Observer>> = match &meaning.history {
         Some(path) => Some(Arc::new(History::begin(path, &*opened.inspect).await?)),
         None => None,
@@ -143,13 +140,11 @@ async fn tell_phases(shutdown: Shutdown) {
 }
 
 async fn drain_when_idle(inspect: Arc<dyn Inspect>, shutdown: Shutdown) {
-    let states = State::ALL.into_iter().filter(|state| !state.is_final()).collect();
-    let unfinished = TaskFilter { states, tasks_max: 1, ..TaskFilter::default() };
     loop {
         time::sleep(IDLE_INTERVAL).await;
-        match inspect.tasks(unfinished.clone()).await {
-            Ok(tasks) if tasks.is_empty() => return shutdown.drain(),
-            Ok(_) => {}
+        match has_work(&*inspect).await {
+            Ok(false) => return shutdown.drain(),
+            Ok(true) => {}
             Err(error) => tell!("warning: cannot see whether work is left: {error}"),
         }
     }

@@ -5,6 +5,7 @@
 //! column.
 
 mod fields;
+mod kind;
 mod node;
 mod plan;
 mod sections;

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::bounds::{
-    ATTEMPTS_MAX, CAPACITY_MAX, DURATION_MS_MAX, NAME_BYTES_MAX, SHARE_WEIGHT_MAX,
-};
-use tidegate_core::{DayWindow, JobSpec, Kind, NewTask, Scope, check_capacity, name};
+use tidegate_core::bounds::{CAPACITY_MAX, NAME_BYTES_MAX, SHARE_WEIGHT_MAX};
+use tidegate_core::{JobSpec, Kind, NewTask, Scope, check_capacity, name};
 
 use super::fields::Fields;
+use super::kind::KindChange;
 use super::sections::Section;
 use super::source::{Result, Source};
 use super::tasks;
-use crate::kinds;
 
 /// Everything a run file asks for, checked.
 #[derive(Debug)]
@@ -22,8 +20,8 @@ pub(crate) struct Plan {
     pub(crate) server: Option<ServerPlan>,
     /// Capacities by group.
     pub(crate) limits: Vec<(String, u32)>,
-    /// Kinds with their settings.
-    pub(crate) kinds: Vec<Kind>,
+    /// What it changes of the kinds.
+    pub(crate) kinds: Vec<KindChange>,
     /// Jobs.
     pub(crate) jobs: Vec<JobSpec>,
     /// Tasks, in order; those of one workflow follow each other.
@@ -57,7 +55,7 @@ pub(crate) fn make(source: Source<'_>, sections: Vec<Section<'_>>) -> Result<Pla
         run: format!("{:016x}", fingerprint(source.text.as_bytes())),
         server: None,
         limits: Vec::new(),
-        kinds: kinds::settings(),
+        kinds: Vec::new(),
         jobs: Vec::new(),
         tasks: Vec::new(),
     };
@@ -66,7 +64,7 @@ pub(crate) fn make(source: Source<'_>, sections: Vec<Section<'_>>) -> Result<Pla
         match section.name {
             "server" => plan.server = Some(server(source, &section)?),
             "limit" => plan.limits.push(limit(source, &section)?),
-            "kind" => set_kind(source, &section, &mut plan.kinds)?,
+            "kind" => plan.kinds.push(KindChange::read(source, &section)?),
             "job" => plan.jobs.push(job(source, &section)?),
             _ => works.push(section),
         }
@@ -83,10 +81,20 @@ impl Plan {
         self.limits.iter().rev().find(|(name, _)| name == group).map(|(_, capacity)| *capacity)
     }
 
+    /// The kinds it has settings for: as they were, with the changes of the file.
+    pub(crate) fn kinds(&self, known: Vec<Kind>) -> Vec<Kind> {
+        let named = |kind: &Kind| self.kinds.iter().any(|change| change.is_of(kind));
+        let mut kinds: Vec<Kind> = known.into_iter().filter(named).collect();
+        for kind in &mut kinds {
+            self.kinds.iter().for_each(|change| change.apply(kind));
+        }
+        kinds
+    }
+
     /// The queues its tasks line up in.
-    pub(crate) fn queues(&self) -> Vec<String> {
+    pub(crate) fn queues(&self, kinds: &[Kind]) -> Vec<String> {
         let of_kind: BTreeMap<&str, &str> =
-            self.kinds.iter().map(|kind| (&*kind.name, &*kind.queue)).collect();
+            kinds.iter().map(|kind| (&*kind.name, &*kind.queue)).collect();
         let queue = |planned: &PlannedTask| {
             let kind_queue = of_kind.get(&*planned.task.kind).copied().unwrap_or("default");
             planned.task.queue.clone().unwrap_or_else(|| kind_queue.to_owned())
@@ -127,53 +135,6 @@ fn limit(source: Source<'_>, section: &Section<'_>) -> Result<(String, u32)> {
     let capacity = check_capacity(&Scope::Group.name(&group), capacity)
         .map_err(|error| fields.fault_at("capacity", error.to_string()))?;
     Ok((group, capacity))
-}
-
-const KIND_KEYS: [&str; 10] = [
-    "name",
-    "queue",
-    "max_attempts",
-    "timeout_ms",
-    "backoff_ms",
-    "backoff_ms_max",
-    "window_start",
-    "window_end",
-    "remove_on_completed_days",
-    "remove_on_failed_days",
-];
-
-fn set_kind(source: Source<'_>, section: &Section<'_>, kinds: &mut [Kind]) -> Result<()> {
-    let fields = Fields::of(source, "kind", section.node, &KIND_KEYS)?;
-    let name = fields.required_text("name")?;
-    let Some(kind) = kinds.iter_mut().find(|kind| *kind.name == *name) else {
-        return Err(fields.fault_at("name", super::unknown("kind", &name, &kinds::NAMES)));
-    };
-    if let Some(queue) = fields.text("queue")? {
-        checked_name(&fields, "queue", &queue)?;
-        kind.queue = queue.into();
-    }
-    if let Some(attempts) = fields.number("max_attempts", 1, i64::from(ATTEMPTS_MAX))? {
-        kind.max_attempts = attempts as u32;
-    }
-    kind.timeout_ms = fields.number("timeout_ms", 1, DURATION_MS_MAX)?.or(kind.timeout_ms);
-    let backoff = &mut kind.backoff;
-    backoff.base_ms = fields.number("backoff_ms", 1, DURATION_MS_MAX)?.unwrap_or(backoff.base_ms);
-    backoff.cap_ms = fields.number("backoff_ms_max", 1, DURATION_MS_MAX)?.unwrap_or(backoff.cap_ms);
-    kind.window = window(&fields)?;
-    let days = |key: &str| Ok(fields.number(key, 0, 36_500)?.map(|days| days as u32));
-    kind.remove_on_completed_days = days("remove_on_completed_days")?;
-    kind.remove_on_failed_days = days("remove_on_failed_days")?;
-    kind.check().map_err(|error| fields.fault(error.to_string()))
-}
-
-fn window(fields: &Fields<'_>) -> Result<Option<DayWindow>> {
-    match (fields.text("window_start")?, fields.text("window_end")?) {
-        (None, None) => Ok(None),
-        (Some(start), Some(end)) => DayWindow::parse(&start, &end)
-            .map(Some)
-            .map_err(|error| fields.fault_at("window_start", error.to_string())),
-        _ => Err(fields.fault("`window_start` and `window_end` go together")),
-    }
 }
 
 fn job(source: Source<'_>, section: &Section<'_>) -> Result<JobSpec> {

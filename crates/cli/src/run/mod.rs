@@ -7,7 +7,7 @@ mod server;
 mod summary;
 mod watch;
 
-pub(crate) use parts::{finish, remaining, submit};
+pub(crate) use parts::{finish, has_work, is_mark, remaining, submit};
 pub(crate) use progress::Progress;
 pub(crate) use server::Server;
 pub(crate) use summary::Summary;

@@ -5,7 +5,7 @@
 //! submitted, and only what is unfinished of it is worked off. When nothing is left the marks are
 //! taken away, and the next run of the file begins anew.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tidegate_core::bounds::DURATION_MS_MAX;
 use tidegate_core::inspect::TaskFilter;
@@ -20,6 +20,9 @@ const PART_TASKS: usize = 2000;
 
 /// Tasks in one page of a list.
 const PAGE: u32 = 5000;
+
+/// Tasks in one page of a look for work: as a rule the first is some, or there is none.
+const IDLE_PAGE: u32 = 16;
 
 /// The kind of the marks. Nobody serves it.
 const MARK: &str = "tidegate:run";
@@ -63,7 +66,7 @@ pub(crate) async fn submit(
             tasks.push(task);
         }
         let jobs = plan.jobs.clone();
-        let submitted = store.submit(Submission { jobs, tasks }).await?;
+        let submitted = store.submit(Submission { jobs, tasks, ..Submission::default() }).await?;
         stored += submitted.iter().skip(1).filter(|task| task.is_new).count();
     }
     Ok(Submitted { stored, continued: !marks.is_empty() })
@@ -85,6 +88,26 @@ pub(crate) async fn remaining(
     })
     .await?;
     Ok(remaining)
+}
+
+/// Whether a kind is that of the marks, which nobody works on.
+pub(crate) fn is_mark(kind: &str) -> bool {
+    kind == MARK
+}
+
+/// Whether the store has a task to work on, the marks left out.
+pub(crate) async fn has_work(inspect: &dyn Inspect) -> Result<bool> {
+    let mut unfinished = unfinished(IDLE_PAGE);
+    loop {
+        let page = inspect.tasks(unfinished.clone()).await?;
+        if page.iter().any(|task| !is_mark(&task.kind)) {
+            return Ok(true);
+        }
+        match page.last() {
+            Some(last) => unfinished.after = Some(last.id),
+            None => return Ok(false),
+        }
+    }
 }
 
 /// Takes the marks away.
@@ -123,18 +146,18 @@ async fn marks(inspect: &dyn Inspect, run: &str) -> Result<BTreeMap<String, Task
     Ok(marks)
 }
 
+/// Unfinished tasks, so many at a time.
+fn unfinished(tasks_max: u32) -> TaskFilter {
+    let states = State::ALL.into_iter().filter(|state| !state.is_final()).collect();
+    TaskFilter { states, tasks_max, ..TaskFilter::default() }
+}
+
 async fn each_unfinished(
     inspect: &dyn Inspect,
     kind: Option<&str>,
     mut look: impl FnMut(&tidegate_core::inspect::TaskView),
 ) -> Result<()> {
-    let states: BTreeSet<State> = State::ALL.into_iter().filter(|s| !s.is_final()).collect();
-    let mut filter = TaskFilter {
-        states: states.into_iter().collect(),
-        kind: kind.map(str::to_owned),
-        tasks_max: PAGE,
-        ..TaskFilter::default()
-    };
+    let mut filter = TaskFilter { kind: kind.map(str::to_owned), ..unfinished(PAGE) };
     loop {
         let page = inspect.tasks(filter.clone()).await?;
         page.iter().for_each(&mut look);

@@ -59,6 +59,8 @@ impl Observer for History {
             attempt: attempt.number,
             token: attempt.token.0,
             kind: attempt.kind.to_string(),
+            group: (attempt.group != attempt.kind).then(|| attempt.group.to_string()),
+            weight: attempt.weight,
             job: attempt.job.as_deref().map(str::to_owned),
             workflow: attempt.workflow.as_deref().map(str::to_owned),
             limits: holds(attempt)

@@ -5,7 +5,7 @@ pub(crate) mod history;
 use std::sync::Arc;
 
 use tidegate_core::{Inspect, Kind, Registration, Source, Store};
-use tidegate_engine::{Observer, Options, Result, Worker};
+use tidegate_engine::{KindOptions, Observer, Options, Result, Worker};
 
 use crate::kinds;
 use crate::tell::tell;
@@ -27,7 +27,8 @@ pub(crate) fn build(parts: Parts) -> Result<Worker> {
     let mut builder = Worker::builder(parts.store).options(parts.options);
     for kind in parts.kinds {
         let name = kind.name.clone();
-        builder = kinds::handle(builder, kind.into(), &name, parts.server.clone());
+        let options = KindOptions::from(kind).keep_stored();
+        builder = kinds::handle(builder, options, &name, parts.server.clone());
     }
     if let Some(observer) = parts.observer {
         builder = builder.observer(observer);
@@ -45,15 +46,21 @@ pub(crate) async fn settings(inspect: &dyn Inspect) -> Result<Vec<Kind>> {
     Ok(kinds::settings().into_iter().map(setting).collect())
 }
 
-/// Registers kinds and limits, and says which limits somebody else holds.
+/// Registers kinds and limits, and says which limits somebody else holds. The built-in kinds
+/// are made known beside them, and are left alone where they are known: their settings may be
+/// those of another run.
 pub(crate) async fn register(
     store: &dyn Store,
-    kinds: &[Kind],
+    kinds: Vec<Kind>,
     limits: &[(String, u32)],
     source: Source,
 ) -> Result<()> {
-    let registration =
-        Registration { kinds: kinds.to_vec(), limits: limits.to_vec(), source: Some(source) };
+    let registration = Registration {
+        kinds,
+        defaults: kinds::settings(),
+        limits: limits.to_vec(),
+        source: Some(source),
+    };
     for (group, capacity, by) in store.register(registration).await?.overruled {
         let capacity = capacity.map_or_else(|| "unlimited".to_owned(), |n| n.to_string());
         tell!("note: the limit of {group:?} stays {capacity}, set by {by}");

@@ -10,9 +10,15 @@ pub fn register(tables: &mut dyn Tables, registration: &Registration) -> Result<
         name::check("group", group)?;
         check_capacity(group, i64::from(*capacity))?;
     }
-    registration.kinds.iter().try_for_each(|kind| kind.check())?;
+    let mut kinds = registration.kinds.iter().chain(&registration.defaults);
+    kinds.try_for_each(|kind| kind.check())?;
     for kind in &registration.kinds {
         tables.put_kind(kind)?;
+    }
+    for kind in &registration.defaults {
+        if tables.kind(&kind.name)?.is_none() {
+            tables.put_kind(kind)?;
+        }
     }
     let mut registered = Registered::default();
     for (group, capacity) in &registration.limits {

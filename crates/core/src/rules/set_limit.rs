@@ -94,7 +94,10 @@ fn unset(limit: &mut Limit, by: Source) -> bool {
     if limit.source > by {
         return false;
     }
-    if by == limit.base.map_or(Source::Unset, |base| base.1) {
+    // An operator's unset takes away what is in force. What lies below an operator's setting
+    // holds again; below any other there is nothing.
+    let is_in_force = by == Source::Operator && limit.source < by;
+    if is_in_force || by == limit.base.map_or(Source::Unset, |base| base.1) {
         limit.base = None;
     }
     let (capacity, source) = match limit.base {

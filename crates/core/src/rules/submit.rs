@@ -1,8 +1,9 @@
+use super::set_limit::set_without_settling;
 use crate::bounds::{SHARE_WEIGHT_MAX, SUBMIT_TASKS_MAX};
 use crate::tables::{ReadyRow, Tables};
 use crate::{
-    Error, JobSpec, Kind, LaneId, NewTask, Result, Scope, Source, Submission, Submitted, TaskId,
-    name, ready_rank,
+    Error, JobSpec, Kind, LaneId, NewTask, Result, Scope, SetLimit, Source, Submission, Submitted,
+    TaskId, check_capacity, name, ready_rank,
 };
 
 /// Checks what can be checked without a store. Comes before any write.
@@ -22,6 +23,10 @@ pub fn check_submission(submission: &Submission, payload_bytes_max: usize) -> Re
             )));
         }
     }
+    for (group, capacity) in &submission.limits {
+        name::check("group", group)?;
+        check_capacity(&Scope::Group.name(group), i64::from(*capacity))?;
+    }
     submission.tasks.iter().try_for_each(|task| task.check(payload_bytes_max))
 }
 
@@ -29,12 +34,23 @@ pub fn check_submission(submission: &Submission, payload_bytes_max: usize) -> Re
 pub fn submit(tables: &mut dyn Tables, submission: &Submission) -> Result<Vec<Submitted>> {
     // Refusals come before the first write, so that a refused submission leaves no trace.
     for task in &submission.tasks {
-        refuse_too_heavy(tables, task)?;
+        refuse_too_heavy(tables, task, &submission.limits)?;
+    }
+    for (group, capacity) in &submission.limits {
+        set_if_unset(tables, group, *capacity)?;
     }
     for job in &submission.jobs {
         make_job(tables, job)?;
     }
     submission.tasks.iter().map(|task| submit_one(tables, task)).collect()
+}
+
+/// Sets a limit that tasks bring along. Nobody is let through here: what a change may have made
+/// room for is marked, and whoever claims next looks.
+fn set_if_unset(tables: &mut dyn Tables, group: &str, capacity: u32) -> Result<()> {
+    let name = Scope::Group.name(group);
+    let set = SetLimit { name, capacity: Some(capacity), source: Source::Submit };
+    set_without_settling(tables, &set).map(drop)
 }
 
 fn make_job(tables: &mut dyn Tables, job: &JobSpec) -> Result<()> {
@@ -88,23 +104,42 @@ fn is_gated(tables: &mut dyn Tables, task: &NewTask) -> Result<bool> {
     Ok(tables.limit_named(&Scope::Group.name(task.group()))?.is_some())
 }
 
-fn refuse_too_heavy(tables: &mut dyn Tables, task: &NewTask) -> Result<()> {
+fn refuse_too_heavy(
+    tables: &mut dyn Tables,
+    task: &NewTask,
+    brought: &[(String, u32)],
+) -> Result<()> {
     if task.weight == 1 {
         return Ok(());
     }
-    let name = Scope::Group.name(task.group());
-    if let Some(id) = tables.limit_named(&name)?
-        && let Some(limit) = tables.limit(id)?
-        && limit.is_too_small_for(task.weight)
-    {
-        return Err(Error::invalid(format!(
-            "a task of weight {} can never run under {name:?}, whose limit is {}; lower its \
+    match capacity_after(tables, task.group(), brought)? {
+        // A paused limit is full, not too small.
+        Some(capacity) if capacity > 0 && task.weight > capacity => Err(Error::invalid(format!(
+            "a task of weight {} can never run under {:?}, whose limit is {capacity}; lower its \
              weight or raise the limit",
             task.weight,
-            limit.capacity.unwrap_or_default()
-        )));
+            Scope::Group.name(task.group())
+        ))),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// The capacity of a group once the submission is stored.
+fn capacity_after(
+    tables: &mut dyn Tables,
+    group: &str,
+    brought: &[(String, u32)],
+) -> Result<Option<u32>> {
+    let limit = match tables.limit_named(&Scope::Group.name(group))? {
+        Some(id) => tables.limit(id)?,
+        None => None,
+    };
+    let brought = brought.iter().find(|(of, _)| of == group).map(|(_, capacity)| *capacity);
+    Ok(match limit {
+        Some(limit) if !Source::Submit.replaces(limit.source) => limit.capacity,
+        Some(limit) => brought.or(limit.capacity),
+        None => brought,
+    })
 }
 
 fn put_ready(tables: &mut dyn Tables, task: &NewTask, id: TaskId, lane: LaneId) -> Result<()> {

@@ -65,16 +65,22 @@ impl Context {
         self.running.attempt.workflow.as_deref()
     }
 
-    /// The slots it holds. Their numbers are stable and below the capacity, so they can name
-    /// scarce things: ports, accounts, scratch folders.
+    /// The slots it holds. No two holders have the same number of a limit, and a number stays
+    /// as long as the slot is held, so it can name scarce things: ports, accounts, scratch
+    /// folders. A number is below the capacity that was in force when the slot was taken; after
+    /// lowering, those that still run may have higher ones.
     pub fn slots(&self) -> &[SlotHeld] {
         &self.running.attempt.slots
     }
 
     /// Reports progress. Only the last report before a heartbeat is sent; it can be called
-    /// often. More than 100 percent is 100, and a long message is cut.
+    /// often. More than 100 percent is 100, a long message is cut, and a zero byte in it is
+    /// replaced: not every store can keep one.
     pub fn progress(&self, percent: u8, message: impl Into<String>) {
         let mut message = message.into();
+        if message.contains('\0') {
+            message = message.replace('\0', "\u{fffd}");
+        }
         let end = message.floor_char_boundary(PROGRESS_BYTES_MAX);
         message.truncate(end);
         self.running.report(Progress { percent: percent.min(100), message });

@@ -13,6 +13,7 @@ pub struct KindOptions {
     pub(crate) kind: Kind,
     pub(crate) max_concurrent: Option<u32>,
     pub(crate) max_running: Option<u32>,
+    pub(crate) keeps_stored: bool,
 }
 
 impl KindOptions {
@@ -64,6 +65,13 @@ impl KindOptions {
         self
     }
 
+    /// Leaves the settings of the kind as the store has them; these are only for a store that
+    /// does not know it yet. Default: what a worker registers overwrites what was stored.
+    pub fn keep_stored(mut self) -> Self {
+        self.keeps_stored = true;
+        self
+    }
+
     /// Days a completed task is kept; 0 removes it as it completes. Default: for ever.
     pub fn remove_on_completed_days(mut self, days: u32) -> Self {
         self.kind.remove_on_completed_days = Some(days);
@@ -79,7 +87,7 @@ impl KindOptions {
 
 impl From<Kind> for KindOptions {
     fn from(kind: Kind) -> Self {
-        Self { kind, max_concurrent: None, max_running: None }
+        Self { kind, max_concurrent: None, max_running: None, keeps_stored: false }
     }
 }
 

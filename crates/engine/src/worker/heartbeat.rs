@@ -86,12 +86,12 @@ impl Heartbeat {
 
     async fn beat(&mut self) {
         let sent_at = time::now();
-        let beat = self.shared.board.beat();
+        let mut beat = self.shared.board.beat();
         if beat.tokens.is_empty() && beat.progress.is_empty() {
             self.beat_at = sent_at + self.interval;
             return;
         }
-        match self.extend(&beat, sent_at).await {
+        match self.renew(&mut beat, sent_at).await {
             Ok(extended) => {
                 self.beat_at = sent_at + self.interval;
                 self.learn(&beat, &extended, sent_at);
@@ -101,6 +101,19 @@ impl Heartbeat {
                 self.beat_at = time::now() + time::jittered(self.interval / 8);
                 beat.progress.into_iter().for_each(|(running, report)| running.put_back(report));
             }
+        }
+    }
+
+    /// Renews, without the progress if the store refuses that: one handler's report must not
+    /// cost every attempt of the worker its lease.
+    async fn renew(&self, beat: &mut Beat, sent_at: Instant) -> Result<Extended> {
+        match self.extend(beat, sent_at).await {
+            Err(error) if error.kind() == ErrorKind::Invalid && !beat.progress.is_empty() => {
+                tracing::warn!(%error, "the store refuses a report of progress, all are dropped");
+                beat.progress.clear();
+                self.extend(beat, sent_at).await
+            }
+            answer => answer,
         }
     }
 

@@ -94,8 +94,14 @@ impl Worker {
         let limits = handlers.iter().filter_map(|handler| {
             Some((handler.options.kind.name.to_string(), handler.options.max_concurrent?))
         });
+        let (kept, set): (Vec<_>, Vec<_>) = handlers
+            .iter()
+            .map(|handler| &handler.options)
+            .partition(|options| options.keeps_stored);
+        let kinds = |of: Vec<&KindOptions>| of.into_iter().map(|one| one.kind.clone()).collect();
         let registration = Registration {
-            kinds: handlers.iter().map(|handler| handler.options.kind.clone()).collect(),
+            kinds: kinds(set),
+            defaults: kinds(kept),
             limits: limits.collect(),
             source: Some(Source::Registration),
         };

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use tidegate_core::bounds::BATCH_MAX;
 use tidegate_core::{Attempt, Error, Outcome, Result, TaskId, Token};
 
 use super::board::Started;
@@ -137,8 +138,14 @@ impl Pump {
             self.hungry[plan.turn as usize] = false;
             self.last_turn = plan.turn;
         }
-        let exits = std::mem::take(&mut self.exits);
+        let exits = self.next_exits();
         self.calls.push(Box::pin(call(self.shared.clone(), exits, plan)));
+    }
+
+    /// The exits of one call, the oldest first: the store refuses more than so many at once.
+    fn next_exits(&mut self) -> Vec<Done> {
+        let rest = self.exits.split_off(self.exits.len().min(BATCH_MAX));
+        std::mem::replace(&mut self.exits, rest)
     }
 
     /// What to ask for now. The two sorts of claim take turns.

@@ -199,6 +199,8 @@ mod tests {
             token: Token(1),
             kind: "k".into(),
             queue: "q".into(),
+            group: "k".into(),
+            weight: 1,
             payload: Vec::new(),
             number: 1,
             max_attempts: 5,

@@ -1,8 +1,8 @@
 //! Ways to write a handler, and what it knows.
 
 use serde::{Deserialize, Serialize};
-use tidegate_core::State;
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
+use tidegate_core::{Inspect, Kind, Registration, State, Store};
 use tidegate_engine::{Context, DayWindow, Failure, Handler, KindOptions, Task};
 
 use crate::rig::Rig;
@@ -156,4 +156,21 @@ async fn bad_input_is_refused_before_the_store() {
     assert!(same().unwrap_err().to_string().contains("two handlers"));
     assert!(rig.worker().build().is_err(), "no handler");
     assert!(rig.worker().handle("add", add).concurrency(0).build().is_err());
+}
+
+#[tokio::test]
+async fn a_worker_can_leave_a_kind_as_it_is_stored() {
+    let rig = Rig::new();
+    let stored = Kind { max_attempts: 9, ..Kind::new("kept") };
+    let registration = Registration { kinds: vec![stored.clone()], ..Registration::default() };
+    rig.store.register(registration).await.unwrap();
+    let noop = |_: Context, (): ()| async { Ok::<_, Failure>(()) };
+    let kinds = ["kept", "new"].map(|name| KindOptions::new(name).max_attempts(2).keep_stored());
+    let builder = kinds.into_iter().fold(rig.worker(), |builder, kind| builder.handle(kind, noop));
+    let worker = rig.start(builder);
+    let task = rig.submit(Task::new("kept", &())).await;
+    assert_eq!(rig.ended(task).await.state, State::Completed);
+    let new = Kind { max_attempts: 2, ..Kind::new("new") };
+    assert_eq!(rig.store.memory.kinds().await.unwrap(), [stored, new]);
+    rig.end(worker).await;
 }

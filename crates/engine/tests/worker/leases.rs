@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use tidegate_core::{Inspect, State, Store};
+use tidegate_core::{Inspect, Progress, State, Store};
 use tidegate_engine::{Context, Ended, Failure, Keeper, Options, Task, keeper, time};
 use tidegate_store::memory::Memory;
 use tokio::sync::Notify;
@@ -187,4 +187,41 @@ async fn a_heartbeat_that_meets_the_end_of_a_lease_stops_nobody() {
 #[tokio::test]
 async fn a_heartbeat_that_meets_the_end_of_a_lease_and_a_lost_answer_stops_nobody() {
     meets_a_heartbeat(1).await;
+}
+
+/// Runs an innocent handler over several leases beside one that reports `message`; gives what is
+/// known of the reporter's progress in the end.
+async fn beside_a_report(rig: &Rig, message: &'static str) -> Option<Progress> {
+    let report = move |context: Context, (): ()| async move {
+        context.progress(10, message);
+        context.cancelled().await;
+        Err::<(), _>(Failure::cancelled())
+    };
+    let innocent = |_: Context, (): ()| async move {
+        time::sleep(Duration::from_millis(1500)).await;
+        Ok::<_, Failure>(())
+    };
+    let builder = rig.worker_with(lease(500)).handle("report", report).handle("work", innocent);
+    let worker = rig.start(builder);
+    let reporter = rig.submit(Task::new("report", &())).await;
+    rig.entered(reporter).await;
+    let task = rig.submit(Task::new("work", &())).await;
+    rig.exited(task, Ended::Completed).await;
+    let progress = rig.view(reporter).await.progress;
+    rig.shutdown.stop();
+    worker.await.unwrap().unwrap();
+    progress
+}
+
+#[tokio::test]
+async fn a_zero_byte_in_a_report_is_replaced() {
+    let progress = beside_a_report(&Rig::new(), "a\0b").await.expect("the report came");
+    assert_eq!((progress.percent, &*progress.message), (10, "a\u{fffd}b"));
+}
+
+#[tokio::test]
+async fn a_report_that_is_refused_costs_nobody_the_lease() {
+    let rig = Rig::new();
+    rig.store.no_progress.store(true, Ordering::SeqCst);
+    assert_eq!(beside_a_report(&rig, "fine").await, None);
 }

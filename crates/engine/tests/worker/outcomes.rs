@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tidegate_core::State;
-use tidegate_engine::{Context, Ended, Failure, KindOptions, Task};
+use tidegate_core::bounds::BATCH_MAX;
+use tidegate_core::{Inspect, State};
+use tidegate_engine::{Context, Ended, Failure, KindOptions, Options, Task};
+use tokio::sync::watch;
 
-use crate::rig::Rig;
+use crate::rig::{Rig, Seen};
 
 const AT_ONCE: Duration = Duration::ZERO;
 
@@ -137,4 +139,35 @@ async fn a_delayed_task_waits_for_the_stores_clock() {
     now.fetch_add(3_600_000, Ordering::SeqCst);
     rig.exited(later, Ended::Completed).await;
     rig.end(worker).await;
+}
+
+/// All handlers wait for one signal, so that all their ends are there when the worker looks.
+#[tokio::test]
+async fn more_end_at_once_than_one_call_takes() {
+    const TASKS: usize = BATCH_MAX + 2000;
+    let rig = Rig::new();
+    let (go, gone) = watch::channel(false);
+    let wait = move |_: Context, (): ()| {
+        let mut gone = gone.clone();
+        async move {
+            gone.wait_for(|gone| *gone).await?;
+            Ok::<_, Failure>(())
+        }
+    };
+    for _ in 0..2 {
+        let tasks = (0..TASKS / 2).map(|_| Task::new("wait", &()));
+        rig.client.submit_many(tasks).await.unwrap();
+    }
+    let claim_batch = TASKS as u32 / 2;
+    let options = Options { concurrency: TASKS as u32, claim_batch, ..Options::default() };
+    let worker = rig.start(rig.worker_with(options).handle("wait", wait));
+    let mut entered = 0;
+    while entered < TASKS {
+        entered += usize::from(matches!(rig.next().await, Seen::Enter(_)));
+    }
+    go.send_replace(true);
+    let summary = rig.end(worker).await;
+    assert_eq!(summary.completed, TASKS as u64);
+    let counts = rig.store.memory.counts().await.unwrap();
+    assert_eq!(counts.get(&State::Completed), Some(&(TASKS as u64)));
 }

@@ -43,6 +43,8 @@ pub(crate) struct Faulty {
     /// Claims that never arrive.
     pub(crate) lose_claims: AtomicU32,
     pub(crate) no_heartbeats: AtomicBool,
+    /// Heartbeats with progress are refused.
+    pub(crate) no_progress: AtomicBool,
     pub(crate) no_hints: AtomicBool,
     /// Hints that never end and mean nothing.
     pub(crate) idle_hints: AtomicBool,
@@ -65,6 +67,7 @@ impl Faulty {
             late_finish_replies: AtomicU32::new(0),
             lose_claims: AtomicU32::new(0),
             no_heartbeats: AtomicBool::new(false),
+            no_progress: AtomicBool::new(false),
             no_hints: AtomicBool::new(false),
             idle_hints: AtomicBool::new(false),
             slow_claim_ms: AtomicU32::new(0),
@@ -127,6 +130,9 @@ impl Store for Faulty {
     async fn extend(&self, extend: Extend) -> Result<Extended> {
         if self.no_heartbeats.load(Ordering::SeqCst) {
             return cut_off();
+        }
+        if self.no_progress.load(Ordering::SeqCst) && !extend.progress.is_empty() {
+            return Err(Error::invalid("progress is refused by the test"));
         }
         let extended = self.memory.extend(extend).await?;
         self.lost_leases.fetch_add(extended.lost.len() as u32, Ordering::SeqCst);

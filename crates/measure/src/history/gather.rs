@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
+use tidegate_core::Scope;
+
 use super::violation::{Violation, Violations};
 use super::{Enter, Exit, Hold, Leave, LimitSeen, Outcome, Process, Record, Signal};
 
@@ -18,7 +20,7 @@ pub(super) struct History {
     pub(super) workflows: Names,
     pub(super) limits_seen: Vec<LimitSeen>,
     pub(super) violations: Violations,
-    holds: Vec<(usize, u32)>,
+    holds: Vec<Held>,
     process_ids: HashMap<Process, usize>,
     running: HashMap<(i64, i64), usize>,
     signals: Vec<(Sent, Signal)>,
@@ -35,6 +37,16 @@ pub(super) struct Attempt {
     pub(super) outcome: Option<Outcome>,
     exited: bool,
     holds: Range<usize>,
+}
+
+/// One limit that applies to an attempt.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Held {
+    pub(super) limit: usize,
+    /// Slots the task takes by what it is: these count, whatever the store says.
+    pub(super) needed: u32,
+    /// Slots the store gave it.
+    pub(super) given: u32,
 }
 
 /// The life of one process.
@@ -102,14 +114,14 @@ impl History {
         }
     }
 
-    /// What an attempt holds, as limit and weight.
-    pub(super) fn holds(&self, attempt: &Attempt) -> &[(usize, u32)] {
+    /// The limits that apply to an attempt or of which it holds slots.
+    pub(super) fn holds(&self, attempt: &Attempt) -> &[Held] {
         &self.holds[attempt.holds.clone()]
     }
 
     fn enter(&mut self, enter: Enter) {
+        let holds = self.keep_holds(&enter);
         let process = self.process(enter.process, enter.t_ns);
-        let holds = self.keep_holds(&enter.limits);
         let workflow = enter.workflow.as_deref().map(|name| self.workflows.number(name));
         if self.running.insert((enter.task, enter.token), self.attempts.len()).is_some() {
             let (task, token, t_ns) = (enter.task, enter.token, enter.t_ns);
@@ -162,11 +174,20 @@ impl History {
         self.violations.add(Violation::StrayEnd { task, token, t_ns });
     }
 
-    fn keep_holds(&mut self, holds: &[Hold]) -> Range<usize> {
+    /// What the task itself says comes first. The slots are only compared with it: a task that
+    /// ran past the gate holds none, and must be seen all the same.
+    fn keep_holds(&mut self, enter: &Enter) -> Range<usize> {
         let first = self.holds.len();
-        for hold in holds {
-            let limit = self.limits.number(&hold.name);
-            self.holds.push((limit, hold.weight));
+        for (name, needed) in needs(enter) {
+            let limit = self.limits.number(&name);
+            self.holds.push(Held { limit, needed, given: 0 });
+        }
+        for Hold { name, weight } in &enter.limits {
+            let limit = self.limits.number(name);
+            match self.holds[first..].iter_mut().find(|held| held.limit == limit) {
+                Some(held) => held.given += weight,
+                None => self.holds.push(Held { limit, needed: 0, given: *weight }),
+            }
         }
         first..self.holds.len()
     }
@@ -201,6 +222,15 @@ impl History {
             .filter(|number| begun(&self.processes[*number]))
             .max_by_key(|number| self.processes[*number].first_ns)
     }
+}
+
+/// The limits that apply to a task, where they exist, and the slots it takes of each.
+fn needs(enter: &Enter) -> impl Iterator<Item = (String, u32)> {
+    let once = |scope: Scope, of: Option<&str>| of.map(|of| (scope.name(of), 1));
+    let group = enter.group.as_deref().unwrap_or(&enter.kind);
+    let group = (Scope::Group.name(group), enter.weight);
+    let workflow = once(Scope::Workflow, enter.workflow.as_deref());
+    workflow.into_iter().chain(once(Scope::Job, enter.job.as_deref())).chain([group])
 }
 
 impl Life {

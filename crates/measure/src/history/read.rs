@@ -11,9 +11,9 @@ use super::Record;
 /// Why a history could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("read history {path}: {source}", path = path.display())]
+    #[error("read history {path}", path = path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("history {path}, line {line}: {source}", path = path.display())]
+    #[error("history {path}, line {line}", path = path.display())]
     Malformed { path: PathBuf, line: u64, source: serde_json::Error },
 }
 

@@ -45,12 +45,28 @@ pub struct Enter {
     pub attempt: u32,
     pub token: i64,
     pub kind: String,
+    /// Whose limit it counts against; none is the kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Slots it takes of its group's limit.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub weight: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow: Option<String>,
+    /// The slots the store says it holds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Hold>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_one(weight: &u32) -> bool {
+    *weight == 1
 }
 
 /// How much of a limit an attempt holds.

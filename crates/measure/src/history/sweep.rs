@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::gather::History;
+use tidegate_core::Scope;
+
+use super::gather::{Held, History};
 use super::settle::Settled;
 use super::verify::Expected;
 use super::violation::{Violation, Violations};
@@ -29,7 +31,7 @@ pub struct LimitReport {
 enum Change {
     End { weight: u32 },
     Capacity { version: Option<i64>, capacity: Option<u32> },
-    Enter { task: i64, weight: u32 },
+    Enter { task: i64, weight: u32, given: u32 },
 }
 
 /// Sweeps every limit that the history or the caller names.
@@ -46,7 +48,7 @@ pub(super) fn sweep(
     let names = history.limits.all().iter();
     let mut reports: Vec<LimitReport> = names
         .zip(&mut timelines)
-        .map(|(name, timeline)| {
+        .filter_map(|(name, timeline)| {
             timeline.sort_unstable();
             Sweep::new(name, expected.capacity(name)).run(timeline, violations)
         })
@@ -63,8 +65,9 @@ fn timelines(history: &mut History, ends: &[Settled]) -> Vec<Vec<(u64, Change)>>
         timelines[history.limits.number(&seen.name)].push((seen.t_ns, change));
     }
     for (attempt, settled) in history.attempts.iter().zip(ends) {
-        for &(limit, weight) in history.holds(attempt) {
-            timelines[limit].push((attempt.enter_ns, Change::Enter { task: attempt.task, weight }));
+        for &Held { limit, needed, given } in history.holds(attempt) {
+            let (task, weight) = (attempt.task, needed.max(given));
+            timelines[limit].push((attempt.enter_ns, Change::Enter { task, weight, given }));
             timelines[limit].push((settled.end_ns, Change::End { weight }));
         }
     }
@@ -75,6 +78,8 @@ struct Sweep {
     report: LimitReport,
     held: u64,
     version: Option<i64>,
+    /// Whether there ever was such a limit: somebody held it or told of it.
+    exists: bool,
 }
 
 impl Sweep {
@@ -88,26 +93,53 @@ impl Sweep {
             reached: false,
             violations: 0,
         };
-        Self { report, held: 0, version: None }
+        Self { exists: report.expected, report, held: 0, version: None }
     }
 
-    fn run(mut self, timeline: &[(u64, Change)], violations: &mut Violations) -> LimitReport {
+    fn run(
+        mut self,
+        timeline: &[(u64, Change)],
+        violations: &mut Violations,
+    ) -> Option<LimitReport> {
         for &(t_ns, change) in timeline {
             match change {
                 Change::End { weight } => self.held -= u64::from(weight),
                 Change::Capacity { version, capacity } => self.learn(version, capacity),
-                Change::Enter { task, weight } => self.enter(t_ns, task, weight, violations),
+                Change::Enter { task, weight, given } => {
+                    self.check_slots(t_ns, task, weight, given, violations);
+                    self.enter(t_ns, task, weight, violations);
+                }
             }
         }
         self.never_entered(violations);
-        self.report
+        self.exists.then_some(self.report)
     }
 
     fn learn(&mut self, version: Option<i64>, capacity: Option<u32>) {
+        self.exists = true;
         let old_news = version.is_some() && version < self.version;
         if !self.report.expected && !old_news {
             self.version = version.or(self.version);
             self.report.capacity = capacity;
+        }
+    }
+
+    /// Where there is a limit, a task holds its slots before it runs. Where nobody has set one
+    /// there are none to hold; a workflow always has its one.
+    fn check_slots(
+        &mut self,
+        t_ns: u64,
+        task: i64,
+        needed: u32,
+        given: u32,
+        violations: &mut Violations,
+    ) {
+        self.exists |= given > 0;
+        let is_workflow = Scope::of(&self.report.name) == Some(Scope::Workflow);
+        if given < needed && (is_workflow || self.report.capacity.is_some()) {
+            self.report.violations += 1;
+            let limit = self.report.name.clone();
+            violations.add(Violation::SlotMissing { limit, t_ns, task, given, needed });
         }
     }
 

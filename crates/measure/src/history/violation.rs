@@ -13,6 +13,8 @@ const EXAMPLES: usize = 50;
 pub enum Violation {
     /// An enter raised what is held above the capacity in force.
     LimitExceeded { limit: String, t_ns: u64, task: i64, held: u64, capacity: u32 },
+    /// A task ran without the slots of a limit that applies to it.
+    SlotMissing { limit: String, t_ns: u64, task: i64, given: u32, needed: u32 },
     /// A limit was to be proved that no attempt ever held, so nothing was proved.
     LimitNeverEntered { limit: String },
     /// Two attempts of one workflow ran at the same time.
@@ -31,6 +33,7 @@ pub enum Violation {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub limit_exceeded: u64,
+    pub slot_missing: u64,
     pub limit_never_entered: u64,
     pub workflow_overlap: u64,
     pub workflow_order: u64,
@@ -46,9 +49,10 @@ impl Counts {
     }
 
     /// Every kind by its name.
-    pub fn named(&self) -> [(&'static str, u64); 7] {
+    pub fn named(&self) -> [(&'static str, u64); 8] {
         [
             ("limit exceeded", self.limit_exceeded),
+            ("slot missing", self.slot_missing),
             ("limit never entered", self.limit_never_entered),
             ("workflow overlap", self.workflow_overlap),
             ("workflow order", self.workflow_order),
@@ -61,6 +65,7 @@ impl Counts {
     fn add(&mut self, violation: &Violation) {
         let count = match violation {
             Violation::LimitExceeded { .. } => &mut self.limit_exceeded,
+            Violation::SlotMissing { .. } => &mut self.slot_missing,
             Violation::LimitNeverEntered { .. } => &mut self.limit_never_entered,
             Violation::WorkflowOverlap { .. } => &mut self.workflow_overlap,
             Violation::WorkflowOrder { .. } => &mut self.workflow_order,
@@ -93,6 +98,12 @@ impl fmt::Display for Violation {
         match self {
             Self::LimitExceeded { limit, t_ns, task, held, capacity } => {
                 write!(out, "{t_ns}: task {task} entered {limit} as holder {held} of {capacity}")
+            }
+            Self::SlotMissing { limit, t_ns, task, given, needed } => {
+                write!(
+                    out,
+                    "{t_ns}: task {task} entered with {given} of its {needed} slots of {limit}"
+                )
             }
             Self::LimitNeverEntered { limit } => write!(out, "no attempt ever held {limit}"),
             Self::WorkflowOverlap { workflow, t_ns, task, running } => {

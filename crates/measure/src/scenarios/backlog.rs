@@ -124,8 +124,9 @@ async fn measure(target: &Target) -> anyhow::Result<Cost> {
     drop(opened);
     let (cost, claimed) = match &target.place {
         Place::Memory => bail!("the memory store does not count what it reads"),
-        Place::Sqlite(path) => {
-            let store = Sqlite::open(path, Options::default())?;
+        Place::Sqlite { path, synchronous } => {
+            let synchronous = synchronous.unwrap_or_default();
+            let store = Sqlite::open(path, Options { synchronous, ..Options::default() })?;
             store.take_steps().await?;
             let (seconds, claimed) = claim_all(&store).await?;
             (Cost { seconds, reads: store.take_steps().await? as f64 }, claimed)

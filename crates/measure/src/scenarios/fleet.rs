@@ -162,6 +162,7 @@ impl Fleet {
             kinds: kinds(),
             limits: limits.collect(),
             source: Some(Source::Configuration),
+            ..Registration::default()
         };
         store.register(registration).await?;
         // The job is made by its first submit.

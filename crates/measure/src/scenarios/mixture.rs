@@ -60,7 +60,13 @@ pub(super) fn tasks(number: u64, hold_ms: u64, dice: &mut Dice) -> Vec<NewTask> 
                 steps += 1;
                 task
             }
-            70..80 => sleep(dice.roll(20)),
+            // Under two limits, each of which others fill as well.
+            70..73 => {
+                let mut task = in_group("four", 10 + dice.roll(10));
+                task.job = Some(JOB.0.to_owned());
+                task
+            }
+            73..80 => sleep(dice.roll(20)),
             _ => NewTask::new("noop", "null"),
         })
         .collect()

@@ -30,7 +30,7 @@ async fn submit(
     let mut tasks = tasks.into_iter().peekable();
     while tasks.peek().is_some() {
         let tasks = tasks.by_ref().take(SUBMIT_TASKS_MAX).collect();
-        store.submit(Submission { jobs: jobs.to_vec(), tasks }).await?;
+        store.submit(Submission { jobs: jobs.to_vec(), tasks, ..Submission::default() }).await?;
     }
     Ok(())
 }

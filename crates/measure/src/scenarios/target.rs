@@ -45,7 +45,7 @@ impl Target {
     pub(super) fn name(&self) -> &'static str {
         match self.place {
             Place::Memory => "memory",
-            Place::Sqlite(_) => "sqlite",
+            Place::Sqlite { .. } => "sqlite",
             Place::Postgres(_) => "postgres",
         }
     }
@@ -53,7 +53,7 @@ impl Target {
     /// Where the raw loop works: on the same disk.
     pub(super) fn raw_path(&self) -> Option<PathBuf> {
         match &self.place {
-            Place::Sqlite(path) => {
+            Place::Sqlite { path, .. } => {
                 let mut name = path.clone().into_os_string();
                 name.push("-raw");
                 Some(name.into())

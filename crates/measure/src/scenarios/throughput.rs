@@ -91,10 +91,15 @@ async fn raw(
 ) -> anyhow::Result<Option<f64>> {
     match &target.place {
         Place::Memory => Ok(None),
-        Place::Sqlite(_) => {
+        Place::Sqlite { synchronous, .. } => {
+            // As safe as the store it is compared with.
+            let synchronous = match synchronous.unwrap_or_default() {
+                tidegate_store::sqlite::Synchronous::Full => Synchronous::Full,
+                tidegate_store::sqlite::Synchronous::Normal => Synchronous::Normal,
+            };
             let path = target.raw_path().context("a file has a path")?;
             let drain = move || -> anyhow::Result<f64> {
-                let raw = RawSqlite::open(&path, Synchronous::Full)?;
+                let raw = RawSqlite::open(&path, synchronous)?;
                 raw.insert(tasks)?;
                 let stopwatch = Stopwatch::start();
                 ensure!(raw.drain(batch)? == tasks, "the raw loop lost tasks");

@@ -88,6 +88,8 @@ impl State {
             token: lease.token,
             kind: task.tags.kind.clone(),
             queue: task.queue.clone(),
+            group: task.tags.group.as_ref().unwrap_or(&task.tags.kind).clone(),
+            weight: task.tags.weight,
             payload: task.new.payload.clone(),
             number: task.tags.spent + 1,
             max_attempts: task

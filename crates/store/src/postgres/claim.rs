@@ -181,6 +181,8 @@ fn attempts(picked: &[Row], claim: &Claim, view: &View) -> Vec<Attempt> {
         token: Token(row.get("token")),
         kind: row.get::<_, &str>("kind").into(),
         queue: row.get::<_, &str>("queue").into(),
+        group: row.get::<_, &str>("group_name").into(),
+        weight: rows::number(row, "weight"),
         payload: row.get("payload"),
         number: rows::number(row, "spent") + 1,
         max_attempts: rows::number(row, "max_attempts"),

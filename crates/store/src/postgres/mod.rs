@@ -245,7 +245,7 @@ impl Postgres {
     /// locks nothing that claim or finish needs, so the transaction may be long; only a submit
     /// of the same unique key waits for it. After an error the caller's transaction is as it
     /// was before, if the server can be reached. Kinds and jobs that are named for the first
-    /// time are made at once and stay if the caller rolls back.
+    /// time, and limits that the tasks bring, are made at once and stay if the caller rolls back.
     pub async fn submit_in(
         &self,
         transaction: &tokio_postgres::Transaction<'_>,

@@ -23,8 +23,14 @@ pub(super) async fn register(store: &Inner, registration: Registration) -> Resul
     let names: Vec<String> =
         registration.limits.iter().map(|(group, _)| Scope::Group.name(group)).collect();
     let rule = |draft: &mut Draft| rules::register(draft, &registration);
-    let kinds = &registration.kinds;
-    let (registered, left) = transact!(store, tx => set(store, &tx, &names, kinds, rule));
+    let Registration { kinds, defaults, .. } = &registration;
+    let register = async |tx: &Tx<'_>| {
+        let set = set(store, tx, &names, rule).await?;
+        put_kinds(tx, kinds, true).await?;
+        put_kinds(tx, defaults, false).await?;
+        Ok(set)
+    };
+    let (registered, left) = transact!(store, tx => register(&tx));
     follow(store, left).await?;
     Ok(registered)
 }
@@ -34,7 +40,7 @@ pub(super) async fn set_limit(store: &Inner, wanted: SetLimit) -> Result<Option<
     name::check("name of the limit", of)?;
     let names = [wanted.name.clone()];
     let rule = |draft: &mut Draft| rules::set_limit(draft, &wanted);
-    let (version, left) = transact!(store, tx => set(store, &tx, &names, &[], rule));
+    let (version, left) = transact!(store, tx => set(store, &tx, &names, rule));
     follow(store, left).await?;
     Ok(version)
 }
@@ -46,7 +52,6 @@ async fn set<T>(
     store: &Inner,
     tx: &Tx<'_>,
     names: &[String],
-    kinds: &[Kind],
     rule: impl Fn(&mut Draft) -> Result<T>,
 ) -> Result<(T, Left), Fault> {
     let mut known = named(tx, names).await?;
@@ -80,9 +85,6 @@ async fn set<T>(
     draft.seal();
     let done = rule(&mut draft)?;
     flush(tx, &draft).await?;
-    if !kinds.is_empty() {
-        put_kinds(tx, kinds).await?;
-    }
     Ok((done, draft.left()))
 }
 
@@ -90,7 +92,10 @@ async fn named(tx: &Tx<'_>, names: &[String]) -> Result<Vec<Limit>, Fault> {
     Ok(tx.query(LIMITS_NAMED, &[&names]).await?.iter().map(rows::limit).collect())
 }
 
-async fn put_kinds(tx: &Tx<'_>, kinds: &[Kind]) -> Result<(), Fault> {
+async fn put_kinds(tx: &Tx<'_>, kinds: &[Kind], overwrite: bool) -> Result<(), Fault> {
+    if kinds.is_empty() {
+        return Ok(());
+    }
     // A kind that is named twice is what it was said to be last.
     let kinds: std::collections::BTreeMap<&str, &Kind> =
         kinds.iter().map(|kind| (&*kind.name, kind)).collect();
@@ -109,6 +114,7 @@ async fn put_kinds(tx: &Tx<'_>, kinds: &[Kind]) -> Result<(), Fault> {
             &kinds.iter().map(|kind| kind.backoff.cap_ms).collect::<Vec<_>>(),
             &kinds.iter().map(|kind| days(kind.remove_on_completed_days)).collect::<Vec<_>>(),
             &kinds.iter().map(|kind| days(kind.remove_on_failed_days)).collect::<Vec<_>>(),
+            &overwrite,
         ],
     )
     .await?;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 use tidegate_core::tables::{LineRow, ReadyRow};
 use tidegate_core::{
-    Error, ErrorKind, Kind, LaneId, Limit, NewTask, Result, Scope, Submission, Submitted, TaskId,
-    rules,
+    Error, ErrorKind, Kind, LaneId, Limit, NewTask, Result, Scope, SetLimit, Source, Submission,
+    Submitted, TaskId, rules,
 };
 
 use super::draft::{Draft, STAND_IN};
@@ -14,6 +14,7 @@ use super::error::Fault;
 use super::load::{kinds_named, moment};
 use super::rows;
 use super::session::Tx;
+use super::set_limit::set_limit;
 use super::{Inner, transact};
 
 const LANES_OF_KINDS: &str = include_str!("queries/lanes_of_kinds.sql");
@@ -36,8 +37,10 @@ const NAMES_MAX: u32 = 10;
 /// Tasks in one statement: its parameters must stay below what one message may carry.
 const BYTES_MAX: usize = 64 << 20;
 
-pub(super) async fn submit(store: &Inner, submission: Submission) -> Result<Vec<Submitted>> {
+pub(super) async fn submit(store: &Inner, mut submission: Submission) -> Result<Vec<Submitted>> {
     rules::check_submission(&submission, PAYLOAD_BYTES_MAX)?;
+    set_limits(store, &submission).await?;
+    submission.limits.clear();
     let catalogue = catalogue(store, &submission).await?;
     let submitted = transact!(store, tx => insert(&tx, catalogue.clone(), &submission));
     store.changed.here();
@@ -50,6 +53,14 @@ pub(super) async fn submit_in(
     submission: &Submission,
 ) -> Result<Vec<Submitted>> {
     rules::check_submission(submission, PAYLOAD_BYTES_MAX)?;
+    set_limits(store, submission).await?;
+    let without_limits;
+    let submission = if submission.limits.is_empty() {
+        submission
+    } else {
+        without_limits = Submission { limits: Vec::new(), ..submission.clone() };
+        &without_limits
+    };
     let catalogue = catalogue(store, submission).await?;
     let tx = Tx::of_caller(store, transaction);
     tx.execute("SAVEPOINT tidegate_submit", &[]).await?;
@@ -63,6 +74,25 @@ pub(super) async fn submit_in(
             Err(fault.into())
         }
     }
+}
+
+/// Sets the limits that tasks bring along, where nobody has, before there are tasks: a task that
+/// is stored is never without its limit. A limit begins in a transaction of its own, as names do.
+async fn set_limits(store: &Inner, submission: &Submission) -> Result<()> {
+    if submission.limits.is_empty() {
+        return Ok(());
+    }
+    // A submission that is refused leaves no limit behind, so it is tried on paper first.
+    let catalogue = transact!(store, tx => look(store, &tx, submission));
+    rules::submit(&mut catalogue.draft(), submission)?;
+    for (group, capacity) in &submission.limits {
+        let name = Scope::Group.name(group);
+        if !catalogue.has_set(&name) {
+            let set = SetLimit { name, capacity: Some(*capacity), source: Source::Submit };
+            set_limit(store, set).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Kinds, lanes and limits as a submit needs to know them. What it names for the first time
@@ -112,6 +142,15 @@ impl Catalogue {
         draft
     }
 
+    /// Whether a submit's capacity would change nothing any more.
+    fn has_set(&self, limit_name: &str) -> bool {
+        let limit = self.limits.iter().find(|limit| *limit.name == *limit_name);
+        limit.is_some_and(|limit| {
+            let base = limit.base.map_or(Source::Unset, |base| base.1);
+            !Source::Submit.replaces(limit.source) && !Source::Submit.replaces(base)
+        })
+    }
+
     fn is_missing(&self, submission: &Submission) -> bool {
         let kinds: BTreeMap<&str, &Kind> =
             self.kinds.iter().map(|kind| (&*kind.name, kind)).collect();
@@ -135,6 +174,7 @@ async fn look(store: &Inner, tx: &Tx<'_>, submission: &Submission) -> Result<Cat
     let kinds: Vec<&str> = kinds.into_iter().collect();
     let mut limits: BTreeSet<String> =
         submission.jobs.iter().map(|job| Scope::Job.name(&job.name)).collect();
+    limits.extend(submission.limits.iter().map(|(group, _)| Scope::Group.name(group)));
     for task in &submission.tasks {
         limits.extend(task.job.as_ref().map(|job| Scope::Job.name(job)));
         limits.insert(Scope::Group.name(task.group()));

@@ -220,7 +220,8 @@ impl Store for Sqlite {
     }
 
     async fn register(&self, registration: Registration) -> Result<Registered> {
-        self.write(registration.kinds.len(), move |tx| rules::register(tx, &registration)).await
+        let kinds = registration.kinds.len() + registration.defaults.len();
+        self.write(kinds, move |tx| rules::register(tx, &registration)).await
     }
 
     async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>> {

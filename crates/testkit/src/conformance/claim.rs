@@ -82,9 +82,21 @@ pub async fn an_attempt_says_everything_a_handler_needs(fx: &Fixture) {
     let wanted =
         [named("group:g", 0), named("group:g", 1), named("job:j", 0), named("workflow:w", 0)];
     assert_eq!(slots, wanted);
+    // What the task says of itself is what it holds.
+    assert_eq!((&*attempt.group, attempt.weight), ("g", 2));
+    let needs: Vec<_> = attempt.needs();
+    assert_eq!(needs, [named("workflow:w", 1), named("job:j", 1), named("group:g", 2)]);
+    assert!(needs.iter().all(|(name, weight)| attempt.held_of(name) == *weight));
     for slot in &attempt.slots {
         assert_eq!(fx.limit(&slot.name).await.id, slot.limit);
     }
+}
+
+/// A task that names no group is in that of its kind.
+pub async fn an_attempt_without_a_group_has_its_kinds(fx: &Fixture) {
+    fx.submit(task("a")).await;
+    let attempt = fx.claim_one().await;
+    assert_eq!((&*attempt.group, attempt.weight), ("a", 1));
 }
 
 pub async fn a_lease_out_of_bounds_is_refused(fx: &Fixture) {
@@ -107,6 +119,22 @@ pub async fn a_claim_that_finds_nothing_leaves_no_lease(fx: &Fixture) {
     fx.submit(task("b")).await;
     fx.claim_as(asks("w", &["a"], 9)).await;
     assert_eq!(fx.snapshot().await.leases, []);
+}
+
+/// An idle worker has no lease to renew: it lives by asking.
+pub async fn a_claim_that_finds_nothing_keeps_a_worker_alive(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    fx.submit(task("a")).await;
+    let claimed = fx.claim_as(asks("idle", &["a"], 1)).await;
+    fx.complete(&claimed).await;
+    for _ in 0..3 {
+        assert_eq!(fx.claim_as(asks("idle", &["a"], 1)).await, []);
+        fx.advance(LEASE_MS - 1);
+    }
+    let id = fx.submit(task("a")).await;
+    fx.admit().await;
+    assert_eq!(fx.state(id).await, State::Pending, "a live worker serves it");
+    assert_eq!(fx.limit("group:a").await.held, 1);
 }
 
 /// The claim's cost and its result do not depend on what is blocked before it.

@@ -2,7 +2,7 @@
 
 use tidegate_core::bounds::{DURATION_MS_MAX, PROGRESS_BYTES_MAX};
 use tidegate_core::{
-    Attempt, CancelOutcome, ErrorKind, Extend, Extended, NewTask, Progress, State, Token, WorkerId,
+    Attempt, CancelOutcome, ErrorKind, Extend, Extended, Progress, State, Token, WorkerId,
 };
 
 use super::fixture::{Fixture, LEASE_MS, asks, task, tasks};
@@ -128,17 +128,20 @@ pub async fn a_lease_out_of_bounds_is_refused(fx: &Fixture) {
     }
 }
 
-/// A worker without running attempts still counts as alive while it beats.
-pub async fn a_heartbeat_keeps_an_idle_worker_alive(fx: &Fixture) {
+/// A worker that is full claims nothing for long, and still counts as alive for every kind it
+/// serves while it beats.
+pub async fn a_heartbeat_keeps_a_full_worker_alive(fx: &Fixture) {
     fx.set_limit("group:a", Some(1)).await;
     fx.submit(task("a")).await;
-    let claimed = fx.claim_as(asks("idle", &["a"], 1)).await;
+    let claimed = fx.claim_as(asks("full", &["a", "b"], 1)).await;
     fx.complete(&claimed).await;
+    fx.submit(task("b")).await;
+    let running = fx.claim_as(asks("full", &["a", "b"], 1)).await;
     for _ in 0..3 {
         fx.advance(LEASE_MS - 1);
-        extend(fx, beat("idle", &[])).await;
+        extend(fx, beat("full", &[running[0].token])).await;
     }
-    let id = fx.submit(NewTask { priority: 1, ..task("a") }).await;
+    let id = fx.submit(task("a")).await;
     fx.admit().await;
     assert_eq!(fx.state(id).await, State::Pending, "a live worker serves it");
     assert_eq!(fx.limit("group:a").await.held, 1);

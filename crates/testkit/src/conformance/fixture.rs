@@ -202,12 +202,15 @@ impl Fixture {
 
     /// Stores tasks or says why not.
     pub async fn try_submit(&self, tasks: Vec<NewTask>) -> tidegate_core::Result<Vec<Submitted>> {
-        self.store.submit(Submission { jobs: vec![], tasks }).await
+        self.store.submit(Submission { jobs: vec![], tasks, ..Submission::default() }).await
     }
 
     /// Makes a job known.
     pub async fn job(&self, job: JobSpec) {
-        self.store.submit(Submission { jobs: vec![job], tasks: vec![] }).await.expect("job");
+        self.store
+            .submit(Submission { jobs: vec![job], tasks: vec![], ..Submission::default() })
+            .await
+            .expect("job");
     }
 
     /// Lets the gate come to rest where a store takes several transactions for it.

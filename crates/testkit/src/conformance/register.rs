@@ -49,6 +49,20 @@ pub async fn a_known_kind_is_overwritten(fx: &Fixture) {
     assert_eq!(fx.claim_one().await.max_attempts, 9, "also for tasks from before");
 }
 
+pub async fn a_default_leaves_a_known_kind_as_it_is(fx: &Fixture) {
+    let known = Kind { max_attempts: 2, timeout_ms: Some(5), ..Kind::new("a") };
+    fx.store.register(kinds(vec![known.clone()])).await.expect("register");
+    let new = Kind { max_attempts: 3, timeout_ms: Some(7), ..Kind::new("b") };
+    let defaults = vec![Kind::new("a"), new.clone()];
+    let registration = Registration { defaults, ..Registration::default() };
+    fx.store.register(registration.clone()).await.expect("register");
+    fx.store.register(registration).await.expect("register again");
+    assert_eq!(fx.inspect.kinds().await.expect("kinds"), [known, new]);
+    let defaults = vec![Kind { max_attempts: 0, ..Kind::new("c") }];
+    let bad = Registration { defaults, ..Registration::default() };
+    assert_eq!(fx.store.register(bad).await.expect_err("bad").kind(), ErrorKind::Invalid);
+}
+
 pub async fn a_submit_does_not_overwrite_a_kind(fx: &Fixture) {
     let kind = Kind { max_attempts: 2, ..Kind::new("a") };
     fx.store.register(kinds(vec![kind.clone()])).await.expect("register");

@@ -144,6 +144,20 @@ pub async fn what_was_overruled_is_remembered(fx: &Fixture) {
     assert_eq!(fx.limit("group:a").await.capacity, Some(3));
 }
 
+/// Where no operator has set anything, the setting in force goes: a submit's would otherwise stay
+/// for ever, and so would that of a worker that is gone.
+pub async fn an_operators_unset_removes_what_nobody_overruled(fx: &Fixture) {
+    for source in [Source::Submit, Source::Registration, Source::Configuration] {
+        fx.set_limit_as("group:a", Some(2), source).await;
+        assert!(fx.set_limit("group:a", None).await.is_some());
+        let left = fx.find_limit("group:a").await;
+        assert_eq!(left.and_then(|limit| limit.capacity), None, "{source}");
+        assert!(fx.set_limit_as("group:a", Some(3), source).await.is_some(), "{source} again");
+        assert_eq!(fx.limit("group:a").await.capacity, Some(3));
+        fx.set_limit("group:a", None).await;
+    }
+}
+
 pub async fn a_weaker_source_cannot_unset(fx: &Fixture) {
     fx.set_limit("group:a", Some(5)).await;
     assert_eq!(fx.set_limit_as("group:a", None, Source::Registration).await, None);

@@ -102,7 +102,11 @@ pub async fn a_refused_submission_leaves_no_trace(fx: &Fixture) {
     for bad in refused {
         let tasks = vec![task("good"), bad.clone()];
         let jobs = vec![job("made", Some(1))];
-        let error = fx.store.submit(Submission { jobs, tasks }).await.expect_err("bad");
+        let error = fx
+            .store
+            .submit(Submission { jobs, tasks, ..Submission::default() })
+            .await
+            .expect_err("bad");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{bad:?}");
     }
     assert!(fx.inspect.counts().await.expect("counts").is_empty());
@@ -132,7 +136,8 @@ pub async fn a_paused_limit_refuses_no_weight(fx: &Fixture) {
 pub async fn a_bad_job_is_refused(fx: &Fixture) {
     for (name, weight) in [("", 1), ("a\0", 1), ("j", 0), ("j", 1001)] {
         let bad = JobSpec { name: name.into(), concurrency: None, weight };
-        let submission = Submission { jobs: vec![bad], tasks: vec![task("a")] };
+        let submission =
+            Submission { jobs: vec![bad], tasks: vec![task("a")], ..Submission::default() };
         let error = fx.store.submit(submission).await.expect_err("bad job");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{name:?} {weight}");
     }
@@ -152,6 +157,46 @@ pub async fn a_submitted_limit_counts_only_where_nothing_is_set(fx: &Fixture) {
     assert!(fx.set_limit_as("group:a", Some(4), Source::Registration).await.is_some());
     assert_eq!(fx.set_limit_as("group:a", Some(9), Source::Submit).await, None);
     assert_eq!(fx.limit("group:a").await.capacity, Some(4));
+}
+
+fn with_limit(group: &str, capacity: u32, tasks: Vec<NewTask>) -> Submission {
+    Submission { limits: vec![(group.into(), capacity)], tasks, ..Submission::default() }
+}
+
+pub async fn a_submission_brings_its_limits(fx: &Fixture) {
+    fx.store.submit(with_limit("a", 2, tasks("a", 5))).await.expect("submit");
+    let limit = fx.limit("group:a").await;
+    assert_eq!((limit.capacity, limit.source), (Some(2), Source::Submit));
+    assert_eq!(fx.claim(9).await.len(), 2, "it applies to the tasks that bring it");
+    fx.store.submit(with_limit("a", 9, tasks("a", 1))).await.expect("submit");
+    assert_eq!(fx.limit("group:a").await.capacity, Some(2), "the first one counts");
+    // Under an operator's setting it is remembered.
+    fx.set_limit("group:b", Some(7)).await;
+    fx.store.submit(with_limit("b", 3, vec![])).await.expect("submit");
+    assert_eq!(fx.limit("group:b").await.capacity, Some(7));
+    fx.set_limit("group:b", None).await;
+    assert_eq!(fx.limit("group:b").await.capacity, Some(3));
+}
+
+pub async fn a_refused_submission_sets_no_limit(fx: &Fixture) {
+    let heavy = NewTask { weight: 4, ..task("a") };
+    let bad_job = JobSpec { weight: 0, ..job("j", None) };
+    let refused = [
+        with_limit("a", 3, vec![heavy]),
+        with_limit("a", 3, vec![NewTask { weight: 0, ..task("b") }]),
+        Submission { jobs: vec![bad_job], ..with_limit("a", 3, vec![task("a")]) },
+        Submission {
+            limits: vec![("a".into(), 3), ("b".into(), u32::MAX)],
+            ..Submission::default()
+        },
+        with_limit("a\0", 3, vec![task("a")]),
+    ];
+    for bad in refused {
+        let error = fx.store.submit(bad.clone()).await.expect_err("bad");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{bad:?}");
+    }
+    assert_eq!(fx.inspect.limits().await.expect("limits"), []);
+    assert_eq!(fx.inspect.kinds().await.expect("kinds"), []);
 }
 
 pub async fn another_handle_sees_what_was_acknowledged(fx: &Fixture) {

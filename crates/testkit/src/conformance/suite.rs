@@ -13,6 +13,7 @@ macro_rules! conformance_suite {
                 every_field_of_a_kind_comes_back
                 a_registration_can_be_repeated
                 a_known_kind_is_overwritten
+                a_default_leaves_a_known_kind_as_it_is
                 a_submit_does_not_overwrite_a_kind
                 a_kind_has_a_queue_of_its_own
                 attempts_and_timeout_come_from_the_kind_unless_the_task_says
@@ -38,6 +39,8 @@ macro_rules! conformance_suite {
                 a_bad_job_is_refused
                 too_many_tasks_at_once_are_refused
                 a_submitted_limit_counts_only_where_nothing_is_set
+                a_submission_brings_its_limits
+                a_refused_submission_sets_no_limit
                 another_handle_sees_what_was_acknowledged
                 a_submit_wakes_who_waits
             }
@@ -49,9 +52,11 @@ macro_rules! conformance_suite {
                 a_claimed_task_is_not_claimed_again
                 a_kind_named_twice_is_claimed_once
                 an_attempt_says_everything_a_handler_needs
+                an_attempt_without_a_group_has_its_kinds
                 a_lease_out_of_bounds_is_refused
                 too_many_at_once_are_refused
                 a_claim_that_finds_nothing_leaves_no_lease
+                a_claim_that_finds_nothing_keeps_a_worker_alive
                 a_blocked_backlog_is_not_in_the_way
                 lanes_are_merged_in_order
             }
@@ -92,7 +97,7 @@ macro_rules! conformance_suite {
                 progress_of_a_stale_attempt_changes_nothing
                 bad_progress_is_refused
                 a_lease_out_of_bounds_is_refused
-                a_heartbeat_keeps_an_idle_worker_alive
+                a_heartbeat_keeps_a_full_worker_alive
                 a_lease_whose_attempts_have_ended_is_gone
             }
             cancel {
@@ -145,6 +150,7 @@ macro_rules! conformance_suite {
                 sources_have_an_order
                 an_operators_unset_brings_back_what_was_before
                 what_was_overruled_is_remembered
+                an_operators_unset_removes_what_nobody_overruled
                 a_weaker_source_cannot_unset
                 every_change_raises_the_version
                 an_unknown_limit_can_be_unset

@@ -78,7 +78,15 @@ impl Side {
             Op::Job { job, concurrency, weight } => {
                 let name = format!("j{job}");
                 let job = JobSpec { name, concurrency: *concurrency, weight: *weight };
-                answer(self.store.submit(Submission { jobs: vec![job], tasks: vec![] }).await)
+                answer(
+                    self.store
+                        .submit(Submission {
+                            jobs: vec![job],
+                            tasks: vec![],
+                            ..Submission::default()
+                        })
+                        .await,
+                )
             }
             Op::Submit(specs) => self.submit(specs, now).await,
             Op::SetLimit { limit, capacity, source } => {
@@ -107,7 +115,11 @@ impl Side {
 
     async fn submit(&self, specs: &[TaskSpec], now: Millis) -> Result<String> {
         let tasks = specs.iter().map(|spec| new_task(spec, now)).collect();
-        let stored = match self.store.submit(Submission { jobs: vec![], tasks }).await {
+        let stored = match self
+            .store
+            .submit(Submission { jobs: vec![], tasks, ..Submission::default() })
+            .await
+        {
             Ok(stored) => stored,
             Err(error) => return answer::<()>(Err(error)),
         };
@@ -192,11 +204,13 @@ impl Side {
             let slots: Vec<_> =
                 one.slots.iter().map(|s| format!("{} {}", s.name, s.number)).collect();
             format!(
-                "{} {} {} {} {}/{} {:?} {:?} {slots:?} until {}",
+                "{} {} {} {} {} x{} {}/{} {:?} {:?} {slots:?} until {}",
                 known.task(one.task),
                 known.token(one.token),
                 one.kind,
                 one.queue,
+                one.group,
+                one.weight,
                 one.number,
                 one.max_attempts,
                 one.job,
@@ -231,7 +245,7 @@ fn registration(spec: &KindSpec) -> Registration {
         ..Kind::new(name)
     };
     let limits = spec.limit.map(|capacity| (name.to_owned(), capacity)).into_iter().collect();
-    Registration { kinds: vec![kind], limits, source: None }
+    Registration { kinds: vec![kind], limits, ..Registration::default() }
 }
 
 fn new_task(spec: &TaskSpec, now: Millis) -> NewTask {

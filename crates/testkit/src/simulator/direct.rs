@@ -42,7 +42,8 @@ impl Direct {
     }
 
     pub(super) fn submit(&mut self, jobs: Vec<JobSpec>, tasks: Vec<NewTask>) -> Checked<TaskId> {
-        let answer = rules::submit(&mut self.state, &Submission { jobs, tasks });
+        let answer =
+            rules::submit(&mut self.state, &Submission { jobs, tasks, ..Submission::default() });
         let submitted = self.judged(answer)?;
         Ok(submitted.last().map_or(TaskId(0), |submitted| submitted.task))
     }

@@ -91,7 +91,7 @@ impl World {
             }
         }
         let source = rng.chance(200).then_some(Source::Configuration);
-        Registration { kinds: self.kinds.clone(), limits, source }
+        Registration { kinds: self.kinds.clone(), limits, source, ..Registration::default() }
     }
 
     fn capacity(&self, rng: &mut Rng) -> u32 {
@@ -109,7 +109,7 @@ impl World {
         } else {
             vec![]
         };
-        Submission { jobs, tasks }
+        Submission { jobs, tasks, ..Submission::default() }
     }
 
     fn task(&self, rng: &mut Rng, now: Millis) -> NewTask {

@@ -52,7 +52,11 @@ macro_rules! race {
 
 async fn job(handle: &Handle, name: &str, concurrency: u32) {
     let jobs = vec![JobSpec { name: name.to_owned(), concurrency: Some(concurrency), weight: 1 }];
-    handle.store.submit(Submission { jobs, tasks: vec![] }).await.expect("make the job");
+    handle
+        .store
+        .submit(Submission { jobs, tasks: vec![], ..Submission::default() })
+        .await
+        .expect("make the job");
 }
 
 /// The next in line of the job needs the group, and the next in line of the group the job.

@@ -14,33 +14,37 @@ use super::lab::{claim, exit, of_job, set, task};
 
 const WORKERS: usize = 8;
 const TASKS: usize = 2000;
+const CAPACITIES: [(&str, u32); 3] = [("group:a", 1), ("group:b", 4), ("job:j", 4)];
 
 async fn connect(database: &Database) -> Postgres {
     let options = Options { pool_size: 2, ..Options::default() };
     Postgres::connect(&database.url(), options).await.expect("connect")
 }
 
-/// Who holds which slots, as the handlers see it.
+/// Who runs under which limit, by what the tasks themselves say.
 #[derive(Default)]
 struct Witness {
-    held: BTreeMap<Arc<str>, u32>,
-    most: BTreeMap<Arc<str>, u32>,
+    held: BTreeMap<String, u32>,
+    most: BTreeMap<String, u32>,
     completed: u64,
 }
 
 impl Witness {
     fn enter(&mut self, attempt: &Attempt) {
-        for slot in &attempt.slots {
-            let held = self.held.entry(slot.name.clone()).or_default();
-            *held += 1;
-            let most = self.most.entry(slot.name.clone()).or_default();
+        for (name, weight) in attempt.needs() {
+            if CAPACITIES.iter().any(|(limited, _)| *limited == name) {
+                assert_eq!(attempt.held_of(&name), weight, "slots of {name} of {attempt:?}");
+            }
+            let held = self.held.entry(name.clone()).or_default();
+            *held += weight;
+            let most = self.most.entry(name).or_default();
             *most = (*most).max(*held);
         }
     }
 
     fn leave(&mut self, attempt: &Attempt) {
-        for slot in &attempt.slots {
-            *self.held.entry(slot.name.clone()).or_default() -= 1;
+        for (name, weight) in attempt.needs() {
+            *self.held.entry(name).or_default() -= weight;
         }
     }
 }
@@ -50,11 +54,10 @@ async fn eight_workers_finish_two_thousand_limited_tasks() {
     let database = Server::shared().database();
     let store = connect(&database).await;
     store.migrate().await.expect("migrate");
-    let capacities = [("group:a", 1), ("group:b", 4), ("job:j", 4)];
     store.set_limit(set("group:a", Some(1))).await.expect("set");
     store.set_limit(set("group:b", Some(4))).await.expect("set");
     let jobs = vec![JobSpec { name: "j".into(), concurrency: Some(4), weight: 1 }];
-    store.submit(Submission { jobs, tasks: vec![] }).await.expect("job");
+    store.submit(Submission { jobs, tasks: vec![], ..Submission::default() }).await.expect("job");
     // Some under one limit, some under two, some under none.
     let kinds = (0..TASKS).map(|i| match i % 10 {
         0 => task("a"),
@@ -84,7 +87,7 @@ async fn eight_workers_finish_two_thousand_limited_tasks() {
     assert_eq!(check_at_rest(&snapshot), []);
     let witness = witness.lock().expect("lock");
     assert_eq!(witness.completed, TASKS as u64);
-    for (limit, capacity) in capacities {
+    for (limit, capacity) in CAPACITIES {
         let most = witness.most.get(limit).copied().unwrap_or_default();
         assert!((1..=capacity).contains(&most), "{most} held of {limit}, which is {capacity}");
         println!("{limit}: {most} of {capacity}");
@@ -130,7 +133,7 @@ async fn a_task_of_two_saturated_limits_is_admitted_in_time() {
     left.set_limit(set("group:a", Some(n))).await.expect("set");
     let jobs = vec![JobSpec { name: "j".into(), concurrency: Some(n), weight: 1 }];
     let pairs = (0..2 * n).flat_map(|_| [task("a"), of_job("b", "j")]).collect();
-    left.submit(Submission { jobs, tasks: pairs }).await.expect("submit");
+    left.submit(Submission { jobs, tasks: pairs, ..Submission::default() }).await.expect("submit");
     let mut running = left.claim(claim("left", 99)).await.expect("claim");
     let tasks = vec![of_job("a", "j")];
     let wanted = left.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");

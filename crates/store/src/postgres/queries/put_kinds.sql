@@ -13,3 +13,5 @@ ON CONFLICT (name) DO UPDATE SET
     backoff_cap_ms = excluded.backoff_cap_ms,
     remove_on_completed_days = excluded.remove_on_completed_days,
     remove_on_failed_days = excluded.remove_on_failed_days
+-- Where it is not to be overwritten, a kind that is known stays.
+WHERE $11::boolean

@@ -103,6 +103,8 @@ fn attempt(tx: &mut Transaction<'_, '_>, started: Started, lease: &Lease) -> Res
         token: lease.token,
         kind: tags.kind.clone(),
         queue,
+        group: tags.group.as_ref().unwrap_or(&tags.kind).clone(),
+        weight: tags.weight,
         payload,
         number: tags.spent.saturating_add(1),
         max_attempts: tags

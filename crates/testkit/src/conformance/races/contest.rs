@@ -106,7 +106,8 @@ impl Contest {
         tokio::spawn(async move {
             let number = tasks.len();
             for (chunk, handle) in tasks.chunks(step).zip(handles.iter().cycle()) {
-                let submission = Submission { jobs: vec![], tasks: chunk.to_vec() };
+                let submission =
+                    Submission { jobs: vec![], tasks: chunk.to_vec(), ..Submission::default() };
                 let stored = handle.store.submit(submission).await.expect("submit");
                 lock(&shared.expected).extend(stored.iter().map(|one| one.task));
                 tokio::task::yield_now().await;
@@ -219,8 +220,10 @@ impl Contest {
     }
 
     fn enter(&self, attempt: &Attempt) {
-        for (name, units) in units(attempt) {
+        for (name, units) in attempt.needs() {
             if let Some(watch) = self.watches.get(&name) {
+                assert_eq!(attempt.held_of(&name), units, "slots of {name} of {attempt:?}");
+                let units = i64::from(units);
                 let running = watch.running.fetch_add(units, Ordering::SeqCst) + units;
                 assert!(running <= watch.capacity, "{running} of {} in {name}", watch.capacity);
             }
@@ -241,9 +244,9 @@ impl Contest {
             *runs = false;
             *last = if is_done { attempt.task } else { *last };
         }
-        for (name, units) in units(attempt) {
+        for (name, units) in attempt.needs() {
             if let Some(watch) = self.watches.get(&name) {
-                watch.running.fetch_sub(units, Ordering::SeqCst);
+                watch.running.fetch_sub(units.into(), Ordering::SeqCst);
             }
         }
     }
@@ -253,13 +256,4 @@ impl Contest {
         assert_eq!(*lock(&self.shared.done), *lock(&self.shared.expected));
         assert_eq!(lock(&self.shared.done).len(), number);
     }
-}
-
-/// Slots an attempt holds, by limit.
-fn units(attempt: &Attempt) -> BTreeMap<String, i64> {
-    let mut units = BTreeMap::new();
-    for slot in &attempt.slots {
-        *units.entry(slot.name.to_string()).or_default() += 1;
-    }
-    units
 }

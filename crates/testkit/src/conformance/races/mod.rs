@@ -161,7 +161,8 @@ pub async fn a_unique_key_is_stored_once(fx: &Fixture) {
             let keyed = NewTask { unique_key: Some(format!("key {round}")), ..task("a") };
             submits.push(tokio::spawn(async move {
                 let tasks = vec![keyed];
-                let stored = store.submit(Submission { jobs: vec![], tasks }).await;
+                let stored =
+                    store.submit(Submission { jobs: vec![], tasks, ..Submission::default() }).await;
                 let stored = stored.expect("submit")[0];
                 new.fetch_add(u32::from(stored.is_new), Ordering::SeqCst);
                 stored.task
@@ -183,8 +184,9 @@ pub async fn a_limit_set_during_a_submit_holds(fx: &Fixture) {
         let kind = format!("kind {round}");
         let (submitter, setter) = (handles[0].store.clone(), handles[1].store.clone());
         let tasks = vec![task(&kind); 20];
-        let submit =
-            tokio::spawn(async move { submitter.submit(Submission { jobs: vec![], tasks }).await });
+        let submit = tokio::spawn(async move {
+            submitter.submit(Submission { jobs: vec![], tasks, ..Submission::default() }).await
+        });
         let name = format!("group:{kind}");
         let set = SetLimit { name: name.clone(), capacity: Some(2), source: Source::Operator };
         let set = tokio::spawn(async move { setter.set_limit(set).await });

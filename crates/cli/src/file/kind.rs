@@ -1,0 +1,99 @@
+//! What a file says about a kind.
+
+use tidegate_core::bounds::{ATTEMPTS_MAX, DURATION_MS_MAX};
+use tidegate_core::{DayWindow, Kind};
+
+use super::fields::Fields;
+use super::plan::checked_name;
+use super::sections::Section;
+use super::source::{Result, Source};
+use crate::kinds;
+
+const KEYS: [&str; 10] = [
+    "name",
+    "queue",
+    "max_attempts",
+    "timeout_ms",
+    "backoff_ms",
+    "backoff_ms_max",
+    "window_start",
+    "window_end",
+    "remove_on_completed_days",
+    "remove_on_failed_days",
+];
+
+/// What a `[[kind]]` changes. What it does not name stays as the store has it: it may be what
+/// another file said.
+#[derive(Debug, Clone)]
+pub(crate) struct KindChange {
+    name: String,
+    queue: Option<String>,
+    max_attempts: Option<u32>,
+    timeout_ms: Option<i64>,
+    backoff_ms: Option<i64>,
+    backoff_ms_max: Option<i64>,
+    window: Option<DayWindow>,
+    remove_on_completed_days: Option<u32>,
+    remove_on_failed_days: Option<u32>,
+}
+
+impl KindChange {
+    pub(crate) fn read(source: Source<'_>, section: &Section<'_>) -> Result<Self> {
+        let fields = Fields::of(source, "kind", section.node, &KEYS)?;
+        let name = fields.required_text("name")?;
+        if !kinds::NAMES.contains(&&*name) {
+            return Err(fields.fault_at("name", super::unknown("kind", &name, &kinds::NAMES)));
+        }
+        let queue = fields.text("queue")?;
+        queue.as_deref().map_or(Ok(()), |queue| checked_name(&fields, "queue", queue))?;
+        let number = |key: &str, least, most| -> Result<Option<u32>> {
+            Ok(fields.number(key, least, most)?.map(|number| number as u32))
+        };
+        let duration = |key: &str| fields.number(key, 1, DURATION_MS_MAX);
+        let change = Self {
+            queue,
+            max_attempts: number("max_attempts", 1, i64::from(ATTEMPTS_MAX))?,
+            timeout_ms: duration("timeout_ms")?,
+            backoff_ms: duration("backoff_ms")?,
+            backoff_ms_max: duration("backoff_ms_max")?,
+            window: window(&fields)?,
+            remove_on_completed_days: number("remove_on_completed_days", 0, 36_500)?,
+            remove_on_failed_days: number("remove_on_failed_days", 0, 36_500)?,
+            name,
+        };
+        let mut kind = Kind::new(change.name.as_str());
+        change.apply(&mut kind);
+        kind.check().map_err(|error| fields.fault(error.to_string()))?;
+        Ok(change)
+    }
+
+    pub(crate) fn is_of(&self, kind: &Kind) -> bool {
+        *kind.name == *self.name
+    }
+
+    /// Changes the kind, if it is the one that is meant.
+    pub(crate) fn apply(&self, kind: &mut Kind) {
+        if !self.is_of(kind) {
+            return;
+        }
+        kind.queue = self.queue.as_deref().map_or_else(|| kind.queue.clone(), Into::into);
+        kind.max_attempts = self.max_attempts.unwrap_or(kind.max_attempts);
+        kind.timeout_ms = self.timeout_ms.or(kind.timeout_ms);
+        kind.backoff.base_ms = self.backoff_ms.unwrap_or(kind.backoff.base_ms);
+        kind.backoff.cap_ms = self.backoff_ms_max.unwrap_or(kind.backoff.cap_ms);
+        kind.window = self.window.or(kind.window);
+        kind.remove_on_completed_days =
+            self.remove_on_completed_days.or(kind.remove_on_completed_days);
+        kind.remove_on_failed_days = self.remove_on_failed_days.or(kind.remove_on_failed_days);
+    }
+}
+
+fn window(fields: &Fields<'_>) -> Result<Option<DayWindow>> {
+    match (fields.text("window_start")?, fields.text("window_end")?) {
+        (None, None) => Ok(None),
+        (Some(start), Some(end)) => DayWindow::parse(&start, &end)
+            .map(Some)
+            .map_err(|error| fields.fault_at("window_start", error.to_string())),
+        _ => Err(fields.fault("`window_start` and `window_end` go together")),
+    }
+}
