@@ -17,6 +17,7 @@ macro_rules! queries {
 }
 
 queries! {
+    AliveUntil "queries/alive_until.sql",
     Arrived "queries/arrived.sql",
     AttemptSlots "queries/attempt_slots.sql",
     Attempts "queries/attempts.sql",
@@ -70,6 +71,7 @@ queries! {
     NextDue "queries/next_due.sql",
     RemoveTasks "queries/remove_tasks.sql",
     StopAll "queries/stop_all.sql",
+    News "queries/news.sql",
     NextSlot "queries/next_slot.sql",
     Progress "queries/progress.sql",
     PutArrived "queries/put_arrived.sql",
