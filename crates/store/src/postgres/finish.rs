@@ -64,8 +64,11 @@ async fn end(
     let tasks: BTreeSet<i64> = exits.iter().map(|exit| exit.task.0).collect();
     let tasks: Vec<i64> = tasks.into_iter().collect();
     let lock: Params<'_> = &[&tasks];
-    let (_, running, view) =
-        tokio::try_join!(share_version(tx), tx.query(LOCK_RUNNING, lock), look(store, tx, along))?;
+    let (_, running, view) = tokio::try_join!(
+        share_version(store, tx),
+        tx.query(LOCK_RUNNING, lock),
+        look(store, tx, along)
+    )?;
     // Only those that end here are moved; another one's attempt is left alone.
     let running: Vec<_> = running.iter().map(rows::running).collect();
     let ending: BTreeSet<_> = exits.iter().map(|exit| (exit.task, exit.token)).collect();
@@ -83,7 +86,9 @@ async fn end(
     flush(tx, &draft).await?;
     let mut left = draft.left();
     let claimed = match along {
-        Some(claim) if can_go_along(&view, &draft, &left) => take_along(tx, claim, &view).await?,
+        Some(claim) if can_go_along(&view, &draft, &left) => {
+            take_along(store, tx, claim, &view).await?
+        }
         _ => None,
     };
     if let Some(claimed) = &claimed {

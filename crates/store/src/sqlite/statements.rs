@@ -5,6 +5,7 @@ use rusqlite::{Connection, Params, Row, Statement, StatementStatus};
 use tidegate_core::Result;
 
 use super::error::Translated;
+use super::planted::Planted;
 
 macro_rules! queries {
     ($($name:ident $path:literal,)+) => {
@@ -138,11 +139,12 @@ queries! {
 pub(super) struct Statements<'c> {
     connection: &'c Connection,
     prepared: Vec<Option<Statement<'c>>>,
+    planted: Planted,
 }
 
 impl<'c> Statements<'c> {
-    pub(super) fn new(connection: &'c Connection) -> Self {
-        Self { connection, prepared: SQL.iter().map(|_| None).collect() }
+    pub(super) fn new(connection: &'c Connection, planted: Planted) -> Self {
+        Self { connection, prepared: SQL.iter().map(|_| None).collect(), planted }
     }
 
     pub(super) fn connection(&self) -> &'c Connection {
@@ -159,7 +161,10 @@ impl<'c> Statements<'c> {
     fn get(&mut self, query: Query) -> Result<&mut Statement<'c>> {
         match &mut self.prepared[query as usize] {
             Some(statement) => Ok(statement),
-            empty => Ok(empty.insert(self.connection.prepare(SQL[query as usize]).translated()?)),
+            empty => {
+                let sql = self.planted.sql(query).unwrap_or(SQL[query as usize]);
+                Ok(empty.insert(self.connection.prepare(sql).translated()?))
+            }
         }
     }
 

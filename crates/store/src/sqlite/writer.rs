@@ -25,6 +25,7 @@ use super::Clock;
 use super::cache::Cache;
 use super::error::at;
 use super::lock::Lock;
+use super::planted::{Bug, Planted};
 use super::queue::{Abandon, Command, Queue, Woken};
 use super::schema::{self, Schema};
 use super::statements::{Query, Statements};
@@ -47,6 +48,7 @@ pub(super) struct Writer {
     pub(super) clock: Clock,
     pub(super) queue: Arc<Queue>,
     pub(super) changed: Arc<Notify>,
+    pub(super) planted: Planted,
 }
 
 impl Writer {
@@ -54,7 +56,7 @@ impl Writer {
     pub(super) fn work(self) {
         let _abandon = Abandon(self.queue.clone());
         let mut session = Session {
-            statements: Statements::new(&self.connection),
+            statements: Statements::new(&self.connection, self.planted),
             cache: Cache::default(),
             data_version: None,
             watched: None,
@@ -101,7 +103,8 @@ impl Session<'_> {
         if commands.is_empty() {
             return;
         }
-        let turn = self.writer.lock.turn();
+        let is_late = self.writer.planted.is(Bug::LateLock);
+        let turn = (!is_late).then(|| self.writer.lock.turn());
         let mut done = Vec::with_capacity(commands.len());
         let mut wakes = false;
         let result = self.transact(commands, &mut done, &mut wakes);
@@ -178,7 +181,9 @@ impl Session<'_> {
     fn refresh(&mut self) -> Result<()> {
         let version = self.read_data_version()?;
         if self.data_version != version {
-            self.cache.clear();
+            if !self.writer.planted.is(Bug::StaleCache) {
+                self.cache.clear();
+            }
             self.schema = schema::read(&self.writer.connection)?;
             self.data_version = version;
             self.hear(version);
