@@ -5,14 +5,16 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tidegate_core::check::{check, check_at_rest};
 use tidegate_core::inspect::{Reason, TaskFilter};
 use tidegate_core::{
-    Attempt, Claim, ErrorKind, Exit, Finish, Inspect, NewTask, Outcome, Result, SetLimit, Source,
-    State, Store, Submission, TaskId, WorkerId,
+    Attempt, Claim, ErrorKind, Exit, Extend, Finish, Inspect, NewTask, Outcome, Result, SetLimit,
+    Source, State, Store, Submission, TaskId, WorkerId,
 };
 use tidegate_store::sqlite::{Options, Sqlite, Synchronous};
 
@@ -275,6 +277,109 @@ async fn a_commit_elsewhere_wakes_who_waits() {
     });
     submit(&two, vec![NewTask::new("mail", JSON)]).await.unwrap();
     waiting.await.unwrap();
+}
+
+/// Counts the commits of others.
+struct Commits {
+    connection: Connection,
+    last: i64,
+}
+
+impl Commits {
+    fn of(path: &Path) -> Self {
+        let connection = Connection::open(path).unwrap();
+        let last = Self::version(&connection);
+        Self { connection, last }
+    }
+
+    fn version(connection: &Connection) -> i64 {
+        connection.pragma_query_value(None, "data_version", |row| row.get(0)).unwrap()
+    }
+
+    /// Whether somebody has committed since the last look.
+    fn is_new(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.last, Self::version(&self.connection));
+        before != self.last
+    }
+}
+
+#[tokio::test]
+async fn idle_workers_make_no_commits() {
+    const WORKERS: usize = 4;
+    let folder = TempDir::new().unwrap();
+    let path = file(&folder);
+    let now = Arc::new(AtomicI64::new(1_700_000_000_000));
+    let clock = now.clone();
+    let options = Options { clock: Arc::new(move || clock.load(Ordering::SeqCst)), ..quick() };
+    let store = Sqlite::open(&path, options.clone()).unwrap();
+    store.migrate().await.unwrap();
+    submit(&store, vec![NewTask::new("mail", JSON), NewTask::new("scan", JSON)]).await.unwrap();
+    let running = store.claim(claim("worker 0", 9)).await.unwrap();
+    store.finish(Finish { exits: done(&running), claim: None }).await.unwrap();
+    let stores = (0..WORKERS).map(|_| Sqlite::open(&path, options.clone()).unwrap());
+    let stores: Vec<Sqlite> = stores.collect();
+    let mut commits = Commits::of(&path);
+    // What the ten polls of each worker, and of its keeper, commit.
+    let mut polls = async || {
+        let mut number = 0;
+        for (worker, store) in stores.iter().enumerate().cycle().take(10 * WORKERS) {
+            assert!(store.claim(claim(&format!("worker {worker}"), 9)).await.unwrap().is_empty());
+            number += usize::from(commits.is_new());
+            store.admit().await.unwrap();
+            store.reap().await.unwrap();
+            store.prune().await.unwrap();
+            number += usize::from(commits.is_new());
+        }
+        number
+    };
+    // The first worker was seen before, by another handle.
+    assert_eq!(polls().await, WORKERS - 1);
+    assert_eq!(polls().await, 0);
+    now.fetch_add(7_000, Ordering::SeqCst);
+    assert_eq!(polls().await, 0);
+    // Less than three quarters of the lease are left: each says once that it lives.
+    now.fetch_add(1_000, Ordering::SeqCst);
+    assert_eq!(polls().await, WORKERS);
+    assert_eq!(polls().await, 0);
+}
+
+/// Whether somebody is woken in the time of several looks.
+async fn is_woken(store: &Sqlite) -> bool {
+    tokio::time::timeout(Duration::from_millis(200), store.changed()).await.is_ok()
+}
+
+#[tokio::test]
+async fn only_news_of_others_wake_who_waits() {
+    let folder = TempDir::new().unwrap();
+    let path = file(&folder);
+    let (one, two) = (fresh(&path).await, fresh(&path).await);
+    submit(&two, vec![NewTask::new("mail", JSON); 3]).await.unwrap();
+    while is_woken(&one).await {}
+    let mut commits = Commits::of(&path);
+    let waiting = async { is_woken(&one).await };
+    let working = async {
+        let running = two.claim(claim("b", 2)).await.unwrap();
+        assert!(commits.is_new());
+        let extend = Extend {
+            worker: WorkerId("b".into()),
+            tokens: vec![running[0].token],
+            lease_ms: 60_000,
+            progress: vec![],
+        };
+        two.extend(extend).await.unwrap();
+        assert!(commits.is_new());
+        two.finish(Finish { exits: done(&running), claim: None }).await.unwrap();
+        assert!(commits.is_new());
+    };
+    let (woken, ()) = tokio::join!(waiting, working);
+    assert!(!woken, "woken for a claim, a heartbeat or an end");
+    // Its own commits are no news of others either, whatever they are.
+    submit(&one, vec![NewTask::new("mail", JSON)]).await.unwrap();
+    while is_woken(&one).await {}
+    two.claim(claim("b", 1)).await.unwrap();
+    assert!(!is_woken(&one).await, "woken for its own submit");
+    submit(&two, vec![NewTask::new("mail", JSON)]).await.unwrap();
+    one.changed().await;
 }
 
 #[tokio::test]

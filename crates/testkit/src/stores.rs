@@ -31,21 +31,46 @@ impl Backend for InMemory {
 #[derive(Debug)]
 pub struct InFile {
     path: PathBuf,
+    #[cfg(feature = "planted")]
+    planted: Option<sqlite::Bug>,
     /// Removed with the value; a file that another process made is not ours to remove.
     _folder: Option<TempDir>,
+}
+
+impl InFile {
+    fn over(path: PathBuf, folder: Option<TempDir>) -> Self {
+        Self {
+            path,
+            #[cfg(feature = "planted")]
+            planted: None,
+            _folder: folder,
+        }
+    }
+
+    /// A file whose store has a bug, or none.
+    #[cfg(feature = "planted")]
+    pub fn with(planted: Option<sqlite::Bug>) -> Self {
+        Self { planted, ..Self::create() }
+    }
 }
 
 #[async_trait]
 impl Backend for InFile {
     fn create() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        Self { path: folder.path().join("tidegate.db"), _folder: Some(folder) }
+        Self::over(folder.path().join("tidegate.db"), Some(folder))
     }
 
     async fn open(&self, clock: Clock) -> Handle {
         // A test never outlives its machine.
         let synchronous = Synchronous::Normal;
-        let options = sqlite::Options { synchronous, clock, ..sqlite::Options::default() };
+        let options = sqlite::Options {
+            synchronous,
+            clock,
+            #[cfg(feature = "planted")]
+            planted: self.planted,
+            ..sqlite::Options::default()
+        };
         Handle::new(Sqlite::open(&self.path, options).expect("open the file"))
     }
 
@@ -54,7 +79,7 @@ impl Backend for InFile {
     }
 
     fn at(address: &str) -> Option<Self> {
-        Some(Self { path: address.into(), _folder: None })
+        Some(Self::over(address.into(), None))
     }
 }
 

@@ -9,6 +9,11 @@ fn equals_the_reference_after_every_step() {
 }
 
 #[test]
+fn two_handles_in_turn_equal_the_reference() {
+    model::equals_the_reference_through_two_handles::<InFile>(150);
+}
+
+#[test]
 fn keeps_the_rules_through_several_handles_at_once() {
     model::keeps_the_rules_in_parallel::<InFile>(100);
 }

@@ -15,7 +15,7 @@ use super::load::{Moment, Wanted, gather, moment};
 use super::paged::Paged;
 use super::rows;
 use super::session::Tx;
-use super::{Inner, transact};
+use super::{Bug, Inner, transact};
 
 const VERSION_SHARED: &str = include_str!("queries/version_shared.sql");
 const LOOK: &str = include_str!("queries/claim_look.sql");
@@ -128,7 +128,8 @@ struct Taken {
 }
 
 async fn take(store: &Inner, tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<Taken, Fault> {
-    let (_, picked) = tokio::try_join!(share_version(tx), pick(tx, claim, view, true))?;
+    let (_, picked) =
+        tokio::try_join!(share_version(store, tx), pick(store, tx, claim, view, true))?;
     if picked.is_empty() {
         return Ok(Taken { attempts: Some(Vec::new()), left: Left::default() });
     }
@@ -143,13 +144,17 @@ async fn take(store: &Inner, tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<
 }
 
 /// No limit begins from here to the end of the transaction.
-pub(super) async fn share_version(tx: &Tx<'_>) -> Result<(), Fault> {
+pub(super) async fn share_version(store: &Inner, tx: &Tx<'_>) -> Result<(), Fault> {
+    if store.options.is_planted(Bug::VersionUnshared) {
+        return Ok(());
+    }
     tx.query(VERSION_SHARED, &[]).await.map(drop)
 }
 
 /// The claim that goes with a finish, in its transaction. It holds limits already, so it takes
 /// nothing for which it would need others: none where such a task is among the first.
 pub(super) async fn take_along(
+    store: &Inner,
     tx: &Tx<'_>,
     claim: Option<&Claim>,
     view: &View,
@@ -160,13 +165,20 @@ pub(super) async fn take_along(
     if claim.tasks_max == 0 {
         return Ok(Some(Vec::new()));
     }
-    let picked = pick(tx, claim, view, false).await?;
+    let picked = pick(store, tx, claim, view, false).await?;
     let is_taken = picked.iter().all(|row| row.get::<_, Option<i64>>("token").is_some());
     Ok(is_taken.then(|| attempts(&picked, claim, view)))
 }
 
-async fn pick(tx: &Tx<'_>, claim: &Claim, view: &View, with_jobs: bool) -> Result<Vec<Row>, Fault> {
-    let (sql, _) = CLAIM.of(2 * claim.tasks_max as usize + 64);
+async fn pick(
+    store: &Inner,
+    tx: &Tx<'_>,
+    claim: &Claim,
+    view: &View,
+    with_jobs: bool,
+) -> Result<Vec<Row>, Fault> {
+    let paged = store.options.planted_claim().unwrap_or(&CLAIM);
+    let (sql, _) = paged.of(2 * claim.tasks_max as usize + 64);
     let wanted = i64::from(claim.tasks_max);
     let now = view.moment.now;
     let expires_at = now + claim.lease_ms;

@@ -69,7 +69,7 @@ async fn end(
     let (leases, attempts): (Params<'_>, Params<'_>) = (&[&tokens], &[&tasks]);
     // In the one lock order. Whoever ends the last attempt of a lease ends the lease.
     let (_, _, running, view) = tokio::try_join!(
-        share_version(tx),
+        share_version(store, tx),
         tx.query(LOCK_LEASES, leases),
         tx.query(LOCK_RUNNING, attempts),
         look(store, tx, along),
@@ -91,7 +91,7 @@ async fn end(
     let finished = rules::finish(&mut draft, Finish { exits: exits.to_vec(), claim: None })?;
     let mut left = draft.left();
     let along = along.filter(|_| can_go_along(&view, &draft, &left));
-    let ((), claimed) = tokio::try_join!(flush(tx, &draft), take_along(tx, along, &view))?;
+    let ((), claimed) = tokio::try_join!(flush(tx, &draft), take_along(store, tx, along, &view))?;
     if let Some(claimed) = &claimed {
         let claimed: BTreeSet<TaskId> = claimed.iter().map(|attempt| attempt.task).collect();
         // Nobody else is called for what this worker takes itself.

@@ -6,12 +6,12 @@ use tidegate_core::tables::{LineRow, Position};
 use tidegate_core::{LaneId, LimitId, Millis, TaskId};
 use tokio_postgres::Row;
 
-use super::Inner;
 use super::draft::Draft;
 use super::error::Fault;
 use super::paged::Paged;
 use super::rows::{self, Known};
 use super::session::{Params, Tx};
+use super::{Bug, Inner};
 
 const COUNTERS: &str = include_str!("queries/counters.sql");
 const TAGS: &str = include_str!("queries/tags.sql");
@@ -127,7 +127,7 @@ async fn lock(
 }
 
 fn lock_sql(store: &Inner, free_only: bool) -> &'static str {
-    match (store.options.is_unlocked(), free_only) {
+    match (store.options.is_planted(Bug::LimitsUnlocked), free_only) {
         (true, _) => READ_LIMITS,
         (false, true) => LOCK_LIMITS_FREE,
         (false, false) => LOCK_LIMITS,

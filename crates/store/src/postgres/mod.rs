@@ -53,6 +53,7 @@ mod listen;
 mod load;
 mod migrate;
 mod paged;
+mod planted;
 mod reap;
 mod rows;
 mod session;
@@ -81,6 +82,7 @@ use tokio_postgres::{Config, NoTls};
 use error::Fault;
 use session::transact;
 
+pub use planted::Bug;
 pub use session::Step;
 
 const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
@@ -112,9 +114,9 @@ pub struct Options {
     pub clock: Option<Clock>,
     /// Called before every statement. Default: nothing.
     pub step: Option<Step>,
-    /// The bug: limits are read without their lock, so full is decided on an old reading.
+    /// The bug to plant. Default: none.
     #[cfg(feature = "planted")]
-    pub planted_unlocked: bool,
+    pub planted: Option<Bug>,
 }
 
 impl Default for Options {
@@ -124,20 +126,8 @@ impl Default for Options {
             clock: None,
             step: None,
             #[cfg(feature = "planted")]
-            planted_unlocked: false,
+            planted: None,
         }
-    }
-}
-
-impl Options {
-    #[cfg(feature = "planted")]
-    fn is_unlocked(&self) -> bool {
-        self.planted_unlocked
-    }
-
-    #[cfg(not(feature = "planted"))]
-    fn is_unlocked(&self) -> bool {
-        false
     }
 }
 

@@ -35,7 +35,8 @@ pub(super) async fn reap(store: &Inner) -> Result<Reaped> {
 
 async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Left), Fault> {
     let moment = moment(store, tx).await?;
-    let leases = tx.query(EXPIRED, &[&moment.now]).await?;
+    let expired = store.options.planted_expired().unwrap_or(EXPIRED);
+    let leases = tx.query(expired, &[&moment.now]).await?;
     let leases: Vec<_> = leases.iter().map(rows::lease).collect();
     let before = moment.now - LEASE_MS;
     let unserved = tx.query(UNSERVED, &[&before, &moment.now]).await?;

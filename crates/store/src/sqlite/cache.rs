@@ -16,6 +16,16 @@ pub(super) struct Meta {
     pub(super) last_task: i64,
     pub(super) last_limit: i64,
     pub(super) counters: Counters,
+    /// Steps that made something claimable.
+    pub(super) news: i64,
+}
+
+/// What the file says of a worker.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) alive_until: Option<Millis>,
+    /// Lanes it is known to serve.
+    pub(super) lanes: HashSet<LaneId>,
 }
 
 /// A task that this connection started, so that its finish need not read it again.
@@ -46,7 +56,7 @@ pub(super) struct Cache {
     pub(super) limit_names: HashMap<Arc<str>, Option<LimitId>>,
     /// Every dirty limit, once they are loaded.
     pub(super) dirty: Option<BTreeSet<LimitId>>,
-    pub(super) worker_lanes: HashMap<WorkerId, HashSet<LaneId>>,
+    pub(super) workers: HashMap<WorkerId, Seen>,
     pub(super) known: HashMap<TaskId, Known>,
     /// Leases all of whose attempts are known, and how many still run.
     pub(super) leases: HashMap<Token, usize>,
@@ -72,11 +82,11 @@ impl Cache {
     pub(super) fn begin(&mut self) {
         self.served.clear();
         self.tokens = None;
-        let largest = [self.limits.len(), self.limit_names.len(), self.worker_lanes.len()];
+        let largest = [self.limits.len(), self.limit_names.len(), self.workers.len()];
         if largest.into_iter().any(|entries| entries > ENTRIES_MAX) {
             self.limits.clear();
             self.limit_names.clear();
-            self.worker_lanes.clear();
+            self.workers.clear();
         }
         if self.known.len().max(self.leases.len()) > ENTRIES_MAX {
             self.known.clear();

@@ -8,6 +8,7 @@ mod cache;
 mod error;
 mod inspect;
 mod lock;
+mod planted;
 mod queue;
 mod reader;
 mod schema;
@@ -33,6 +34,7 @@ use tokio::sync::Notify;
 use crate::clock;
 use error::{Translated, at};
 use lock::Lock;
+use planted::Planted;
 use queue::Queue;
 use reader::Reader;
 use tables::Transaction;
@@ -44,6 +46,8 @@ const VERSION_MIN: i32 = 3_052_000;
 
 /// Reads that run at once.
 const READERS: usize = 2;
+
+pub use planted::Bug;
 
 type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
 
@@ -67,6 +71,9 @@ pub struct Options {
     pub clock: Arc<dyn Fn() -> Millis + Send + Sync>,
     /// How long to wait for a program that locks the file without the advisory lock.
     pub busy_timeout: Duration,
+    /// The bug to plant. Default: none.
+    #[cfg(feature = "planted")]
+    pub planted: Option<Bug>,
 }
 
 impl Default for Options {
@@ -75,6 +82,17 @@ impl Default for Options {
             synchronous: Synchronous::default(),
             clock: Arc::new(clock::system),
             busy_timeout: Duration::from_secs(30),
+            #[cfg(feature = "planted")]
+            planted: None,
+        }
+    }
+}
+
+impl Options {
+    fn planted(&self) -> Planted {
+        Planted {
+            #[cfg(feature = "planted")]
+            bug: self.planted,
         }
     }
 }
@@ -146,6 +164,7 @@ impl Sqlite {
             clock: options.clock.clone(),
             queue: writes.clone(),
             changed: changed.clone(),
+            planted: options.planted(),
         };
         let mut threads = vec![spawn("tidegate-writer", move || writer.work())?];
         for connection in readers {
@@ -154,6 +173,7 @@ impl Sqlite {
                 path: path.to_owned(),
                 clock: options.clock.clone(),
                 queue: reads.clone(),
+                planted: options.planted(),
             };
             threads.push(spawn("tidegate-reader", move || reader.work())?);
         }

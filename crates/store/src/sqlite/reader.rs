@@ -11,6 +11,7 @@ use tidegate_core::Result;
 use super::Clock;
 use super::cache::Cache;
 use super::error::at;
+use super::planted::Planted;
 use super::queue::{Abandon, Command, Queue, Woken};
 use super::schema;
 use super::statements::{Query, Statements};
@@ -25,13 +26,14 @@ pub(super) struct Reader {
     pub(super) path: PathBuf,
     pub(super) clock: Clock,
     pub(super) queue: Arc<Queue>,
+    pub(super) planted: Planted,
 }
 
 impl Reader {
     /// Works until the queue is closed.
     pub(super) fn work(self) {
         let _abandon = Abandon(self.queue.clone());
-        let mut statements = Statements::new(&self.connection);
+        let mut statements = Statements::new(&self.connection, self.planted);
         while let Woken::Commands = self.queue.wait(NEVER) {
             for mut command in self.queue.take(1, 0) {
                 if command.is_abandoned() {

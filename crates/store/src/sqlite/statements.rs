@@ -5,6 +5,7 @@ use rusqlite::{Connection, Params, Row, Statement, StatementStatus};
 use tidegate_core::Result;
 
 use super::error::Translated;
+use super::planted::Planted;
 
 macro_rules! queries {
     ($($name:ident $path:literal,)+) => {
@@ -17,6 +18,7 @@ macro_rules! queries {
 }
 
 queries! {
+    AliveUntil "queries/alive_until.sql",
     Arrived "queries/arrived.sql",
     AttemptSlots "queries/attempt_slots.sql",
     Attempts "queries/attempts.sql",
@@ -71,6 +73,7 @@ queries! {
     NextDue "queries/next_due.sql",
     RemoveTasks "queries/remove_tasks.sql",
     StopAll "queries/stop_all.sql",
+    News "queries/news.sql",
     NextSlot "queries/next_slot.sql",
     Progress "queries/progress.sql",
     PutArrival "queries/put_arrival.sql",
@@ -138,11 +141,12 @@ queries! {
 pub(super) struct Statements<'c> {
     connection: &'c Connection,
     prepared: Vec<Option<Statement<'c>>>,
+    planted: Planted,
 }
 
 impl<'c> Statements<'c> {
-    pub(super) fn new(connection: &'c Connection) -> Self {
-        Self { connection, prepared: SQL.iter().map(|_| None).collect() }
+    pub(super) fn new(connection: &'c Connection, planted: Planted) -> Self {
+        Self { connection, prepared: SQL.iter().map(|_| None).collect(), planted }
     }
 
     pub(super) fn connection(&self) -> &'c Connection {
@@ -159,7 +163,10 @@ impl<'c> Statements<'c> {
     fn get(&mut self, query: Query) -> Result<&mut Statement<'c>> {
         match &mut self.prepared[query as usize] {
             Some(statement) => Ok(statement),
-            empty => Ok(empty.insert(self.connection.prepare(SQL[query as usize]).translated()?)),
+            empty => {
+                let sql = self.planted.sql(query).unwrap_or(SQL[query as usize]);
+                Ok(empty.insert(self.connection.prepare(sql).translated()?))
+            }
         }
     }
 

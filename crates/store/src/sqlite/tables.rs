@@ -70,10 +70,16 @@ impl<'t, 'c> Transaction<'t, 'c> {
         running::flush(self)?;
         tasks::flush(self)?;
         limits::flush(self)?;
+        if self.wakes {
+            let (meta, changed) = self.meta()?;
+            meta.news += 1;
+            *changed = true;
+        }
         if let Some((meta, changed @ true)) = &mut self.cache.meta {
-            let Meta { last_task, last_limit, counters } = *meta;
+            let Meta { last_task, last_limit, counters, news } = *meta;
             let Counters { token, place, virtual_time, limits_version } = counters;
-            let row = params![last_task, last_limit, token, place, virtual_time, limits_version];
+            let row =
+                params![last_task, last_limit, token, place, virtual_time, limits_version, news];
             self.statements.execute(Query::PutMeta, row)?;
             *changed = false;
         }
@@ -92,7 +98,7 @@ impl<'t, 'c> Transaction<'t, 'c> {
                         virtual_time: row.get(4)?,
                         limits_version: row.get(5)?,
                     };
-                    Ok(Meta { last_task, last_limit, counters })
+                    Ok(Meta { last_task, last_limit, counters, news: row.get(6)? })
                 };
                 let meta = self.statements.first(Query::Meta, [], read)?;
                 let meta = meta.ok_or_else(|| super::error::unknown("row of numbers", "none"))?;

@@ -31,53 +31,90 @@ const SEED_VARIABLE: &str = "TIDEGATE_MODEL_SEED";
 /// Runs of a shrunk sequence on a store that takes its time.
 const SHRINK_ITERS_MAX: u32 = 400;
 
+/// How a sequence is run.
+#[derive(Debug, Clone, Copy)]
+pub enum Way {
+    /// Step by step, through so many handles in turn, beside the reference.
+    InTurn(usize),
+    /// Through several handles at once; then what they leave is worked off.
+    AtOnce,
+}
+
 /// Compares a store with the reference, step by step, over so many sequences.
 pub fn equals_the_reference<B: Backend>(cases: u32) {
-    generate(cases, |runtime, ops| runtime.block_on(compare(Box::new(B::create()), ops)));
+    expect_none::<B>(Way::InTurn(1), cases);
+}
+
+/// The same with two handles that take the steps in turn: what one remembers, the other has
+/// changed.
+pub fn equals_the_reference_through_two_handles<B: Backend>(cases: u32) {
+    expect_none::<B>(Way::InTurn(2), cases);
 }
 
 /// Runs sequences over several handles at once, and works off what they leave.
 pub fn keeps_the_rules_in_parallel<B: Backend>(cases: u32) {
-    generate(cases, |runtime, ops| runtime.block_on(parallel::run(Box::new(B::create()), ops)));
+    expect_none::<B>(Way::AtOnce, cases);
 }
 
-fn generate(cases: u32, case: impl Fn(&Runtime, Vec<Op>) -> Result<(), String>) {
+fn expect_none<B: Backend>(way: Way, cases: u32) {
     let cases = variable(CASES_VARIABLE).unwrap_or(cases);
-    let seed: u64 = variable(SEED_VARIABLE).unwrap_or(1);
-    let config = Config {
-        cases,
-        failure_persistence: None,
-        max_shrink_iters: SHRINK_ITERS_MAX,
-        ..Config::default()
-    };
+    if let Some(fault) = find(way, cases, SHRINK_ITERS_MAX, || Box::new(B::create())) {
+        panic!("with {SEED_VARIABLE}={} {CASES_VARIABLE}={cases}: {fault}", seed());
+    }
+}
+
+/// The first fault of a store over so many sequences, shrunk in so many runs at most.
+pub fn find(
+    way: Way,
+    cases: u32,
+    max_shrink_iters: u32,
+    create: impl Fn() -> Box<dyn Backend>,
+) -> Option<String> {
+    let config = Config { cases, failure_persistence: None, max_shrink_iters, ..Config::default() };
     let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    bytes[..8].copy_from_slice(&seed().to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let runtime = runtime();
+    let run = |ops| match way {
+        Way::InTurn(handles) => runtime.block_on(compare(create(), handles, ops)),
+        Way::AtOnce => runtime.block_on(parallel::run(create(), ops)),
+    };
+    TestRunner::new_with_rng(config, rng)
+        .run(&op::sequence(STEPS), |ops| run(ops).map_err(TestCaseError::fail))
+        .err()
+        .map(|fault| fault.to_string())
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
-        .expect("a runtime");
-    let found = TestRunner::new_with_rng(config, rng)
-        .run(&op::sequence(STEPS), |ops| case(&runtime, ops).map_err(TestCaseError::fail));
-    if let Err(fault) = found {
-        panic!("with {SEED_VARIABLE}={seed} {CASES_VARIABLE}={cases}: {fault}");
-    }
+        .expect("a runtime")
+}
+
+fn seed() -> u64 {
+    variable(SEED_VARIABLE).unwrap_or(1)
 }
 
 fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-async fn compare(backend: Box<dyn Backend>, ops: Vec<Op>) -> Result<(), String> {
+async fn compare(backend: Box<dyn Backend>, handles: usize, ops: Vec<Op>) -> Result<(), String> {
     let clock = ManualClock::default();
     let reader = clock.reader();
     let reference = Handle::new(Memory::with_clock(move || reader()));
-    let tested = backend.open(clock.reader()).await;
-    tested.store.migrate().await.map_err(|error| error.to_string())?;
-    let sides = [Side::new(reference.store.clone()), Side::new(tested.store.clone())];
+    let mut tested = Vec::new();
+    for _ in 0..handles {
+        tested.push(backend.open(clock.reader()).await);
+    }
+    tested[0].store.migrate().await.map_err(|error| error.to_string())?;
+    let mut sides = [Side::new(reference.store.clone()), Side::new(tested[0].store.clone())];
     for (step, op) in ops.iter().enumerate() {
         let at = |what: &str| format!("step {step}, {op:?}: {what}");
+        let tested = &tested[step % handles];
+        sides[1].store = tested.store.clone();
         if let Op::Advance(ms) = op {
             clock.advance(*ms);
         }
@@ -97,7 +134,7 @@ async fn compare(backend: Box<dyn Backend>, ops: Vec<Op>) -> Result<(), String> 
         let found = state(&*tested.inspect, &sides[1]).await.map_err(|e| at(&e))?;
         difference(&expected, &found).map_err(|e| at(&e))?;
     }
-    compare_shown(&reference, &tested, &sides).await
+    compare_shown(&reference, &tested[0], &sides).await
 }
 
 async fn compare_shown(

@@ -414,18 +414,30 @@ async fn windows(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
 
 race!(two_workers_claim_from_the_window_of_a_job, windows);
 
-/// The plant: parking and handing over on a reading without the lock. The same cases that are
-/// clean above must find it.
+/// The cases that are clean above find the bugs that can be planted in the SQL.
 #[cfg(feature = "planted")]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deciding_without_the_lock_is_found() {
-    let options = || Options { planted_unlocked: true, ..Options::default() };
-    let lab = Lab::new(options()).await;
-    let found = Box::pin(lab.race(same_limit)).await;
-    println!("two finishers: {found:?}");
-    assert!(found.is_err(), "two finishers of one limit");
-    let lab = Lab::new(options()).await;
-    let found = Box::pin(lab.race(parking)).await;
-    println!("parking: {found:?}");
-    assert!(found.is_err(), "parking while the last slot is freed");
+mod planted {
+    use tidegate_store::postgres::Bug;
+
+    use super::*;
+
+    /// Runs a case on a store with a bug, which it must find.
+    macro_rules! found {
+        ($name:ident, $bug:ident, $($setup:expr),+) => {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                $(
+                    let options = Options { planted: Some(Bug::$bug), ..Options::default() };
+                    let found = Box::pin(Lab::new(options).await.race($setup)).await;
+                    println!("{}: {found:?}", stringify!($setup));
+                    assert!(found.is_err(), "{} does not find it", stringify!($setup));
+                )+
+            }
+        };
+    }
+
+    found!(deciding_without_the_lock_is_found, LimitsUnlocked, same_limit, parking);
+    found!(claiming_without_the_lock_is_found, ClaimUnlocked, windows);
+    found!(a_limit_that_begins_during_a_claim_is_found, VersionUnshared, claim_and_set);
+    found!(reaping_without_the_lock_is_found, ReapUnlocked, late_renewal);
 }

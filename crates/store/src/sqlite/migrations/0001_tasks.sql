@@ -11,10 +11,12 @@ create table meta (
     token integer not null,
     place integer not null,
     virtual_time integer not null,
-    limits_version integer not null
+    limits_version integer not null,
+    -- Counts the steps that made something claimable: other processes wake for these alone.
+    news integer not null
 ) strict;
 
-insert into meta values (1, 0, 0, 0, 0, 0, 0);
+insert into meta values (1, 0, 0, 0, 0, 0, 0, 0);
 
 create table kind (
     name text not null primary key,

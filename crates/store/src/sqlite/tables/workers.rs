@@ -1,5 +1,6 @@
 //! Kinds, lanes, and the workers that serve them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use rusqlite::{Row, params};
@@ -7,7 +8,7 @@ use tidegate_core::tables::Lane;
 use tidegate_core::{Backoff, DayWindow, Kind, LaneId, Millis, Result, WorkerId};
 
 use super::Transaction;
-use crate::sqlite::cache::Lanes;
+use crate::sqlite::cache::{Lanes, Seen};
 use crate::sqlite::statements::Query;
 
 pub(in crate::sqlite) fn read_kind(row: &Row<'_>) -> rusqlite::Result<Kind> {
@@ -82,29 +83,39 @@ pub(super) fn lane(tx: &mut Transaction<'_, '_>, queue: &str, kind: &str) -> Res
     Ok(id)
 }
 
+/// Notes that a worker lives, and what it serves. Noted for at least three quarters of its lease,
+/// it is not noted again: a claim that finds nothing then writes nothing, and makes no commit.
 pub(super) fn see(
     tx: &mut Transaction<'_, '_>,
     worker: &WorkerId,
     alive_until: Millis,
     lanes: &[Lane],
 ) -> Result<()> {
-    tx.statements.execute(Query::SeeWorker, params![worker.0, alive_until])?;
-    tx.cache.served.clear();
-    if lanes.is_empty() {
-        return Ok(());
-    }
-    if !tx.cache.worker_lanes.contains_key(worker) {
-        tx.cache.worker_lanes.insert(worker.clone(), Default::default());
-    }
-    let Some(served) = tx.cache.worker_lanes.get_mut(worker) else {
-        return Ok(());
+    let mut seen = match tx.cache.workers.remove(worker) {
+        Some(seen) => seen,
+        None => read_seen(tx, worker)?,
     };
+    // A lease that is shorter than the last one counts from now on, too.
+    let noted = tx.now + (alive_until - tx.now) / 4 * 3..=alive_until;
+    if !seen.alive_until.is_some_and(|until| noted.contains(&until)) {
+        tx.statements.execute(Query::SeeWorker, params![worker.0, alive_until])?;
+        seen.alive_until = Some(alive_until);
+        tx.cache.served.clear();
+    }
     for lane in lanes {
-        if served.insert(lane.id) {
+        if seen.lanes.insert(lane.id) {
             tx.statements.execute(Query::ServeLane, params![lane.id.0, worker.0])?;
+            tx.cache.served.clear();
         }
     }
+    tx.cache.workers.insert(worker.clone(), seen);
     Ok(())
+}
+
+/// Its lanes are not read: to say again that it serves one changes no row.
+fn read_seen(tx: &mut Transaction<'_, '_>, worker: &WorkerId) -> Result<Seen> {
+    let alive_until = tx.statements.first(Query::AliveUntil, [&worker.0], |row| row.get(0))?;
+    Ok(Seen { alive_until, lanes: HashSet::new() })
 }
 
 pub(super) fn is_served(tx: &mut Transaction<'_, '_>, lane: LaneId) -> Result<bool> {
@@ -121,7 +132,7 @@ pub(super) fn is_served(tx: &mut Transaction<'_, '_>, lane: LaneId) -> Result<bo
 pub(super) fn forget(tx: &mut Transaction<'_, '_>, before: Millis) -> Result<()> {
     tx.statements.execute(Query::ForgetWorkerLanes, [before])?;
     if tx.statements.execute(Query::ForgetWorkers, [before])? > 0 {
-        tx.cache.worker_lanes.clear();
+        tx.cache.workers.clear();
         tx.cache.served.clear();
     }
     Ok(())

@@ -1,0 +1,46 @@
+-- The claim without its lock: two that run at once pick the same rows.
+WITH picked AS MATERIALIZED (
+    SELECT r.ctid AS row, r.task, r.lane, r.rank, r.tag, r.stamp, r.gated, r.since
+    FROM unnest($1::bigint[]) AS of_lane (id)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS row, rank, tag, task FROM tidegate.ready WHERE lane = of_lane.id
+        ORDER BY rank, tag, task LIMIT {page}
+    ) AS candidate
+    JOIN tidegate.ready r ON r.ctid = candidate.row
+    ORDER BY candidate.rank, candidate.tag, candidate.task
+    LIMIT $2
+), known AS MATERIALIZED (
+    SELECT picked.*, t.kind, t.queue, t.job, t.workflow, t.payload, t.spent,
+           coalesce(t.max_attempts, k.max_attempts, 1) AS max_attempts,
+           coalesce(t.timeout_ms, k.timeout_ms) AS timeout_ms,
+           j.id AS job_limit,
+           coalesce(greatest(w.since, j.since, g.since) > picked.stamp, false) AS is_stale
+    FROM picked
+    JOIN tidegate.tasks t ON t.id = picked.task
+    LEFT JOIN tidegate.kinds k ON k.name = t.kind
+    LEFT JOIN tidegate.limits w ON w.name = 'workflow:' || t.workflow
+    LEFT JOIN tidegate.limits j ON j.name = 'job:' || t.job
+    LEFT JOIN tidegate.limits g ON g.name = 'group:' || coalesce(t.group_name, t.kind)
+), lease AS (
+    INSERT INTO tidegate.leases (token, worker, expires_at)
+    SELECT nextval('tidegate.tokens'), $3, $4
+    FROM (SELECT bool_and(NOT is_stale AND ($6 OR job_limit IS NULL)) AS is_so FROM known) AS fine
+    WHERE fine.is_so
+    RETURNING token
+), gone AS (
+    DELETE FROM tidegate.ready r USING picked, lease WHERE r.ctid = picked.row
+), started AS (
+    INSERT INTO tidegate.running (task, token, gated, started_at)
+    SELECT known.task, lease.token, known.gated, $5 FROM known CROSS JOIN lease
+)
+SELECT known.*, lease.token, held.limits, held.numbers, held.names
+FROM known
+LEFT JOIN lease ON true
+LEFT JOIN LATERAL (
+    SELECT array_agg(s.limit_id ORDER BY s.limit_id, s.number) AS limits,
+           array_agg(s.number ORDER BY s.limit_id, s.number) AS numbers,
+           array_agg(l.name ORDER BY s.limit_id, s.number) AS names
+    FROM tidegate.slots s JOIN tidegate.limits l ON l.id = s.limit_id
+    WHERE known.gated AND s.task = known.task
+) AS held ON true
+ORDER BY known.rank, known.tag, known.task

@@ -1,0 +1,1 @@
+select alive_until from worker where id = ?1

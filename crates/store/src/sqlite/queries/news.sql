@@ -1,0 +1,1 @@
+select news from meta where id = 1

@@ -1,0 +1,1 @@
+update slot set task = null where task = ?1 and ?2 > 0

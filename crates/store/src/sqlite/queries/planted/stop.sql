@@ -1,0 +1,1 @@
+delete from running where task = ?2 returning cancel, gated

@@ -1,0 +1,138 @@
+//! Several processes on one file take turns at writing, whoever wants it more. What is counted is
+//! turns, in the order of the ids they gave: how long one takes says nothing about the order.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tidegate_core::{NewTask, Store, Submission};
+use tidegate_store::sqlite::{Options, Sqlite};
+
+const FILE: &str = "TIDEGATE_TEST_FAIR_FILE";
+const NAME: &str = "TIDEGATE_TEST_FAIR_NAME";
+
+/// Processes that always have more to write than fits into one turn.
+const GREEDY: usize = 4;
+
+/// Calls in flight in each of them: a multiple of what shares a commit, so that the next turn is
+/// wanted as soon as one ends, also where the callers are slow to call again.
+const CALLS: usize = 2000;
+
+/// The one that has one call at a time.
+const GUEST: &str = "guest";
+
+/// Tasks that are written once all take part: more than a hundred turns.
+const TASKS: i64 = 30_000;
+
+/// Commits wait for the disk: a turn is long and leaves the processors to the others.
+fn open(path: &Path) -> Sqlite {
+    Sqlite::open(path, Options::default()).unwrap()
+}
+
+async fn submit(store: &Sqlite, kind: &str) {
+    let tasks = vec![NewTask::new(kind, "{}")];
+    store.submit(Submission { tasks, ..Submission::default() }).await.unwrap();
+}
+
+/// Not a test of its own: the child of the next one.
+#[tokio::test]
+async fn write_until_killed() {
+    let (Some(path), Ok(name)) = (std::env::var_os(FILE), std::env::var(NAME)) else {
+        return;
+    };
+    let store = open(&PathBuf::from(path));
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..CALLS {
+        let (store, name) = (store.clone(), name.clone());
+        calls.spawn(async move {
+            loop {
+                submit(&store, &name).await;
+            }
+        });
+    }
+    calls.join_next().await;
+}
+
+/// A child that is killed when the test ends, however it ends.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(path: &Path, number: usize) -> Killed {
+    let own = std::env::current_exe().unwrap();
+    let child = Command::new(own)
+        .args(["write_until_killed", "--exact"])
+        .env(FILE, path)
+        .env(NAME, format!("greedy {number}"))
+        .stdout(Stdio::null())
+        .spawn();
+    Killed(child.unwrap())
+}
+
+/// Who wrote each task, in order.
+fn writers(file: &Connection) -> Vec<String> {
+    let sql = "select lane.kind from task join lane on lane.id = task.lane order by task.id";
+    let mut rows = file.prepare(sql).unwrap();
+    rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+}
+
+fn number(file: &Connection, sql: &str) -> i64 {
+    file.query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+/// The turns from the moment all take part.
+fn turns(mut writers: Vec<String>) -> Vec<String> {
+    let first = |name: String| writers.iter().position(|writer| *writer == name).unwrap();
+    let all = (0..GREEDY).map(|number| first(format!("greedy {number}"))).max().unwrap();
+    let mut turns = writers.split_off(all);
+    turns.dedup();
+    turns
+}
+
+/// How many turns of others lie between two of this one, ascending.
+fn waits(turns: &[String], name: &str) -> Vec<usize> {
+    let own = turns.iter().enumerate().filter(|(_, turn)| *turn == name).map(|(at, _)| at);
+    let own: Vec<usize> = own.collect();
+    let mut waits: Vec<usize> = own.windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
+    waits.sort_unstable();
+    waits
+}
+
+#[tokio::test]
+async fn processes_take_turns() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("tasks.db");
+    let store = open(&path);
+    store.migrate().await.unwrap();
+    let children: Vec<Killed> = (0..GREEDY).map(|number| start(&path, number)).collect();
+    let file = Connection::open(&path).unwrap();
+    while number(&file, "select count(*) from lane") <= GREEDY as i64 {
+        submit(&store, GUEST).await;
+    }
+    let last = || number(&file, "select max(id) from task");
+    let end = last() + TASKS;
+    while last() < end {
+        submit(&store, GUEST).await;
+    }
+    drop(children);
+    // Those who were killed in the middle of a turn and in the queue left nothing locked.
+    submit(&store, GUEST).await;
+    let turns = turns(writers(&file));
+    let of_guest = waits(&turns, GUEST);
+    println!("{} turns; the guest waited {of_guest:?}", turns.len());
+    // In exact order it is one turn of each. A process that the machine does not let run for a
+    // while is not in the queue, and misses some.
+    let most = of_guest[of_guest.len() * 9 / 10];
+    assert!(most <= 2 * GREEDY, "the guest waited {of_guest:?} turns");
+    let of = |name: String| turns.iter().filter(|turn| **turn == name).count();
+    let mut shares: Vec<usize> = (0..GREEDY).map(|number| of(format!("greedy {number}"))).collect();
+    shares.sort_unstable();
+    println!("shares of {shares:?} turns");
+    assert!(shares[0] * 5 >= shares[GREEDY - 1] * 4, "shares of {shares:?} turns");
+}
