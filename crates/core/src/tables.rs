@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::GATE_STEP;
+use crate::bounds::{GATE_STEP, JOB_WINDOW};
 use crate::{
     Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Source,
     State, TaskId, Token, WorkerId,
@@ -211,6 +211,11 @@ pub trait Tables {
     /// Tasks the gate may look at in this transaction; the next one takes up what is left.
     fn gate_budget(&self) -> u32 {
         GATE_STEP
+    }
+
+    /// Tasks of one job that may be past the job's line and not yet claimed.
+    fn job_window(&self) -> u32 {
+        JOB_WINDOW
     }
 
     /// The counters.

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use tidegate_core::bounds::GATE_STEP;
+use tidegate_core::bounds::{GATE_STEP, JOB_WINDOW};
 use tidegate_core::tables::{
     Class, Counters, Final, Lane, Lease, LineRow, Position, ReadyRow, Stopped, Tables, Tags,
 };
@@ -17,6 +17,8 @@ use tidegate_core::{
 pub struct State {
     /// Tasks the gate may look at in one transaction; none means as many as anywhere.
     pub gate_budget: Option<u32>,
+    /// Tasks of a job that may be past its line; none means as many as anywhere.
+    pub job_window: Option<u32>,
     /// The time of the running transaction.
     pub now: Millis,
     /// Whether something may have become claimable since this was last put back.
@@ -115,6 +117,10 @@ impl Tables for State {
 
     fn gate_budget(&self) -> u32 {
         self.gate_budget.unwrap_or(GATE_STEP)
+    }
+
+    fn job_window(&self) -> u32 {
+        self.job_window.unwrap_or(JOB_WINDOW)
     }
 
     fn counters(&mut self) -> Result<Counters> {

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use tidegate_core::bounds::{LEASE_MS, MOVES_BEFORE_RESERVING};
+use tidegate_core::bounds::{JOB_WINDOW, LEASE_MS, MOVES_BEFORE_RESERVING};
 use tidegate_core::tables::Class;
-use tidegate_core::{Attempt, NewTask, Outcome, State};
+use tidegate_core::{Attempt, Extend, NewTask, Outcome, State, TaskId, WorkerId};
 
 use super::fixture::{Fixture, asks, done, ids, job, retry_in, task, tasks};
 
@@ -256,6 +256,68 @@ pub async fn two_saturated_limits_admit_within_a_bound(fx: &Fixture) {
         fx.work_off().await;
         fx.check_at_rest().await;
     }
+}
+
+/// A task that collects its slots loses its worker, and when that comes back the window of its
+/// job is full of tasks that wait for the same group. Were it to keep the group's slot while it
+/// waits for the window, nobody would ever move again.
+pub async fn who_collects_slots_does_not_wait_for_a_window(fx: &Fixture) {
+    fx.set_limit("group:g", Some(1)).await;
+    fx.job(job("j", Some(1))).await;
+    let in_group = || NewTask { group: Some("g".into()), ..task("a") };
+    let both = |kind| NewTask { group: Some("g".into()), ..of_job(kind) };
+    let busy = |tasks_max| asks("busy", &["a", "b", "c"], tasks_max);
+    let away = |tasks_max| asks("away", &["x"], tasks_max);
+    fx.submit(in_group()).await;
+    let mut in_g = fx.claim_as(busy(1)).await.remove(0);
+    fx.submit(of_job("b")).await;
+    let mut in_j = fx.claim_as(busy(1)).await.remove(0);
+    let collector = fx.submit(both("x")).await;
+    fx.claim_as(away(0)).await;
+    for _ in 0..MOVES_BEFORE_RESERVING / 2 {
+        fx.submit(of_job("b")).await;
+        fx.admit().await;
+        fx.exit(&in_j, done()).await;
+        in_j = fx.claim_as(busy(1)).await.remove(0);
+        fx.submit(in_group()).await;
+        fx.admit().await;
+        fx.exit(&in_g, done()).await;
+        in_g = fx.claim_as(busy(1)).await.pop().unwrap_or(in_g);
+    }
+    assert_eq!((fx.class(collector).await, held_by(fx, collector).await), RESERVES);
+    fx.advance(LEASE_MS / 2);
+    let beat = Extend {
+        worker: WorkerId("busy".into()),
+        tokens: vec![in_j.token],
+        lease_ms: LEASE_MS,
+        progress: vec![],
+    };
+    fx.store.extend(beat).await.expect("extend");
+    fx.advance(LEASE_MS / 2 + 1);
+    fx.exit(&in_j, done()).await;
+    assert_eq!(fx.class(collector).await, Some(Class::NoWorker));
+    let in_g = fx.claim_as(busy(1)).await.remove(0);
+    let mut all = fx.submit_all(vec![both("c"); JOB_WINDOW as usize + 4]).await;
+    all.push(collector);
+    fx.claim_as(busy(0)).await;
+    fx.admit().await;
+    fx.claim_as(away(0)).await;
+    fx.exit(&in_g, done()).await;
+    fx.check().await;
+    for _ in 0..2 * all.len() {
+        let mut claimed = fx.claim_as(away(9)).await;
+        claimed.extend(fx.claim_as(busy(9)).await);
+        fx.complete(&claimed).await;
+    }
+    assert_eq!(fx.states(&all).await, vec![State::Completed; all.len()]);
+}
+
+/// It collects its slots and has one.
+const RESERVES: (Option<Class>, usize) = (Some(Class::Reserving), 1);
+
+/// How many slots a task holds.
+async fn held_by(fx: &Fixture, task: TaskId) -> usize {
+    fx.snapshot().await.slots.iter().filter(|slot| slot.task == task).count()
 }
 
 /// Arrivals beyond one step are taken up by the next; nothing is forgotten.

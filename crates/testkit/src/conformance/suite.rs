@@ -166,6 +166,7 @@ macro_rules! conformance_suite {
                 an_unclaimed_task_without_a_worker_is_parked
                 an_unclaimed_task_with_a_worker_stays_admitted
                 two_saturated_limits_admit_within_a_bound
+                who_collects_slots_does_not_wait_for_a_window
                 a_large_backlog_passes_in_bounded_steps
             }
             workflow {

@@ -47,6 +47,8 @@ pub(super) struct World {
     pub(super) handler_ms: i64,
     /// Tasks the gate looks at in one step; few, so that work is left over.
     pub(super) gate_budget: Option<u32>,
+    /// Tasks of a job past its line; few, so that windows fill.
+    pub(super) job_window: Option<u32>,
     /// Whether a commit tells other processes to look.
     pub(super) wakes: bool,
 }
@@ -73,6 +75,7 @@ impl World {
             lease_ms: *rng.pick(&[200, 500, 1000, 3000]),
             handler_ms: *rng.pick(&[30, 100, 300]),
             gate_budget: rng.chance(250).then(|| rng.between(1, 4) as u32),
+            job_window: rng.chance(500).then(|| rng.between(1, 3) as u32),
             wakes: rng.chance(500),
         }
     }
