@@ -218,6 +218,10 @@ pub trait Tables {
         JOB_WINDOW
     }
 
+    /// Notes that this transaction leaves work which the next one can take up: whoever waits
+    /// for a change is told.
+    fn leave_more(&mut self) {}
+
     /// The counters.
     fn counters(&mut self) -> Result<Counters>;
     /// Writes the counters.

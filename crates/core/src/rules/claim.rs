@@ -109,7 +109,8 @@ fn pick_settled(
 
 /// The first `wanted` ready rows over all lanes, without those among them that had to be sent
 /// back, and whether some had. Every lane is an index range of its own, so nothing is read
-/// that could not be claimed.
+/// that could not be claimed. When the budget is gone, a lane whose next row would have to be
+/// sent back is left to the next claim: one lane's backlog does not hold up the others.
 fn pick(
     tables: &mut dyn Tables,
     lanes: &[Lane],
@@ -127,7 +128,8 @@ fn pick(
     let mut heads: BinaryHeap<Reverse<(i64, i64, TaskId, usize)>> = BinaryHeap::new();
     let mut current: Vec<Option<ReadyRow>> = vec![None; lanes.len()];
     let mut refill: Vec<usize> = (0..lanes.len()).collect();
-    for _ in 0..wanted {
+    let mut looked_at = 0;
+    while looked_at < wanted {
         for i in refill.drain(..) {
             current[i] = cursors[i].next(tables, &lanes[i])?;
             if let Some(row) = current[i] {
@@ -137,7 +139,6 @@ fn pick(
         let Some(Reverse((_, _, _, i))) = heads.pop() else {
             break;
         };
-        refill.push(i);
         let Some(row) = current[i].take() else {
             continue;
         };
@@ -148,8 +149,11 @@ fn pick(
             sent_back = true;
             send_back(tables, row)?;
         } else {
-            break;
+            tables.leave_more();
+            continue;
         }
+        looked_at += 1;
+        refill.push(i);
     }
     Ok((picked, sent_back))
 }

@@ -123,6 +123,10 @@ impl Tables for State {
         self.job_window.unwrap_or(JOB_WINDOW)
     }
 
+    fn leave_more(&mut self) {
+        self.wakes = true;
+    }
+
     fn counters(&mut self) -> Result<Counters> {
         Ok(self.counters)
     }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use tidegate_core::rules::gate;
 use tidegate_core::tables::{Position, ReadyRow, Tables};
-use tidegate_core::{Attempt, Claim, DayWindow, LimitId, Millis, Result, SlotHeld, TaskId, Token};
+use tidegate_core::{
+    Attempt, Claim, DayWindow, LaneId, LimitId, Millis, Result, SlotHeld, TaskId, Token,
+};
 use tokio_postgres::Row;
 
 use super::draft::Left;
@@ -22,7 +24,8 @@ const LOOK: &str = include_str!("queries/claim_look.sql");
 const SEE_WORKER: &str = include_str!("queries/see_worker.sql");
 static CLAIM: Paged = Paged::new(include_str!("queries/claim.sql"));
 
-/// Rounds in which a claim may send back what a younger limit applies to.
+/// Rounds in which a claim may send back what a younger limit applies to. After them it leaves
+/// out the lanes where it still meets such tasks: their backlog does not hold up the others.
 const ROUNDS_MAX: u32 = 100;
 
 pub(super) async fn claim(store: &Inner, claim: Claim) -> Result<Vec<Attempt>> {
@@ -38,14 +41,20 @@ pub(super) async fn claim(store: &Inner, claim: Claim) -> Result<Vec<Attempt>> {
     if claim.tasks_max == 0 || !view.has_ready {
         return Ok(Vec::new());
     }
-    for _ in 0..ROUNDS_MAX {
+    let mut rounds = 0;
+    loop {
         let taken = transact!(store, tx => take(store, &tx, &claim, &view));
         follow(store, taken.left).await?;
-        if let Some(attempts) = taken.attempts {
-            return Ok(attempts);
+        let stale = match taken.taken {
+            Ok(attempts) => return Ok(attempts),
+            Err(stale) => stale,
+        };
+        rounds += 1;
+        if rounds >= ROUNDS_MAX {
+            view.open.retain(|lane| !stale.contains(&LaneId(*lane)));
+            store.changed.tell();
         }
     }
-    Ok(Vec::new())
 }
 
 /// What a claim sees before it takes anything.
@@ -122,24 +131,25 @@ pub(super) async fn see_worker(
 }
 
 struct Taken {
-    /// None where rows were sent back to the gate instead.
-    attempts: Option<Vec<Attempt>>,
+    /// The lanes whose rows were sent back to the gate, where some had to be.
+    taken: std::result::Result<Vec<Attempt>, BTreeSet<LaneId>>,
     left: Left,
 }
 
 async fn take(store: &Inner, tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<Taken, Fault> {
     let (_, picked) = tokio::try_join!(share_version(tx), pick(tx, claim, view, true))?;
     if picked.is_empty() {
-        return Ok(Taken { attempts: Some(Vec::new()), left: Left::default() });
+        return Ok(Taken { taken: Ok(Vec::new()), left: Left::default() });
     }
     let stale: Vec<ReadyRow> =
         picked.iter().filter(|row| row.get("is_stale")).map(rows::ready).collect();
     if !stale.is_empty() {
+        let lanes = stale.iter().map(|row| row.lane).collect();
         let left = send_back(store, tx, stale).await?;
-        return Ok(Taken { attempts: None, left });
+        return Ok(Taken { taken: Err(lanes), left });
     }
     let left = pass_windows(store, tx, view, &picked).await?;
-    Ok(Taken { attempts: Some(attempts(&picked, claim, view)), left })
+    Ok(Taken { taken: Ok(attempts(&picked, claim, view)), left })
 }
 
 /// No limit begins from here to the end of the transaction.

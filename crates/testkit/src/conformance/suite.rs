@@ -135,6 +135,7 @@ macro_rules! conformance_suite {
                 lowering_does_not_forget_holders
                 raising_admits_the_parked
                 a_new_limit_applies_to_the_backlog
+                a_new_limit_on_a_backlog_does_not_hold_up_others
                 a_new_limit_counts_what_runs
                 a_new_limit_counts_the_weight_of_what_runs
                 a_new_limit_applies_to_what_is_scheduled
