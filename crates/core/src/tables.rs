@@ -80,7 +80,7 @@ pub enum Class {
     Seat = 2,
     /// It takes more slots than the limit has now.
     TooHeavy = 3,
-    /// No live worker serves it; its slot would help nobody.
+    /// No worker has room for it; its slot would help nobody.
     NoWorker = 4,
 }
 
@@ -237,14 +237,16 @@ pub trait Tables {
     fn lanes(&mut self, queues: &[Arc<str>], kinds: &[Arc<str>]) -> Result<Vec<Lane>>;
 
     /// Notes that a worker lives until `alive_until` and, when `lanes` are given, that it
-    /// serves them.
+    /// serves them until then. What is noted for three quarters of that time already need not
+    /// be written again.
     fn see_worker(
         &mut self,
         worker: &WorkerId,
         alive_until: Millis,
         lanes: Option<&[Lane]>,
     ) -> Result<()>;
-    /// Whether a live worker serves the lane.
+    /// Whether a worker serves the lane: it asked for its tasks within its last lease. One
+    /// that only sends heartbeats is busy or on its way out and has no room for more.
     fn is_served(&mut self, lane: LaneId) -> Result<bool>;
     /// Removes workers that died before `before`.
     fn forget_workers(&mut self, before: Millis) -> Result<()>;
@@ -320,7 +322,7 @@ pub trait Tables {
         after: Option<ReadyRow>,
         rows_max: u32,
     ) -> Result<Vec<ReadyRow>>;
-    /// Gated ready tasks since before `before` in lanes no live worker serves.
+    /// Gated ready tasks since before `before` in lanes no worker serves.
     fn ready_unserved(&mut self, before: Millis, rows_max: u32) -> Result<Vec<ReadyRow>>;
 
     /// Puts a task in a line.

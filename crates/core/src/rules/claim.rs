@@ -13,13 +13,13 @@ pub fn claim(tables: &mut dyn Tables, claim: &Claim) -> Result<Vec<Attempt>> {
     let mut budget = tables.gate_budget();
     let now = tables.now();
     let mut lanes = tables.lanes(&claim.queues, &claim.kinds)?;
+    retain_open(tables, &mut lanes)?;
     tables.see_worker(&claim.worker, now + claim.lease_ms, Some(&lanes))?;
     for row in tables.line_no_worker(&lanes, budget)? {
         gate::reconsider(tables, row)?;
         budget -= 1;
     }
     step(tables, &mut budget)?;
-    retain_open(tables, &mut lanes)?;
     let rows = pick_settled(tables, &lanes, claim.tasks_max as usize, &mut budget)?;
     if rows.is_empty() {
         return Ok(Vec::new());

@@ -4,7 +4,8 @@
 //! The rules, in the order they are tried on one task:
 //!
 //! 1. A lifetime slot (its workflow's) is taken first and kept.
-//! 2. No slot goes to a task that no live worker serves.
+//! 2. No slot goes to a task that no worker serves: none that is alive, has room for it and
+//!    finds its kind inside its hours.
 //! 3. A task of a job passes its job's line only within the job's window; there it gets its
 //!    fair tag.
 //! 4. Every attempt slot is taken together, or none is. Nobody overtakes the head of a line.

@@ -11,6 +11,8 @@ use tidegate_core::{
     SlotHeld, Source, TaskId, Token, WorkerId,
 };
 
+use crate::clock;
+
 /// The tables, as ordered maps. Public so that a simulator can run the rules over them
 /// without a runtime.
 #[derive(Debug, Clone, Default)]
@@ -48,7 +50,8 @@ pub struct State {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Worker {
     alive_until: Millis,
-    lanes: BTreeSet<LaneId>,
+    /// Until when it serves which lanes.
+    lanes: BTreeMap<LaneId, Millis>,
 }
 
 #[derive(Debug, Clone)]
@@ -172,14 +175,16 @@ impl Tables for State {
     ) -> Result<()> {
         let worker = self.workers.entry(worker.clone()).or_default();
         worker.alive_until = alive_until;
-        if let Some(lanes) = lanes {
-            worker.lanes.extend(lanes.iter().map(|lane| lane.id));
+        let lanes = lanes.unwrap_or_default();
+        let noted = lanes.iter().map(|lane| worker.lanes.get(&lane.id).copied());
+        if !clock::is_noted(noted, self.now, alive_until) {
+            worker.lanes.extend(lanes.iter().map(|lane| (lane.id, alive_until)));
         }
         Ok(())
     }
 
     fn is_served(&mut self, lane: LaneId) -> Result<bool> {
-        let serves = |w: &Worker| w.alive_until > self.now && w.lanes.contains(&lane);
+        let serves = |w: &Worker| w.lanes.get(&lane).is_some_and(|until| *until > self.now);
         Ok(self.workers.values().any(serves))
     }
 

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 
 use tidegate_core::rules::gate;
 use tidegate_core::tables::{Position, ReadyRow, Tables};
-use tidegate_core::{
-    Attempt, Claim, DayWindow, LaneId, LimitId, Millis, Result, SlotHeld, TaskId, Token,
-};
+use tidegate_core::{Attempt, Claim, LaneId, LimitId, Millis, Result, SlotHeld, TaskId, Token};
 use tokio_postgres::Row;
 
 use super::draft::Left;
@@ -64,8 +62,7 @@ pub(super) struct View {
     pub(super) arrivals: bool,
     pub(super) dirty: Vec<LimitId>,
     pub(super) no_worker: Vec<TaskId>,
-    /// Lanes the worker serves, and those of them that are open.
-    lanes: Vec<i64>,
+    /// Lanes the worker serves that are open.
     open: Vec<i64>,
     has_ready: bool,
     pub(super) is_noted: bool,
@@ -92,17 +89,8 @@ pub(super) async fn look(store: &Inner, tx: &Tx<'_>, claim: Option<&Claim>) -> R
         virtual_time: row.get("virtual_time"),
         limits_version: row.get("limits_version"),
     };
-    let lanes: Vec<i64> = row.get("lanes");
-    let starts: Vec<Option<i64>> = row.get("window_starts");
-    let ends: Vec<Option<i64>> = row.get("window_ends");
-    let windows = starts.into_iter().zip(ends).map(|(start, end)| {
-        start.zip(end).map(|(start_ms, end_ms)| DayWindow { start_ms, end_ms })
-    });
-    let open = lanes.iter().zip(windows);
-    let open = open.filter(|(_, window)| window.is_none_or(|window| window.is_open(moment.now)));
     Ok(View {
-        open: open.map(|(lane, _)| *lane).collect(),
-        lanes,
+        open: row.get("open"),
         moment,
         arrivals: row.get("arrivals"),
         dirty: row.get::<_, Vec<i64>>("dirty").into_iter().map(LimitId).collect(),
@@ -115,7 +103,7 @@ pub(super) async fn look(store: &Inner, tx: &Tx<'_>, claim: Option<&Claim>) -> R
 /// Notes that the worker lives and what it serves, in a transaction of its own.
 async fn see(tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<(), Fault> {
     let alive_until = view.moment.now + claim.lease_ms;
-    tx.execute(SEE_WORKER, &[&&*claim.worker.0, &alive_until, &view.lanes]).await?;
+    tx.execute(SEE_WORKER, &[&&*claim.worker.0, &alive_until, &view.open]).await?;
     Ok(())
 }
 

@@ -46,7 +46,8 @@ pub(super) struct Cache {
     pub(super) limit_names: HashMap<Arc<str>, Option<LimitId>>,
     /// Every dirty limit, once they are loaded.
     pub(super) dirty: Option<BTreeSet<LimitId>>,
-    pub(super) worker_lanes: HashMap<WorkerId, HashSet<LaneId>>,
+    /// Until when workers serve which lanes.
+    pub(super) worker_lanes: HashMap<WorkerId, HashMap<LaneId, Millis>>,
     pub(super) known: HashMap<TaskId, Known>,
     /// Leases all of whose attempts are known, and how many still run.
     pub(super) leases: HashMap<Token, usize>,

@@ -1,11 +1,12 @@
 //! Heartbeats.
 
 use tidegate_core::bounds::{DURATION_MS_MAX, PROGRESS_BYTES_MAX};
+use tidegate_core::tables::Class;
 use tidegate_core::{
     Attempt, CancelOutcome, ErrorKind, Extend, Extended, NewTask, Progress, State, Token, WorkerId,
 };
 
-use super::fixture::{Fixture, LEASE_MS, asks, task, tasks};
+use super::fixture::{Fixture, LEASE_MS, asks, ids, task, tasks};
 
 fn beat(worker: &str, tokens: &[Token]) -> Extend {
     Extend {
@@ -128,18 +129,19 @@ pub async fn a_lease_out_of_bounds_is_refused(fx: &Fixture) {
     }
 }
 
-/// A worker without running attempts still counts as alive while it beats.
-pub async fn a_heartbeat_keeps_an_idle_worker_alive(fx: &Fixture) {
+/// A heartbeat keeps what runs; it does not ask for more.
+pub async fn a_heartbeat_asks_for_nothing(fx: &Fixture) {
     fx.set_limit("group:a", Some(1)).await;
     fx.submit(task("a")).await;
-    let claimed = fx.claim_as(asks("idle", &["a"], 1)).await;
+    let claimed = fx.claim_as(asks("beats", &["a"], 1)).await;
     fx.complete(&claimed).await;
     for _ in 0..3 {
         fx.advance(LEASE_MS - 1);
-        extend(fx, beat("idle", &[])).await;
+        extend(fx, beat("beats", &[])).await;
     }
     let id = fx.submit(NewTask { priority: 1, ..task("a") }).await;
     fx.admit().await;
-    assert_eq!(fx.state(id).await, State::Pending, "a live worker serves it");
-    assert_eq!(fx.limit("group:a").await.held, 1);
+    assert_eq!(fx.class(id).await, Some(Class::NoWorker), "nobody asked for it");
+    assert_eq!(fx.limit("group:a").await.held, 0);
+    assert_eq!(ids(&fx.claim_as(asks("beats", &["a"], 1)).await), [id]);
 }

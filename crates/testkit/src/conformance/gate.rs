@@ -200,7 +200,7 @@ pub async fn an_unclaimed_task_without_a_worker_is_parked(fx: &Fixture) {
     assert_eq!(ids(&back), [gone]);
 }
 
-/// With its worker alive, a task that is merely slow to be claimed keeps its slot.
+/// While a worker asks for such tasks, one that is merely slow to be claimed keeps its slot.
 pub async fn an_unclaimed_task_with_a_worker_stays_admitted(fx: &Fixture) {
     fx.set_limit("group:a", Some(1)).await;
     let id = fx.submit(task("a")).await;
@@ -210,6 +210,41 @@ pub async fn an_unclaimed_task_with_a_worker_stays_admitted(fx: &Fixture) {
         assert_eq!(fx.reap().await.unserved, 0);
     }
     assert_eq!(fx.state(id).await, State::Pending);
+}
+
+/// A worker whose permits are all taken beats and asks for nothing: another one's tasks get the
+/// slot, until it has room again.
+pub async fn a_full_worker_keeps_no_slot_for_later(fx: &Fixture) {
+    fx.set_limit("group:g", Some(1)).await;
+    let of = |kind| NewTask { group: Some("g".into()), ..task(kind) };
+    let full = |tasks_max| asks("full", &["x", "y"], tasks_max);
+    let kept = fx.submit(of("x")).await;
+    fx.submit(NewTask { priority: 1, ..task("y") }).await;
+    let long = fx.claim_as(full(1)).await;
+    assert_eq!(&*long[0].kind, "y");
+    let able = fx.submit(of("a")).await;
+    let beat = || Extend {
+        worker: WorkerId("full".into()),
+        tokens: vec![long[0].token],
+        lease_ms: LEASE_MS,
+        progress: vec![],
+    };
+    for _ in 0..3 {
+        assert_eq!(fx.claim(1).await, [], "the slot is taken");
+        fx.advance(LEASE_MS / 2);
+        fx.store.extend(beat()).await.expect("extend");
+    }
+    assert_eq!(fx.reap().await.unserved, 1);
+    assert_eq!(fx.class(kept).await, Some(Class::NoWorker));
+    let claimed = fx.claim(1).await;
+    assert_eq!(ids(&claimed), [able]);
+    fx.complete(&claimed).await;
+    fx.store.extend(beat()).await.expect("extend");
+    fx.claim(1).await;
+    fx.admit().await;
+    assert_eq!(fx.class(kept).await, Some(Class::NoWorker), "a heartbeat does not bring it back");
+    fx.complete(&long).await;
+    assert_eq!(ids(&fx.claim_as(full(1)).await), [kept]);
 }
 
 /// Two limits kept busy, each with a line of its own, and one task that needs both.

@@ -89,7 +89,7 @@ macro_rules! conformance_suite {
                 progress_of_a_stale_attempt_changes_nothing
                 bad_progress_is_refused
                 a_lease_out_of_bounds_is_refused
-                a_heartbeat_keeps_an_idle_worker_alive
+                a_heartbeat_asks_for_nothing
             }
             cancel {
                 a_scheduled_task_ends_at_once
@@ -166,6 +166,7 @@ macro_rules! conformance_suite {
                 a_snoozed_task_holds_no_slot
                 an_unclaimed_task_without_a_worker_is_parked
                 an_unclaimed_task_with_a_worker_stays_admitted
+                a_full_worker_keeps_no_slot_for_later
                 two_saturated_limits_admit_within_a_bound
                 who_collects_slots_does_not_wait_for_a_window
                 a_large_backlog_passes_in_bounded_steps
@@ -212,6 +213,7 @@ macro_rules! conformance_suite {
                 other_kinds_are_not_held_up
                 what_runs_may_outlast_the_hours
                 a_kind_without_hours_is_always_open
+                a_kind_outside_its_hours_keeps_no_slot
             }
             unique {
                 the_unfinished_task_is_found_again

@@ -199,12 +199,14 @@ pub(super) fn judge_running(
 /// unless it got nothing.
 pub(super) fn judge_idle(claim: &Claim, given: usize, after: &Snapshot, books: &Books) -> Verdict {
     for (task, entry) in after.tasks.iter().zip(books.tasks.values()) {
-        let can_run = claim.kinds.contains(&entry.kind) && claim.queues.contains(&entry.queue);
+        let window = books.kinds.get(&entry.kind).and_then(|kind| kind.window);
+        let can_run = claim.kinds.contains(&entry.kind)
+            && claim.queues.contains(&entry.queue)
+            && window.is_none_or(|window| window.is_open(after.now));
         let waits = match task.positions.first() {
             Some(Position::Ready(row)) => {
                 let let_in = given > 0 && task.job.is_some() && row.since == after.now;
-                let window = books.kinds.get(&entry.kind).and_then(|kind| kind.window);
-                can_run && !let_in && window.is_none_or(|window| window.is_open(after.now))
+                can_run && !let_in
             }
             Some(Position::Line(row)) => can_run && row.class == Class::NoWorker,
             Some(Position::Arrived) => true,

@@ -43,8 +43,9 @@ CREATE TABLE tidegate.workers (
 );
 
 CREATE TABLE tidegate.worker_lanes (
-    worker text COLLATE "C" NOT NULL,
-    lane   bigint NOT NULL,
+    worker       text COLLATE "C" NOT NULL,
+    lane         bigint NOT NULL,
+    served_until bigint NOT NULL,
     PRIMARY KEY (worker, lane)
 );
 

@@ -44,6 +44,7 @@ create table worker (
 create table worker_lane (
     lane integer not null,
     worker text not null,
+    served_until integer not null,
     primary key (lane, worker)
 ) strict, without rowid;
 

@@ -7,6 +7,7 @@ use tidegate_core::tables::Lane;
 use tidegate_core::{Backoff, DayWindow, Kind, LaneId, Millis, Result, WorkerId};
 
 use super::Transaction;
+use crate::clock;
 use crate::sqlite::cache::Lanes;
 use crate::sqlite::statements::Query;
 
@@ -99,10 +100,13 @@ pub(super) fn see(
     let Some(served) = tx.cache.worker_lanes.get_mut(worker) else {
         return Ok(());
     };
+    let notes = lanes.iter().map(|lane| served.get(&lane.id).copied());
+    if clock::is_noted(notes, tx.now, alive_until) {
+        return Ok(());
+    }
     for lane in lanes {
-        if served.insert(lane.id) {
-            tx.statements.execute(Query::ServeLane, params![lane.id.0, worker.0])?;
-        }
+        served.insert(lane.id, alive_until);
+        tx.statements.execute(Query::ServeLane, params![lane.id.0, worker.0, alive_until])?;
     }
     Ok(())
 }
