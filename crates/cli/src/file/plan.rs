@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tidegate_core::bounds::{
-    ATTEMPTS_MAX, CAPACITY_MAX, DURATION_MS_MAX, NAME_BYTES_MAX, SHARE_WEIGHT_MAX,
+    ATTEMPTS_MAX, CAPACITY_MAX, DEATHS_MAX, DURATION_MS_MAX, NAME_BYTES_MAX, SHARE_WEIGHT_MAX,
 };
 use tidegate_core::{DayWindow, JobSpec, Kind, NewTask, Scope, check_capacity, name};
 
@@ -129,10 +129,11 @@ fn limit(source: Source<'_>, section: &Section<'_>) -> Result<(String, u32)> {
     Ok((group, capacity))
 }
 
-const KIND_KEYS: [&str; 10] = [
+const KIND_KEYS: [&str; 11] = [
     "name",
     "queue",
     "max_attempts",
+    "max_deaths",
     "timeout_ms",
     "backoff_ms",
     "backoff_ms_max",
@@ -154,6 +155,9 @@ fn set_kind(source: Source<'_>, section: &Section<'_>, kinds: &mut [Kind]) -> Re
     }
     if let Some(attempts) = fields.number("max_attempts", 1, i64::from(ATTEMPTS_MAX))? {
         kind.max_attempts = attempts as u32;
+    }
+    if let Some(deaths) = fields.number("max_deaths", 1, i64::from(DEATHS_MAX))? {
+        kind.max_deaths = deaths as u32;
     }
     kind.timeout_ms = fields.number("timeout_ms", 1, DURATION_MS_MAX)?.or(kind.timeout_ms);
     let backoff = &mut kind.backoff;

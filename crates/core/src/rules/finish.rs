@@ -77,6 +77,7 @@ pub(super) fn move_on(
         spent: tags.spent,
         deaths: tags.deaths,
         max_attempts: tags.max_attempts.unwrap_or(kind.max_attempts),
+        max_deaths: kind.max_deaths,
         cancel_requested: stopped.cancel_requested,
     };
     let before = ledger;

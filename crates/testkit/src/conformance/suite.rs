@@ -110,6 +110,7 @@ macro_rules! conformance_suite {
                 a_lease_that_ran_out_gives_its_tasks_back
                 a_death_frees_the_slots_for_the_next
                 deaths_lead_to_quarantine
+                a_kind_says_how_many_deaths_are_too_many
                 the_last_attempt_dies_for_good
                 a_reaped_attempt_changes_nothing_any_more
                 an_exit_before_the_reaper_counts

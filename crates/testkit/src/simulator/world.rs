@@ -159,6 +159,7 @@ fn kind(rng: &mut Rng, number: i64, queues: &[Arc<str>]) -> Kind {
     let mut kind = Kind::new(format!("k{number}"));
     kind.queue = rng.pick(queues).clone();
     kind.max_attempts = rng.between(1, 5) as u32;
+    kind.max_deaths = rng.between(1, 4) as u32;
     kind.backoff = Backoff { base_ms: rng.between(1, 100), cap_ms: 400 };
     // Most are removed as they end, so that the state stays small; the rest waits for prune.
     kind.remove_on_completed_days = Some(u32::from(rng.chance(200)));

@@ -26,7 +26,8 @@ create table kind (
     backoff_base_ms integer not null,
     backoff_cap_ms integer not null,
     remove_on_completed_days integer,
-    remove_on_failed_days integer
+    remove_on_failed_days integer,
+    max_deaths integer not null
 ) strict, without rowid;
 
 create table lane (

@@ -23,6 +23,7 @@ pub(in crate::sqlite) fn read_kind(row: &Row<'_>) -> rusqlite::Result<Kind> {
         backoff: Backoff { base_ms: row.get(6)?, cap_ms: row.get(7)? },
         remove_on_completed_days: row.get(8)?,
         remove_on_failed_days: row.get(9)?,
+        max_deaths: row.get(10)?,
     })
 }
 
@@ -49,6 +50,7 @@ pub(super) fn put_kind(tx: &mut Transaction<'_, '_>, kind: &Kind) -> Result<()> 
         kind.backoff.cap_ms,
         kind.remove_on_completed_days,
         kind.remove_on_failed_days,
+        kind.max_deaths,
     ];
     tx.statements.execute(Query::PutKind, row)?;
     tx.cache.kinds.insert(kind.name.clone(), Arc::new(kind.clone()));
