@@ -53,8 +53,8 @@ pub const JOB_WINDOW: u32 = 16;
 /// Rows the gate looks at in one transaction; what is left is taken up by the next one.
 pub const GATE_STEP: u32 = 1000;
 
-/// A task that outlived this many deaths of its process is quarantined.
-pub const DEATHS_MAX: u32 = 3;
+/// The most deaths of its process after which a task may still be quarantined.
+pub const DEATHS_MAX: u32 = 1000;
 
 /// The lease of an attempt, unless configured otherwise.
 pub const LEASE_MS: i64 = 30_000;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::bounds::JOB_WINDOW;
 use crate::inspect::{Snapshot, TaskRow};
 use crate::tables::{Class, LineRow, Position};
 use crate::{Hold, Limit, LimitId, Scope, TaskId};
@@ -18,7 +19,12 @@ pub struct Violation {
 
 /// Checks one committed state.
 pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
-    let mut check = Check::new(snapshot);
+    check_within(snapshot, JOB_WINDOW)
+}
+
+/// Checks one committed state of a store whose jobs have a window of this size.
+pub fn check_within(snapshot: &Snapshot, job_window: u32) -> Vec<Violation> {
+    let mut check = Check::new(snapshot, job_window);
     check.one_position_each();
     check.unique_keys();
     check.leases();
@@ -27,6 +33,7 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     check.counts(&tallies);
     check.lines(&tallies);
     check.reservers();
+    check.keepers();
     check.found
 }
 
@@ -56,6 +63,7 @@ pub fn check_at_rest_but(snapshot: &Snapshot, may_stay: impl Fn(&str) -> bool) -
 
 struct Check<'a> {
     snapshot: &'a Snapshot,
+    job_window: u32,
     /// The limits' places in the snapshot, by scope and by what they limit.
     names: Vec<(Scope, &'a str, usize)>,
     /// For every task the places of the limits that apply to it.
@@ -83,14 +91,15 @@ struct Tally {
 }
 
 impl<'a> Check<'a> {
-    fn new(snapshot: &'a Snapshot) -> Self {
+    fn new(snapshot: &'a Snapshot, job_window: u32) -> Self {
         let name = |(place, limit): (usize, &'a Limit)| {
             let (_, of) = limit.name.split_once(':')?;
             Some((limit.scope(), of, place))
         };
         let mut names: Vec<_> = snapshot.limits.iter().enumerate().filter_map(name).collect();
         names.sort_unstable();
-        let mut check = Self { snapshot, names, applying: vec![], held: vec![], found: vec![] };
+        let (applying, held, found) = (vec![], vec![], vec![]);
+        let mut check = Self { snapshot, job_window, names, applying, held, found };
         check.applying = snapshot.tasks.iter().map(|task| check.applying_to(task)).collect();
         check.held = held_by_task(snapshot);
         check
@@ -288,7 +297,7 @@ impl<'a> Check<'a> {
             }
             if let Some((head, weight)) = tally.head
                 && limit.fits(weight)
-                && (head.passed || limit.has_window())
+                && (head.passed || limit.has_window(self.job_window))
             {
                 let found = format!(
                     "task {} waits for {} ({} of {:?} held)",
@@ -332,6 +341,28 @@ impl<'a> Check<'a> {
             if !reserves {
                 let found = format!("task {reserver} has the seat of {}", limit.name);
                 self.fault("a seat is held by a task that reserves", found);
+            }
+        }
+    }
+
+    /// Who keeps slots while it collects the rest does not wait for its job's window: those in
+    /// the window may wait for what it keeps, and nobody would ever move.
+    fn keepers(&mut self) {
+        for (place, task) in self.snapshot.tasks.iter().enumerate() {
+            let Some(Position::Line(row)) = task.positions.first() else { continue };
+            if row.class != Class::Reserving || row.passed {
+                continue;
+            }
+            let Some(job) = self.applying[place][1].map(|job| &self.snapshot.limits[job]) else {
+                continue;
+            };
+            let keeps = self.applying[place].iter().flatten().any(|limit| {
+                let limit = &self.snapshot.limits[*limit];
+                limit.scope().hold() == Hold::Attempt && self.units(task.id, limit.id) > 0
+            });
+            if keeps && !job.dirty && !job.has_window(self.job_window) {
+                let found = format!("task {} waits for the window of {}", task.id, job.name);
+                self.fault("nobody keeps slots while it waits for a window", found);
             }
         }
     }

@@ -146,7 +146,7 @@ pub enum Reason {
         queue: Arc<str>,
         /// Its kind.
         kind: Arc<str>,
-        /// Whether a live worker serves both.
+        /// Whether a worker asked for such tasks within its last lease.
         is_served: bool,
         /// Whether its kind is inside its time of day.
         is_open: bool,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{ATTEMPTS_MAX, DURATION_MS_MAX};
+use crate::bounds::{ATTEMPTS_MAX, DEATHS_MAX, DURATION_MS_MAX};
 use crate::{Backoff, DayWindow, Error, Result, name};
 
 /// A kind of task, as registered by a worker or made by the first submit that names it.
@@ -26,6 +26,9 @@ pub struct Kind {
     pub remove_on_completed_days: Option<u32>,
     /// Days a failed or cancelled task is kept. Default: for ever.
     pub remove_on_failed_days: Option<u32>,
+    /// Deaths of its process after which a task is quarantined as failed, attempts left or
+    /// not. Default: 3.
+    pub max_deaths: u32,
 }
 
 impl Kind {
@@ -40,6 +43,7 @@ impl Kind {
             backoff: Backoff::default(),
             remove_on_completed_days: None,
             remove_on_failed_days: None,
+            max_deaths: 3,
         }
     }
 
@@ -47,12 +51,8 @@ impl Kind {
     pub fn check(&self) -> Result<()> {
         name::check("kind", &self.name)?;
         name::check("queue", &self.queue)?;
-        if !(1..=ATTEMPTS_MAX).contains(&self.max_attempts) {
-            return Err(Error::invalid(format!(
-                "max_attempts of kind {:?} is {}; it must be between 1 and {ATTEMPTS_MAX}",
-                self.name, self.max_attempts
-            )));
-        }
+        self.between("max_attempts", self.max_attempts, ATTEMPTS_MAX)?;
+        self.between("max_deaths", self.max_deaths, DEATHS_MAX)?;
         let durations = [self.timeout_ms, Some(self.backoff.base_ms), Some(self.backoff.cap_ms)];
         if durations.into_iter().flatten().any(|ms| !(1..=DURATION_MS_MAX).contains(&ms)) {
             return Err(Error::invalid(format!(
@@ -61,5 +61,15 @@ impl Kind {
             )));
         }
         self.window.as_ref().map_or(Ok(()), DayWindow::check)
+    }
+
+    fn between(&self, what: &str, value: u32, most: u32) -> Result<()> {
+        if (1..=most).contains(&value) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{what} of kind {:?} is {value}; it must be between 1 and {most}",
+            self.name
+        )))
     }
 }

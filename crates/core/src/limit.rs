@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{CAPACITY_MAX, JOB_WINDOW};
+use crate::bounds::CAPACITY_MAX;
 use crate::{Error, LimitId, Result, SHARE_SCALE, TaskId};
 
 /// What a limit belongs to. It is the prefix of the limit's name.
@@ -231,9 +231,10 @@ impl Limit {
         self.capacity == Some(0)
     }
 
-    /// Whether one more task may pass the line of a job without having been claimed.
-    pub fn has_window(&self) -> bool {
-        self.share.is_none_or(|share| share.ahead < JOB_WINDOW)
+    /// Whether one more task may pass the line of a job without having been claimed, where
+    /// `window` of them may.
+    pub fn has_window(&self, window: u32) -> bool {
+        self.share.is_none_or(|share| share.ahead < window)
     }
 
     /// Notes that somebody should look at the line.

@@ -1,6 +1,5 @@
 //! The one exit out of running, and where it leads.
 
-use crate::bounds::DEATHS_MAX;
 use crate::planted::{Bug, is_planted};
 use crate::{Backoff, Millis, State, TaskId, Token};
 
@@ -49,6 +48,8 @@ pub struct Ledger {
     pub deaths: u32,
     /// Attempts it is given.
     pub max_attempts: u32,
+    /// Deaths of its process after which it is quarantined.
+    pub max_deaths: u32,
     /// Whether somebody asked for its end.
     pub cancel_requested: bool,
 }
@@ -131,7 +132,7 @@ pub fn after_death(ledger: &mut Ledger) -> Next {
     if ledger.cancel_requested {
         return Next::cancelled();
     }
-    if ledger.deaths >= DEATHS_MAX {
+    if ledger.deaths >= ledger.max_deaths {
         return Next::failed(format!(
             "quarantined: its worker died {} times while running it",
             ledger.deaths
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     fn ledger() -> Ledger {
-        Ledger { spent: 0, deaths: 0, max_attempts: 3, cancel_requested: false }
+        Ledger { spent: 0, deaths: 0, max_attempts: 3, max_deaths: 3, cancel_requested: false }
     }
 
     fn failed(retryable: bool) -> Outcome {

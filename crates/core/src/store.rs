@@ -51,7 +51,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// repeated.
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>>;
 
-    /// Ends attempts whose lease ran out and parks what no live worker serves. May be
+    /// Ends attempts whose lease ran out and parks what no worker has room for. May be
     /// repeated.
     async fn reap(&self) -> Result<Reaped>;
 
@@ -142,7 +142,7 @@ pub struct Claim {
     pub queues: Arc<[Arc<str>]>,
     /// Kinds it has a handler for and room for.
     pub kinds: Arc<[Arc<str>]>,
-    /// At most so many.
+    /// At most so many. With 0 the worker only says that it has room for such tasks.
     pub tasks_max: u32,
     /// For how long.
     pub lease_ms: i64,
@@ -271,7 +271,7 @@ pub enum CancelOutcome {
 pub struct Reaped {
     /// Attempts whose lease had run out.
     pub expired: u32,
-    /// Admitted tasks that no live worker serves; their slots went to others.
+    /// Admitted tasks that no worker had room for; their slots went to others.
     pub unserved: u32,
     /// Whether work was left for the next step.
     pub more: bool,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::GATE_STEP;
+use crate::bounds::{GATE_STEP, JOB_WINDOW};
 use crate::{
     Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Source,
     State, TaskId, Token, WorkerId,
@@ -83,7 +83,7 @@ pub enum Class {
     Seat = 2,
     /// It takes more slots than the limit has now.
     TooHeavy = 3,
-    /// No live worker serves it; its slot would help nobody.
+    /// No worker has room for it; its slot would help nobody.
     NoWorker = 4,
 }
 
@@ -217,6 +217,15 @@ pub trait Tables {
         GATE_STEP
     }
 
+    /// Tasks of one job that may be past the job's line and not yet claimed.
+    fn job_window(&self) -> u32 {
+        JOB_WINDOW
+    }
+
+    /// Notes that this transaction leaves work which the next one can take up: whoever waits
+    /// for a change is told.
+    fn leave_more(&mut self) {}
+
     /// The counters.
     fn counters(&mut self) -> Result<Counters>;
     /// Writes the counters.
@@ -232,14 +241,16 @@ pub trait Tables {
     fn lanes(&mut self, queues: &[Arc<str>], kinds: &[Arc<str>]) -> Result<Vec<Lane>>;
 
     /// Notes that a worker lives until `alive_until` and, when `lanes` are given, that it
-    /// serves them.
+    /// serves them until then. What is noted for three quarters of that time already need not
+    /// be written again.
     fn see_worker(
         &mut self,
         worker: &WorkerId,
         alive_until: Millis,
         lanes: Option<&[Lane]>,
     ) -> Result<()>;
-    /// Whether a live worker serves the lane.
+    /// Whether a worker serves the lane: it asked for its tasks within its last lease. One
+    /// that only sends heartbeats is busy or on its way out and has no room for more.
     fn is_served(&mut self, lane: LaneId) -> Result<bool>;
     /// Removes workers that died before `before`.
     fn forget_workers(&mut self, before: Millis) -> Result<()>;
@@ -317,7 +328,7 @@ pub trait Tables {
         after: Option<ReadyRow>,
         rows_max: u32,
     ) -> Result<Vec<ReadyRow>>;
-    /// Gated ready tasks since before `before` in lanes no live worker serves.
+    /// Gated ready tasks since before `before` in lanes no worker serves.
     fn ready_unserved(&mut self, before: Millis, rows_max: u32) -> Result<Vec<ReadyRow>>;
 
     /// Puts a task in a line.

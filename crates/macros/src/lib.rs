@@ -16,6 +16,7 @@ mod settings;
 /// | `max_concurrent = 10` | tasks that run at once over all workers | unlimited |
 /// | `max_running = 4` | tasks that run at once on one worker | its permits |
 /// | `max_attempts = 3` | attempts, the first included | 5 |
+/// | `max_deaths = 10` | deaths of its process after which a task is quarantined | 3 |
 /// | `timeout = "30s"` | how long an attempt may run: `ms`, `s`, `m`, `h` or `d` | no end |
 /// | `window_start = "22:00"`, `window_end = "06:00"` | when tasks may be claimed, UTC | always |
 /// | `remove_on_completed_days = 7` | days a completed task is kept | for ever |

@@ -44,6 +44,7 @@ impl Settings {
             "max_concurrent"
             | "max_running"
             | "max_attempts"
+            | "max_deaths"
             | "remove_on_completed_days"
             | "remove_on_failed_days" => {
                 let number: LitInt = meta.value()?.parse()?;
@@ -52,8 +53,8 @@ impl Settings {
             _ => {
                 return Err(meta.error(
                     "unknown setting; there are kind, queue, max_concurrent, max_running, \
-                     max_attempts, timeout, window_start, window_end, remove_on_completed_days \
-                     and remove_on_failed_days",
+                     max_attempts, max_deaths, timeout, window_start, window_end, \
+                     remove_on_completed_days and remove_on_failed_days",
                 ));
             }
         }

@@ -13,3 +13,14 @@ pub fn system() -> Millis {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_millis() as Millis
 }
+
+/// Whether every one of these notes holds for three quarters of the time from now until
+/// `until`: then none has to be written again. Where one is, all are.
+pub(crate) fn is_noted(
+    mut notes: impl Iterator<Item = Option<Millis>>,
+    now: Millis,
+    until: Millis,
+) -> bool {
+    let long_enough = now.saturating_add(until.saturating_sub(now) / 4 * 3);
+    notes.all(|note| note.is_some_and(|noted| noted >= long_enough))
+}

@@ -51,6 +51,6 @@ fn every_planted_bug_is_found() {
 
 #[test]
 fn without_a_bug_the_same_seeds_are_clean() {
-    let summary = sweep(1..SEEDS + 1, &Options { transitions: 2000, ..Options::default() });
+    let summary = sweep(1..SEEDS + 1, &Options::default());
     assert!(summary.failures.is_empty(), "{:?}", summary.failures);
 }

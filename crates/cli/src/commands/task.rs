@@ -229,13 +229,13 @@ fn why(reason: &Reason, now: Millis) -> String {
                 class_words(*class)
             )
         }
+        Reason::Ready { kind, is_open: false, .. } => {
+            format!("it is ready, and kind {kind:?} is outside its time of day")
+        }
         Reason::Ready { queue, kind, is_served: false, .. } => format!(
             "it is ready, and no live worker serves kind {kind:?} in queue {queue:?}; start one \
              with `tidegate worker --queues {queue}`"
         ),
-        Reason::Ready { kind, is_open: false, .. } => {
-            format!("it is ready, and kind {kind:?} is outside its time of day")
-        }
         Reason::Ready { queue, kind, ahead, .. } => format!(
             "it is ready, and {ahead} ready tasks of kind {kind:?} in queue {queue:?} go first"
         ),

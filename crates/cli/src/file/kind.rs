@@ -1,6 +1,6 @@
 //! What a file says about a kind.
 
-use tidegate_core::bounds::{ATTEMPTS_MAX, DURATION_MS_MAX};
+use tidegate_core::bounds::{ATTEMPTS_MAX, DEATHS_MAX, DURATION_MS_MAX};
 use tidegate_core::{DayWindow, Kind};
 
 use super::fields::Fields;
@@ -9,10 +9,11 @@ use super::sections::Section;
 use super::source::{Result, Source};
 use crate::kinds;
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "name",
     "queue",
     "max_attempts",
+    "max_deaths",
     "timeout_ms",
     "backoff_ms",
     "backoff_ms_max",
@@ -29,6 +30,7 @@ pub(crate) struct KindChange {
     name: String,
     queue: Option<String>,
     max_attempts: Option<u32>,
+    max_deaths: Option<u32>,
     timeout_ms: Option<i64>,
     backoff_ms: Option<i64>,
     backoff_ms_max: Option<i64>,
@@ -53,6 +55,7 @@ impl KindChange {
         let change = Self {
             queue,
             max_attempts: number("max_attempts", 1, i64::from(ATTEMPTS_MAX))?,
+            max_deaths: number("max_deaths", 1, i64::from(DEATHS_MAX))?,
             timeout_ms: duration("timeout_ms")?,
             backoff_ms: duration("backoff_ms")?,
             backoff_ms_max: duration("backoff_ms_max")?,
@@ -78,6 +81,7 @@ impl KindChange {
         }
         kind.queue = self.queue.as_deref().map_or_else(|| kind.queue.clone(), Into::into);
         kind.max_attempts = self.max_attempts.unwrap_or(kind.max_attempts);
+        kind.max_deaths = self.max_deaths.unwrap_or(kind.max_deaths);
         kind.timeout_ms = self.timeout_ms.or(kind.timeout_ms);
         kind.backoff.base_ms = self.backoff_ms.unwrap_or(kind.backoff.base_ms);
         kind.backoff.cap_ms = self.backoff_ms_max.unwrap_or(kind.backoff.cap_ms);

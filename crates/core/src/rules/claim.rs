@@ -11,15 +11,12 @@ use crate::{Attempt, Claim, Result, Scope, TaskId, Token};
 pub fn claim(tables: &mut dyn Tables, claim: &Claim) -> Result<Vec<Attempt>> {
     claim.check()?;
     let mut budget = tables.gate_budget();
-    let now = tables.now();
-    let mut lanes = tables.lanes(&claim.queues, &claim.kinds)?;
-    tables.see_worker(&claim.worker, now + claim.lease_ms, Some(&lanes))?;
+    let lanes = announce(tables, claim)?;
     for row in tables.line_no_worker(&lanes, budget)? {
         gate::reconsider(tables, row)?;
         budget -= 1;
     }
     step(tables, &mut budget)?;
-    retain_open(tables, &mut lanes)?;
     let rows = pick_settled(tables, &lanes, claim.tasks_max as usize, &mut budget)?;
     if rows.is_empty() {
         return Ok(Vec::new());
@@ -28,6 +25,15 @@ pub fn claim(tables: &mut dyn Tables, claim: &Claim) -> Result<Vec<Attempt>> {
     let attempts = tables.start(&rows, &lease)?;
     pass_windows(tables, &attempts, &mut budget)?;
     Ok(attempts)
+}
+
+/// Notes what a worker asks for: the lanes it serves that are open now.
+pub(super) fn announce(tables: &mut dyn Tables, claim: &Claim) -> Result<Vec<Lane>> {
+    let mut lanes = tables.lanes(&claim.queues, &claim.kinds)?;
+    retain_open(tables, &mut lanes)?;
+    let until = tables.now() + claim.lease_ms;
+    tables.see_worker(&claim.worker, until, Some(&lanes))?;
+    Ok(lanes)
 }
 
 /// Leaves out lanes whose kind is outside its time of day.
@@ -109,7 +115,8 @@ fn pick_settled(
 
 /// The first `wanted` ready rows over all lanes, without those among them that had to be sent
 /// back, and whether some had. Every lane is an index range of its own, so nothing is read
-/// that could not be claimed.
+/// that could not be claimed. When the budget is gone, a lane whose next row would have to be
+/// sent back is left to the next claim: one lane's backlog does not hold up the others.
 fn pick(
     tables: &mut dyn Tables,
     lanes: &[Lane],
@@ -127,7 +134,8 @@ fn pick(
     let mut heads: BinaryHeap<Reverse<(i64, i64, TaskId, usize)>> = BinaryHeap::new();
     let mut current: Vec<Option<ReadyRow>> = vec![None; lanes.len()];
     let mut refill: Vec<usize> = (0..lanes.len()).collect();
-    for _ in 0..wanted {
+    let mut looked_at = 0;
+    while looked_at < wanted {
         for i in refill.drain(..) {
             current[i] = cursors[i].next(tables, &lanes[i])?;
             if let Some(row) = current[i] {
@@ -137,7 +145,6 @@ fn pick(
         let Some(Reverse((_, _, _, i))) = heads.pop() else {
             break;
         };
-        refill.push(i);
         let Some(row) = current[i].take() else {
             continue;
         };
@@ -148,8 +155,11 @@ fn pick(
             sent_back = true;
             send_back(tables, row)?;
         } else {
-            break;
+            tables.leave_more();
+            continue;
         }
+        looked_at += 1;
+        refill.push(i);
     }
     Ok((picked, sent_back))
 }

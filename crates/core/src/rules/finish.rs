@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::admit::{bring, bring_back};
+use super::claim::announce;
 use super::{claim, gate};
 use crate::bounds::{BATCH_MAX, ERROR_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::planted::{Bug, is_planted};
@@ -19,6 +20,9 @@ pub fn finish(tables: &mut dyn Tables, finish: Finish) -> Result<Finished> {
     }
     // A claim that is refused must not take the exits of the same call with it.
     finish.claim.as_ref().map_or(Ok(()), Claim::check)?;
+    // A worker that was full for longer than its lease has room again: the slots it gives back
+    // may be handed to what it serves.
+    finish.claim.as_ref().map_or(Ok(()), |claim| announce(tables, claim).map(drop))?;
     let mut finished = Finished::default();
     let mut gated = false;
     let mut tokens = BTreeSet::new();
@@ -88,6 +92,7 @@ pub(super) fn move_on(
         spent: tags.spent,
         deaths: tags.deaths,
         max_attempts: tags.max_attempts.unwrap_or(kind.max_attempts),
+        max_deaths: kind.max_deaths,
         cancel_requested: stopped.cancel_requested,
     };
     let before = ledger;

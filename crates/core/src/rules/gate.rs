@@ -4,7 +4,8 @@
 //! The rules, in the order they are tried on one task:
 //!
 //! 1. A lifetime slot (its workflow's) is taken first and kept.
-//! 2. No slot goes to a task that no live worker serves.
+//! 2. No slot goes to a task that no worker serves: none that is alive, has room for it and
+//!    finds its kind inside its hours.
 //! 3. A task of a job passes its job's line only within the job's window; there it gets its
 //!    fair tag.
 //! 4. Every attempt slot is taken together, or none is. Nobody overtakes the head of a line.
@@ -301,10 +302,12 @@ fn next_in_turn(tables: &mut dyn Tables, limit: &Limit) -> Result<Option<Waiter>
     let Some(weight) = weight else {
         return Ok(Some(waiter));
     };
-    // Who reserves at a limit that was paused has slots of others to give back.
+    let may_pass = row.passed || limit.has_window(tables.job_window());
+    // Who reserves at a limit that was paused or whose window is full has slots of others to
+    // give back.
     let room = limit.is_too_small_for(weight)
-        || (limit.is_paused() && row.class == Class::Reserving)
-        || (limit.fits(weight) && (row.passed || limit.has_window()));
+        || (row.class == Class::Reserving && (limit.is_paused() || !may_pass))
+        || (limit.fits(weight) && may_pass);
     Ok(room.then_some(waiter))
 }
 
@@ -424,6 +427,10 @@ fn pass(tables: &mut dyn Tables, waiter: &mut Waiter, mut limit: Limit) -> Resul
     waiter.row.tag = share.pass(tables.counters()?.virtual_time);
     waiter.row.passed = true;
     waiter.rank += ready_rank(tables.now(), 0) - ready_rank(waiter.row.since, 0);
+    // Who reserves behind the last one to pass has slots to give back.
+    if !limit.has_window(tables.job_window()) {
+        limit.disturb();
+    }
     tables.put_limit(&limit)
 }
 
@@ -433,7 +440,7 @@ fn is_in_turn(tables: &mut dyn Tables, waiter: &Waiter, need: Need, limit: &Limi
     if limit.share.is_some() && waiter.row.passed {
         return Ok(true);
     }
-    Ok(limit.has_window() && !overtakes(tables, waiter, need)?)
+    Ok(limit.has_window(tables.job_window()) && !overtakes(tables, waiter, need)?)
 }
 
 /// Whether somebody stands before the task in the line of a limit it needs.

@@ -13,7 +13,7 @@ const LEASES_MAX: u32 = 100;
 /// How long the name of a dead worker is kept.
 const WORKER_KEPT_MS: i64 = 60 * 60 * 1000;
 
-/// Ends attempts whose lease ran out, and parks admitted tasks that no live worker serves.
+/// Ends attempts whose lease ran out, and parks admitted tasks that no worker has asked for.
 pub fn reap(tables: &mut dyn Tables) -> Result<Reaped> {
     let mut budget = tables.gate_budget();
     let mut reaped = Reaped::default();

@@ -47,6 +47,12 @@ impl KindOptions {
         self
     }
 
+    /// Deaths of its process after which a task is quarantined as failed. Default: 3.
+    pub fn max_deaths(mut self, deaths: u32) -> Self {
+        self.kind.max_deaths = deaths;
+        self
+    }
+
     /// How long an attempt may run. Default: as long as it likes.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.kind.timeout_ms = Some(time::millis(timeout));

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use tidegate_core::bounds::GATE_STEP;
+use tidegate_core::bounds::{GATE_STEP, JOB_WINDOW};
 use tidegate_core::tables::{
     Class, Counters, Final, Lane, Lease, LineRow, Position, ReadyRow, Stopped, Tables, Tags,
 };
@@ -11,12 +11,16 @@ use tidegate_core::{
     Source, TaskId, Token, WorkerId,
 };
 
+use crate::clock;
+
 /// The tables, as ordered maps. Public so that a simulator can run the rules over them
 /// without a runtime.
 #[derive(Debug, Clone, Default)]
 pub struct State {
     /// Tasks the gate may look at in one transaction; none means as many as anywhere.
     pub gate_budget: Option<u32>,
+    /// Tasks of a job that may be past its line; none means as many as anywhere.
+    pub job_window: Option<u32>,
     /// The time of the running transaction.
     pub now: Millis,
     /// Whether something may have become claimable since this was last put back.
@@ -46,7 +50,8 @@ pub struct State {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Worker {
     alive_until: Millis,
-    lanes: BTreeSet<LaneId>,
+    /// Until when it serves which lanes.
+    lanes: BTreeMap<LaneId, Millis>,
 }
 
 #[derive(Debug, Clone)]
@@ -119,6 +124,14 @@ impl Tables for State {
         self.gate_budget.unwrap_or(GATE_STEP)
     }
 
+    fn job_window(&self) -> u32 {
+        self.job_window.unwrap_or(JOB_WINDOW)
+    }
+
+    fn leave_more(&mut self) {
+        self.wakes = true;
+    }
+
     fn counters(&mut self) -> Result<Counters> {
         Ok(self.counters)
     }
@@ -164,14 +177,16 @@ impl Tables for State {
     ) -> Result<()> {
         let worker = self.workers.entry(worker.clone()).or_default();
         worker.alive_until = alive_until;
-        if let Some(lanes) = lanes {
-            worker.lanes.extend(lanes.iter().map(|lane| lane.id));
+        let lanes = lanes.unwrap_or_default();
+        let noted = lanes.iter().map(|lane| worker.lanes.get(&lane.id).copied());
+        if !clock::is_noted(noted, self.now, alive_until) {
+            worker.lanes.extend(lanes.iter().map(|lane| (lane.id, alive_until)));
         }
         Ok(())
     }
 
     fn is_served(&mut self, lane: LaneId) -> Result<bool> {
-        let serves = |w: &Worker| w.alive_until > self.now && w.lanes.contains(&lane);
+        let serves = |w: &Worker| w.lanes.get(&lane).is_some_and(|until| *until > self.now);
         Ok(self.workers.values().any(serves))
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tidegate_core::rules::gate;
 use tidegate_core::tables::{Position, ReadyRow, Tables};
-use tidegate_core::{Attempt, Claim, DayWindow, LimitId, Millis, Result, SlotHeld, TaskId, Token};
+use tidegate_core::{Attempt, Claim, LaneId, LimitId, Millis, Result, SlotHeld, TaskId, Token};
 use tokio_postgres::Row;
 
 use super::draft::Left;
@@ -22,7 +22,8 @@ const LOOK: &str = include_str!("queries/claim_look.sql");
 const SEE_WORKER: &str = include_str!("queries/see_worker.sql");
 static CLAIM: Paged = Paged::new(include_str!("queries/claim.sql"));
 
-/// Rounds in which a claim may send back what a younger limit applies to.
+/// Rounds in which a claim may send back what a younger limit applies to. After them it leaves
+/// out the lanes where it still meets such tasks: their backlog does not hold up the others.
 const ROUNDS_MAX: u32 = 100;
 
 pub(super) async fn claim(store: &Inner, claim: Claim) -> Result<Vec<Attempt>> {
@@ -38,14 +39,20 @@ pub(super) async fn claim(store: &Inner, claim: Claim) -> Result<Vec<Attempt>> {
     if claim.tasks_max == 0 || !view.has_ready {
         return Ok(Vec::new());
     }
-    for _ in 0..ROUNDS_MAX {
+    let mut rounds = 0;
+    loop {
         let taken = transact!(store, tx => take(store, &tx, &claim, &view));
         follow(store, taken.left).await?;
-        if let Some(attempts) = taken.attempts {
-            return Ok(attempts);
+        let stale = match taken.taken {
+            Ok(attempts) => return Ok(attempts),
+            Err(stale) => stale,
+        };
+        rounds += 1;
+        if rounds >= ROUNDS_MAX {
+            view.open.retain(|lane| !stale.contains(&LaneId(*lane)));
+            store.changed.tell();
         }
     }
-    Ok(Vec::new())
 }
 
 /// What a claim sees before it takes anything.
@@ -55,8 +62,7 @@ pub(super) struct View {
     pub(super) arrivals: bool,
     pub(super) dirty: Vec<LimitId>,
     pub(super) no_worker: Vec<TaskId>,
-    /// Lanes the worker serves, and those of them that are open.
-    lanes: Vec<i64>,
+    /// Lanes the worker serves that are open.
     open: Vec<i64>,
     has_ready: bool,
     pub(super) is_noted: bool,
@@ -83,17 +89,8 @@ pub(super) async fn look(store: &Inner, tx: &Tx<'_>, claim: Option<&Claim>) -> R
         virtual_time: row.get("virtual_time"),
         limits_version: row.get("limits_version"),
     };
-    let lanes: Vec<i64> = row.get("lanes");
-    let starts: Vec<Option<i64>> = row.get("window_starts");
-    let ends: Vec<Option<i64>> = row.get("window_ends");
-    let windows = starts.into_iter().zip(ends).map(|(start, end)| {
-        start.zip(end).map(|(start_ms, end_ms)| DayWindow { start_ms, end_ms })
-    });
-    let open = lanes.iter().zip(windows);
-    let open = open.filter(|(_, window)| window.is_none_or(|window| window.is_open(moment.now)));
     Ok(View {
-        open: open.map(|(lane, _)| *lane).collect(),
-        lanes,
+        open: row.get("open"),
         moment,
         arrivals: row.get("arrivals"),
         dirty: row.get::<_, Vec<i64>>("dirty").into_iter().map(LimitId).collect(),
@@ -106,8 +103,20 @@ pub(super) async fn look(store: &Inner, tx: &Tx<'_>, claim: Option<&Claim>) -> R
 /// Notes that the worker lives and what it serves, in a transaction of its own.
 async fn see(tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<(), Fault> {
     let alive_until = view.moment.now + claim.lease_ms;
-    tx.execute(SEE_WORKER, &[&&*claim.worker.0, &alive_until, &view.lanes]).await?;
+    tx.execute(SEE_WORKER, &[&&*claim.worker.0, &alive_until, &view.open]).await?;
     Ok(())
+}
+
+/// Notes what a worker asks for before a transaction that needs it noted.
+pub(super) async fn announce(store: &Inner, claim: &Claim) -> Result<()> {
+    let mut client = store.client().await?;
+    let note = async {
+        let tx = Tx::begin(store, &mut client).await?;
+        let view = look(store, &tx, Some(claim)).await?;
+        see(&tx, claim, &view).await?;
+        tx.commit().await
+    };
+    Ok(note.await?)
 }
 
 /// For a heartbeat: the worker lives.
@@ -122,8 +131,8 @@ pub(super) async fn see_worker(
 }
 
 struct Taken {
-    /// None where rows were sent back to the gate instead.
-    attempts: Option<Vec<Attempt>>,
+    /// The lanes whose rows were sent back to the gate, where some had to be.
+    taken: std::result::Result<Vec<Attempt>, BTreeSet<LaneId>>,
     left: Left,
 }
 
@@ -131,16 +140,17 @@ async fn take(store: &Inner, tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<
     let (_, picked) =
         tokio::try_join!(share_version(store, tx), pick(store, tx, claim, view, true))?;
     if picked.is_empty() {
-        return Ok(Taken { attempts: Some(Vec::new()), left: Left::default() });
+        return Ok(Taken { taken: Ok(Vec::new()), left: Left::default() });
     }
     let stale: Vec<ReadyRow> =
         picked.iter().filter(|row| row.get("is_stale")).map(rows::ready).collect();
     if !stale.is_empty() {
+        let lanes = stale.iter().map(|row| row.lane).collect();
         let left = send_back(store, tx, stale).await?;
-        return Ok(Taken { attempts: None, left });
+        return Ok(Taken { taken: Err(lanes), left });
     }
     let left = pass_windows(store, tx, view, &picked).await?;
-    Ok(Taken { attempts: Some(attempts(&picked, claim, view)), left })
+    Ok(Taken { taken: Ok(attempts(&picked, claim, view)), left })
 }
 
 /// No limit begins from here to the end of the transaction.

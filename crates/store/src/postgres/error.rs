@@ -1,7 +1,7 @@
 //! What can go wrong inside a transaction, and how a caller is told. The one place that reads
 //! PostgreSQL's error codes.
 
-use tidegate_core::{Error, ErrorKind};
+use tidegate_core::{Claim, Error, ErrorKind};
 use tokio_postgres::error::SqlState;
 
 /// Why a transaction did not come to its end.
@@ -17,6 +17,8 @@ pub(super) enum Fault {
     Again,
     /// Workflows without a limit; it is made in a transaction of its own.
     NoLimit(Vec<String>),
+    /// A worker that has to be noted first, in a transaction of its own.
+    Unnoted(Claim),
 }
 
 impl From<tokio_postgres::Error> for Fault {
@@ -57,7 +59,7 @@ impl From<Fault> for Error {
                 Self::new(ErrorKind::Unavailable, format!("no connection to PostgreSQL: {error}"))
             }
             Fault::Rule(error) => error,
-            Fault::Again | Fault::NoLimit(_) => Self::new(
+            Fault::Again | Fault::NoLimit(_) | Fault::Unnoted(_) => Self::new(
                 ErrorKind::Unavailable,
                 "others changed the same limits again and again; try again later",
             ),

@@ -74,6 +74,11 @@ async fn end(
         tx.query(LOCK_RUNNING, attempts),
         look(store, tx, along),
     )?;
+    // A worker that was full for longer than its lease has room again, and must be seen before
+    // the slots it gives back are handed on.
+    if let Some(claim) = along.filter(|_| !view.is_noted) {
+        return Err(Fault::Unnoted(claim.clone()));
+    }
     // Only those that end here are moved; another one's attempt is left alone.
     let running: Vec<_> = running.iter().map(rows::running).collect();
     let ending: BTreeSet<_> = exits.iter().map(|exit| (exit.task, exit.token)).collect();
@@ -102,8 +107,5 @@ async fn end(
 
 /// Whether the claim may go along: nothing waits at the gate that would come before.
 fn can_go_along(view: &View, draft: &Draft, left: &Left) -> bool {
-    view.is_noted
-        && !view.has_gate_work()
-        && left.dirty.is_empty()
-        && draft.state.arrived.is_empty()
+    !view.has_gate_work() && left.dirty.is_empty() && draft.state.arrived.is_empty()
 }

@@ -130,6 +130,7 @@ pub(super) fn kind(row: &Row) -> Kind {
         backoff: Backoff { base_ms: row.get("backoff_base_ms"), cap_ms: row.get("backoff_cap_ms") },
         remove_on_completed_days: number_or_none(row, "remove_on_completed_days"),
         remove_on_failed_days: number_or_none(row, "remove_on_failed_days"),
+        max_deaths: number(row, "max_deaths"),
     }
 }
 

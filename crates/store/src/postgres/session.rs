@@ -12,6 +12,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::claim::announce;
 use super::error::Fault;
 use super::{Inner, make_workflows};
 
@@ -145,6 +146,7 @@ impl Tries {
             Err(fault) if self.0 >= TRIES_MAX => return Err(fault.into()),
             Err(Fault::Again) => {}
             Err(Fault::NoLimit(names)) => make_workflows(store, names).await?,
+            Err(Fault::Unnoted(claim)) => announce(store, &claim).await?,
             Err(fault) if fault.is_conflict() => {
                 store.conflicts.fetch_add(1, Ordering::Relaxed);
             }

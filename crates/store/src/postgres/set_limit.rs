@@ -114,6 +114,7 @@ async fn put_kinds(tx: &Tx<'_>, kinds: &[Kind], overwrite: bool) -> Result<(), F
             &kinds.iter().map(|kind| kind.backoff.cap_ms).collect::<Vec<_>>(),
             &kinds.iter().map(|kind| days(kind.remove_on_completed_days)).collect::<Vec<_>>(),
             &kinds.iter().map(|kind| days(kind.remove_on_failed_days)).collect::<Vec<_>>(),
+            &kinds.iter().map(|kind| i64::from(kind.max_deaths)).collect::<Vec<_>>(),
             &overwrite,
         ],
     )

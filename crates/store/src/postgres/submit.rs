@@ -219,6 +219,7 @@ async fn make(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
             &kinds.iter().map(|kind| i64::from(kind.max_attempts)).collect::<Vec<_>>(),
             &kinds.iter().map(|kind| kind.backoff.base_ms).collect::<Vec<_>>(),
             &kinds.iter().map(|kind| kind.backoff.cap_ms).collect::<Vec<_>>(),
+            &kinds.iter().map(|kind| i64::from(kind.max_deaths)).collect::<Vec<_>>(),
         ],
     )
     .await?;

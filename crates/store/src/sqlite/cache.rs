@@ -24,8 +24,8 @@ pub(super) struct Meta {
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) alive_until: Option<Millis>,
-    /// Lanes it is known to serve.
-    pub(super) lanes: HashSet<LaneId>,
+    /// Until when it serves which lanes.
+    pub(super) lanes: HashMap<LaneId, Option<Millis>>,
 }
 
 /// A task that this connection started, so that its finish need not read it again.

@@ -19,6 +19,7 @@ macro_rules! queries {
 
 queries! {
     AliveUntil "queries/alive_until.sql",
+    ServedUntil "queries/served_until.sql",
     Arrived "queries/arrived.sql",
     AttemptSlots "queries/attempt_slots.sql",
     Attempts "queries/attempts.sql",

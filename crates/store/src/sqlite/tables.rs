@@ -113,6 +113,10 @@ impl Tables for Transaction<'_, '_> {
         self.now
     }
 
+    fn leave_more(&mut self) {
+        self.wakes = true;
+    }
+
     fn counters(&mut self) -> Result<Counters> {
         Ok(self.meta()?.0.counters)
     }

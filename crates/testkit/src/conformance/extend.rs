@@ -1,11 +1,12 @@
 //! Heartbeats.
 
 use tidegate_core::bounds::{DURATION_MS_MAX, PROGRESS_BYTES_MAX};
+use tidegate_core::tables::Class;
 use tidegate_core::{
     Attempt, CancelOutcome, ErrorKind, Extend, Extended, Progress, State, Token, WorkerId,
 };
 
-use super::fixture::{Fixture, LEASE_MS, asks, task, tasks};
+use super::fixture::{Fixture, LEASE_MS, asks, ids, task, tasks};
 
 fn beat(worker: &str, tokens: &[Token]) -> Extend {
     Extend {
@@ -128,9 +129,8 @@ pub async fn a_lease_out_of_bounds_is_refused(fx: &Fixture) {
     }
 }
 
-/// A worker that is full claims nothing for long, and still counts as alive for every kind it
-/// serves while it beats.
-pub async fn a_heartbeat_keeps_a_full_worker_alive(fx: &Fixture) {
+/// A heartbeat keeps what runs; it does not ask for more.
+pub async fn a_heartbeat_asks_for_nothing(fx: &Fixture) {
     fx.set_limit("group:a", Some(1)).await;
     fx.submit(task("a")).await;
     let claimed = fx.claim_as(asks("full", &["a", "b"], 1)).await;
@@ -143,8 +143,9 @@ pub async fn a_heartbeat_keeps_a_full_worker_alive(fx: &Fixture) {
     }
     let id = fx.submit(task("a")).await;
     fx.admit().await;
-    assert_eq!(fx.state(id).await, State::Pending, "a live worker serves it");
-    assert_eq!(fx.limit("group:a").await.held, 1);
+    assert_eq!(fx.class(id).await, Some(Class::NoWorker), "nobody asked for it");
+    assert_eq!(fx.limit("group:a").await.held, 0);
+    assert_eq!(ids(&fx.claim_as(asks("full", &["a", "b"], 1)).await), [id]);
 }
 
 /// A heartbeat that was on its way while the last attempt ended. The attempts that run under

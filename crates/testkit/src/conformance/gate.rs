@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use tidegate_core::bounds::{LEASE_MS, MOVES_BEFORE_RESERVING};
+use tidegate_core::bounds::{JOB_WINDOW, LEASE_MS, MOVES_BEFORE_RESERVING};
 use tidegate_core::tables::Class;
-use tidegate_core::{Attempt, NewTask, Outcome, State};
+use tidegate_core::{Attempt, Extend, NewTask, Outcome, State, TaskId, WorkerId};
 
 use super::fixture::{Fixture, asks, done, ids, job, retry_in, task, tasks};
 
@@ -200,7 +200,7 @@ pub async fn an_unclaimed_task_without_a_worker_is_parked(fx: &Fixture) {
     assert_eq!(ids(&back), [gone]);
 }
 
-/// With its worker alive, a task that is merely slow to be claimed keeps its slot.
+/// While a worker asks for such tasks, one that is merely slow to be claimed keeps its slot.
 pub async fn an_unclaimed_task_with_a_worker_stays_admitted(fx: &Fixture) {
     fx.set_limit("group:a", Some(1)).await;
     let id = fx.submit(task("a")).await;
@@ -210,6 +210,41 @@ pub async fn an_unclaimed_task_with_a_worker_stays_admitted(fx: &Fixture) {
         assert_eq!(fx.reap().await.unserved, 0);
     }
     assert_eq!(fx.state(id).await, State::Pending);
+}
+
+/// A worker whose permits are all taken beats and asks for nothing: another one's tasks get the
+/// slot, until it has room again.
+pub async fn a_full_worker_keeps_no_slot_for_later(fx: &Fixture) {
+    fx.set_limit("group:g", Some(1)).await;
+    let of = |kind| NewTask { group: Some("g".into()), ..task(kind) };
+    let full = |tasks_max| asks("full", &["x", "y"], tasks_max);
+    let kept = fx.submit(of("x")).await;
+    fx.submit(NewTask { priority: 1, ..task("y") }).await;
+    let long = fx.claim_as(full(1)).await;
+    assert_eq!(&*long[0].kind, "y");
+    let able = fx.submit(of("a")).await;
+    let beat = || Extend {
+        worker: WorkerId("full".into()),
+        tokens: vec![long[0].token],
+        lease_ms: LEASE_MS,
+        progress: vec![],
+    };
+    for _ in 0..3 {
+        assert_eq!(fx.claim(1).await, [], "the slot is taken");
+        fx.advance(LEASE_MS / 2);
+        fx.store.extend(beat()).await.expect("extend");
+    }
+    assert_eq!(fx.reap().await.unserved, 1);
+    assert_eq!(fx.class(kept).await, Some(Class::NoWorker));
+    let claimed = fx.claim(1).await;
+    assert_eq!(ids(&claimed), [able]);
+    fx.complete(&claimed).await;
+    fx.store.extend(beat()).await.expect("extend");
+    fx.claim(1).await;
+    fx.admit().await;
+    assert_eq!(fx.class(kept).await, Some(Class::NoWorker), "a heartbeat does not bring it back");
+    fx.complete(&long).await;
+    assert_eq!(ids(&fx.claim_as(full(1)).await), [kept]);
 }
 
 /// Two limits kept busy, each with a line of its own, and one task that needs both.
@@ -256,6 +291,68 @@ pub async fn two_saturated_limits_admit_within_a_bound(fx: &Fixture) {
         fx.work_off().await;
         fx.check_at_rest().await;
     }
+}
+
+/// A task that collects its slots loses its worker, and when that comes back the window of its
+/// job is full of tasks that wait for the same group. Were it to keep the group's slot while it
+/// waits for the window, nobody would ever move again.
+pub async fn who_collects_slots_does_not_wait_for_a_window(fx: &Fixture) {
+    fx.set_limit("group:g", Some(1)).await;
+    fx.job(job("j", Some(1))).await;
+    let in_group = || NewTask { group: Some("g".into()), ..task("a") };
+    let both = |kind| NewTask { group: Some("g".into()), ..of_job(kind) };
+    let busy = |tasks_max| asks("busy", &["a", "b", "c"], tasks_max);
+    let away = |tasks_max| asks("away", &["x"], tasks_max);
+    fx.submit(in_group()).await;
+    let mut in_g = fx.claim_as(busy(1)).await.remove(0);
+    fx.submit(of_job("b")).await;
+    let mut in_j = fx.claim_as(busy(1)).await.remove(0);
+    let collector = fx.submit(both("x")).await;
+    fx.claim_as(away(0)).await;
+    for _ in 0..MOVES_BEFORE_RESERVING / 2 {
+        fx.submit(of_job("b")).await;
+        fx.admit().await;
+        fx.exit(&in_j, done()).await;
+        in_j = fx.claim_as(busy(1)).await.remove(0);
+        fx.submit(in_group()).await;
+        fx.admit().await;
+        fx.exit(&in_g, done()).await;
+        in_g = fx.claim_as(busy(1)).await.pop().unwrap_or(in_g);
+    }
+    assert_eq!((fx.class(collector).await, held_by(fx, collector).await), RESERVES);
+    fx.advance(LEASE_MS / 2);
+    let beat = Extend {
+        worker: WorkerId("busy".into()),
+        tokens: vec![in_j.token],
+        lease_ms: LEASE_MS,
+        progress: vec![],
+    };
+    fx.store.extend(beat).await.expect("extend");
+    fx.advance(LEASE_MS / 2 + 1);
+    fx.exit(&in_j, done()).await;
+    assert_eq!(fx.class(collector).await, Some(Class::NoWorker));
+    let in_g = fx.claim_as(busy(1)).await.remove(0);
+    let mut all = fx.submit_all(vec![both("c"); JOB_WINDOW as usize + 4]).await;
+    all.push(collector);
+    fx.claim_as(busy(0)).await;
+    fx.admit().await;
+    fx.claim_as(away(0)).await;
+    fx.exit(&in_g, done()).await;
+    fx.check().await;
+    for _ in 0..2 * all.len() {
+        let mut claimed = fx.claim_as(away(9)).await;
+        claimed.extend(fx.claim_as(busy(9)).await);
+        fx.complete(&claimed).await;
+    }
+    assert_eq!(fx.states(&all).await, vec![State::Completed; all.len()]);
+}
+
+/// It collects its slots and has one.
+const RESERVES: (Option<Class>, usize) = (Some(Class::Reserving), 1);
+
+/// How many slots a task holds.
+async fn held_by(fx: &Fixture, task: TaskId) -> usize {
+    fx.snapshot().await.slots.iter().filter(|slot| slot.task == task).count()
 }
 
 /// Arrivals beyond one step are taken up by the next; nothing is forgotten.

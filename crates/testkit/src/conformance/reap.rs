@@ -1,7 +1,6 @@
 //! Leases that ran out.
 
-use tidegate_core::bounds::DEATHS_MAX;
-use tidegate_core::{Claim, Extend, NewTask, State, WorkerId};
+use tidegate_core::{Claim, Extend, Kind, NewTask, Registration, State, WorkerId};
 
 use super::fixture::{Fixture, LEASE_MS, asks, done, ids, task, tasks};
 
@@ -34,16 +33,33 @@ pub async fn a_death_frees_the_slots_for_the_next(fx: &Fixture) {
 }
 
 pub async fn deaths_lead_to_quarantine(fx: &Fixture) {
+    let max_deaths = Kind::new("a").max_deaths;
+    assert_eq!(die_for_good(fx).await, max_deaths, "a kind that nobody registered");
+}
+
+/// A kind whose tasks are to outlive many processes says so.
+pub async fn a_kind_says_how_many_deaths_are_too_many(fx: &Fixture) {
+    for max_deaths in [1, 5] {
+        let kinds = vec![Kind { max_deaths, ..Kind::new("a") }];
+        let registration = Registration { kinds, ..Registration::default() };
+        fx.store.register(registration).await.expect("register");
+        assert_eq!(die_for_good(fx).await, max_deaths);
+    }
+}
+
+/// A task whose worker dies until it is quarantined; returns after how many deaths it was.
+async fn die_for_good(fx: &Fixture) -> u32 {
     let id = fx.submit(NewTask { max_attempts: Some(100), ..task("a") }).await;
-    for _ in 0..DEATHS_MAX {
+    while fx.state(id).await == State::Pending {
         assert_eq!(fx.claim_one().await.task, id);
         fx.advance(LEASE_MS);
         assert_eq!(fx.reap().await.expired, 1);
     }
     let view = fx.view(id).await;
-    assert_eq!((view.state, view.deaths), (State::Failed, DEATHS_MAX));
+    assert_eq!(view.state, State::Failed);
     assert!(view.error.expect("an error").starts_with("quarantined"));
     fx.check_at_rest().await;
+    view.deaths
 }
 
 pub async fn the_last_attempt_dies_for_good(fx: &Fixture) {

@@ -1,6 +1,6 @@
 //! Kinds and the limits that come with them.
 
-use tidegate_core::bounds::ATTEMPTS_MAX;
+use tidegate_core::bounds::{ATTEMPTS_MAX, DEATHS_MAX};
 use tidegate_core::{Backoff, DayWindow, ErrorKind, Kind, NewTask, Registration, Source};
 
 use super::fixture::{Fixture, asks, ids, task, tasks};
@@ -24,6 +24,7 @@ pub async fn every_field_of_a_kind_comes_back(fx: &Fixture) {
         backoff: Backoff { base_ms: 50, cap_ms: 60_000 },
         remove_on_completed_days: Some(1),
         remove_on_failed_days: Some(30),
+        max_deaths: 9,
     };
     let plain = Kind::new("plain");
     fx.store.register(kinds(vec![kind.clone(), plain.clone()])).await.expect("register");
@@ -135,6 +136,8 @@ pub async fn a_bad_registration_changes_nothing(fx: &Fixture) {
         Kind { queue: "\u{7f}".into(), ..Kind::new("b") },
         Kind { max_attempts: 0, ..Kind::new("b") },
         Kind { max_attempts: ATTEMPTS_MAX + 1, ..Kind::new("b") },
+        Kind { max_deaths: 0, ..Kind::new("b") },
+        Kind { max_deaths: DEATHS_MAX + 1, ..Kind::new("b") },
         Kind { timeout_ms: Some(0), ..Kind::new("b") },
         Kind { backoff: Backoff { base_ms: -1, cap_ms: 1 }, ..Kind::new("b") },
         Kind { window: Some(DayWindow { start_ms: 5, end_ms: 5 }), ..Kind::new("b") },

@@ -1,6 +1,6 @@
 //! Limits, changed live.
 
-use tidegate_core::bounds::CAPACITY_MAX;
+use tidegate_core::bounds::{CAPACITY_MAX, GATE_STEP};
 use tidegate_core::{ErrorKind, NewTask, SetLimit, Source, State};
 
 use super::fixture::{Fixture, ids, job, task, tasks};
@@ -77,6 +77,15 @@ pub async fn a_new_limit_applies_to_the_backlog(fx: &Fixture) {
     fx.set_limit("group:a", Some(2)).await;
     assert_eq!(ids(&fx.claim(9).await), all[..2]);
     assert_eq!(fx.states(&all[2..]).await, [State::Blocked; 4]);
+    fx.check().await;
+}
+
+/// However much of a backlog has to go back to the gate, a claim finds what it can run.
+pub async fn a_new_limit_on_a_backlog_does_not_hold_up_others(fx: &Fixture) {
+    fx.submit_all(tasks("a", 2 * GATE_STEP as usize)).await;
+    let other = fx.submit(task("b")).await;
+    fx.set_limit("group:a", Some(0)).await;
+    assert_eq!(ids(&fx.claim(1).await), [other]);
     fx.check().await;
 }
 

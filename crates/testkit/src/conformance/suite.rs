@@ -97,7 +97,7 @@ macro_rules! conformance_suite {
                 progress_of_a_stale_attempt_changes_nothing
                 bad_progress_is_refused
                 a_lease_out_of_bounds_is_refused
-                a_heartbeat_keeps_a_full_worker_alive
+                a_heartbeat_asks_for_nothing
                 a_lease_whose_attempts_have_ended_is_gone
             }
             cancel {
@@ -119,6 +119,7 @@ macro_rules! conformance_suite {
                 a_lease_that_ran_out_gives_its_tasks_back
                 a_death_frees_the_slots_for_the_next
                 deaths_lead_to_quarantine
+                a_kind_says_how_many_deaths_are_too_many
                 the_last_attempt_dies_for_good
                 a_reaped_attempt_changes_nothing_any_more
                 an_exit_before_the_reaper_counts
@@ -144,6 +145,7 @@ macro_rules! conformance_suite {
                 lowering_does_not_forget_holders
                 raising_admits_the_parked
                 a_new_limit_applies_to_the_backlog
+                a_new_limit_on_a_backlog_does_not_hold_up_others
                 a_new_limit_counts_what_runs
                 a_new_limit_counts_the_weight_of_what_runs
                 a_new_limit_applies_to_what_is_scheduled
@@ -175,7 +177,9 @@ macro_rules! conformance_suite {
                 a_snoozed_task_holds_no_slot
                 an_unclaimed_task_without_a_worker_is_parked
                 an_unclaimed_task_with_a_worker_stays_admitted
+                a_full_worker_keeps_no_slot_for_later
                 two_saturated_limits_admit_within_a_bound
+                who_collects_slots_does_not_wait_for_a_window
                 a_large_backlog_passes_in_bounded_steps
             }
             workflow {
@@ -228,6 +232,7 @@ macro_rules! conformance_suite {
                 other_kinds_are_not_held_up
                 what_runs_may_outlast_the_hours
                 a_kind_without_hours_is_always_open
+                a_kind_outside_its_hours_keeps_no_slot
             }
             unique {
                 the_unfinished_task_is_found_again

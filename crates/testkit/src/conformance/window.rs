@@ -1,9 +1,9 @@
 //! Times of day in which a kind may be claimed.
 
 use tidegate_core::inspect::Reason;
-use tidegate_core::{DayWindow, Kind, Millis, Registration, State};
+use tidegate_core::{DayWindow, Kind, Millis, NewTask, Registration, State};
 
-use super::fixture::{Fixture, ids, task, tasks};
+use super::fixture::{Fixture, LEASE_MS, ids, task, tasks};
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
 const DAY_MS: i64 = 24 * HOUR_MS;
@@ -52,7 +52,7 @@ pub async fn other_kinds_are_not_held_up(fx: &Fixture) {
     let open = fx.submit(task("b")).await;
     assert_eq!(ids(&fx.claim(9).await), [open]);
     match fx.explain(closed).await.reason {
-        Reason::Ready { is_open, is_served, .. } => assert!(!is_open && is_served),
+        Reason::Ready { is_open, .. } => assert!(!is_open),
         reason => panic!("{reason:?}"),
     }
 }
@@ -75,4 +75,27 @@ pub async fn a_kind_without_hours_is_always_open(fx: &Fixture) {
     let kinds = vec![Kind::new("a")];
     fx.store.register(Registration { kinds, ..Default::default() }).await.expect("register");
     assert_eq!(fx.claim(1).await.len(), 1);
+}
+
+/// Until its hours begin again, others of its group have the slot.
+pub async fn a_kind_outside_its_hours_keeps_no_slot(fx: &Fixture) {
+    window(fx, "10:00", "12:00").await;
+    fx.set_limit("group:g", Some(1)).await;
+    let of = |kind| NewTask { group: Some("g".into()), ..task(kind) };
+    go_to(fx, 12 * HOUR_MS - 1);
+    let closed = fx.submit(of("a")).await;
+    fx.claim(0).await;
+    let open = fx.submit(of("b")).await;
+    for _ in 0..3 {
+        fx.advance(LEASE_MS / 2);
+        assert_eq!(fx.claim(1).await, [], "the slot is taken");
+    }
+    assert_eq!(fx.reap().await.unserved, 1);
+    let claimed = fx.claim(9).await;
+    assert_eq!(ids(&claimed), [open]);
+    fx.complete(&claimed).await;
+    assert_eq!(fx.claim(9).await, []);
+    assert_eq!(fx.state(closed).await, State::Blocked);
+    go_to(fx, 10 * HOUR_MS);
+    assert_eq!(ids(&fx.claim(9).await), [closed]);
 }

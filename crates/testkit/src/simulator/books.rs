@@ -6,9 +6,6 @@ use std::sync::Arc;
 
 use tidegate_core::{Kind, Millis, NewTask, Outcome, Scope, Source, TaskId, Token, WorkerId};
 
-/// Deaths of its process after which a task is quarantined.
-pub(super) const DEATHS_MAX: u32 = 3;
-
 /// What is known of an unfinished task.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
@@ -179,11 +176,12 @@ impl Books {
     pub(super) fn death(&mut self, task: TaskId) {
         let Some(entry) = self.tasks.get(&task) else { return };
         let max_attempts = self.max_attempts(entry);
+        let max_deaths = self.kinds.get(&entry.kind).map_or(3, |kind| kind.max_deaths);
         let Some(entry) = self.tasks.get_mut(&task) else { return };
         entry.running = None;
         entry.spent += 1;
         entry.deaths += 1;
-        let is_poison = entry.deaths >= DEATHS_MAX;
+        let is_poison = entry.deaths >= max_deaths;
         if is_poison || entry.cancel || entry.spent >= max_attempts {
             self.quarantined += u64::from(is_poison);
             self.end(task);

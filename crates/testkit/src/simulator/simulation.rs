@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use tidegate_core::check::{Violation, check_at_rest};
+use tidegate_core::bounds::JOB_WINDOW;
+use tidegate_core::check::{Violation, check_at_rest, check_within};
 use tidegate_core::inspect::Snapshot;
 use tidegate_core::{Claim, Kind, Millis};
 use tidegate_store::memory::State;
@@ -49,6 +50,7 @@ impl Simulation {
             (0..world.processes).map(|index| Process::new(index, 0, &world, &mut rng)).collect();
         let mut state = State::default();
         state.gate_budget = world.gate_budget;
+        state.job_window = world.job_window;
         let mut simulation = Self {
             rng,
             now: START_MS,
@@ -229,6 +231,8 @@ impl Simulation {
             }
             let before = std::mem::replace(&mut self.snapshot, after);
             evidence::judge_changed(request, &answer)?;
+            let job_window = self.world.job_window.unwrap_or(JOB_WINDOW);
+            check_within(&self.snapshot, job_window).into_iter().next().map_or(Ok(()), Err)?;
             evidence::judge(&before, &self.snapshot, &self.auditor.books, &mut self.ceilings)?;
             if matches!(request.verb(), Verb::Reap | Verb::Finish) {
                 self.judge_running()?;

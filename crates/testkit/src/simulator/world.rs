@@ -47,6 +47,8 @@ pub(super) struct World {
     pub(super) handler_ms: i64,
     /// Tasks the gate looks at in one step; few, so that work is left over.
     pub(super) gate_budget: Option<u32>,
+    /// Tasks of a job past its line; few, so that windows fill.
+    pub(super) job_window: Option<u32>,
     /// Whether a commit tells other processes to look.
     pub(super) wakes: bool,
 }
@@ -73,6 +75,7 @@ impl World {
             lease_ms: *rng.pick(&[200, 500, 1000, 3000]),
             handler_ms: *rng.pick(&[30, 100, 300]),
             gate_budget: rng.chance(250).then(|| rng.between(1, 4) as u32),
+            job_window: rng.chance(500).then(|| rng.between(1, 3) as u32),
             wakes: rng.chance(500),
         }
     }
@@ -156,6 +159,7 @@ fn kind(rng: &mut Rng, number: i64, queues: &[Arc<str>]) -> Kind {
     let mut kind = Kind::new(format!("k{number}"));
     kind.queue = rng.pick(queues).clone();
     kind.max_attempts = rng.between(1, 5) as u32;
+    kind.max_deaths = rng.between(1, 4) as u32;
     kind.backoff = Backoff { base_ms: rng.between(1, 100), cap_ms: 400 };
     // Most are removed as they end, so that the state stays small; the rest waits for prune.
     kind.remove_on_completed_days = Some(u32::from(rng.chance(200)));

@@ -16,6 +16,12 @@ pub(super) fn reserve(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Ver
         waiter.row.class = Class::Waiting;
         return park(tables, waiter, paused, Class::Waiting);
     }
+    if let Some(job) = shut(tables, &waiter)? {
+        // Those in the window may wait for the very slots it would keep.
+        give_back(tables, &mut waiter)?;
+        waiter.row.class = Class::Waiting;
+        return park(tables, waiter, job, Class::Waiting);
+    }
     let mut ascending: Vec<usize> =
         (0..waiter.needs.len()).filter(|i| waiter.needs[*i].hold == Hold::Attempt).collect();
     ascending.sort_by_key(|i| waiter.needs[*i].limit);
@@ -48,6 +54,19 @@ pub(super) fn reserve(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Ver
 fn paused(tables: &mut dyn Tables, waiter: &Waiter) -> Result<Option<LimitId>> {
     for need in &waiter.needs {
         if need.hold == Hold::Attempt && !need.taken && locked(tables, need.limit)?.is_paused() {
+            return Ok(Some(need.limit));
+        }
+    }
+    Ok(None)
+}
+
+/// The job whose line the task has not passed and whose window is full.
+fn shut(tables: &mut dyn Tables, waiter: &Waiter) -> Result<Option<LimitId>> {
+    if waiter.row.passed {
+        return Ok(None);
+    }
+    for need in waiter.needs.iter().filter(|need| !need.taken) {
+        if !locked(tables, need.limit)?.has_window(tables.job_window()) {
             return Ok(Some(need.limit));
         }
     }

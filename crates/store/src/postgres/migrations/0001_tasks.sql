@@ -27,7 +27,8 @@ CREATE TABLE tidegate.kinds (
     backoff_base_ms          bigint NOT NULL,
     backoff_cap_ms           bigint NOT NULL,
     remove_on_completed_days bigint,
-    remove_on_failed_days    bigint
+    remove_on_failed_days    bigint,
+    max_deaths               bigint NOT NULL
 );
 
 CREATE TABLE tidegate.lanes (
@@ -43,8 +44,9 @@ CREATE TABLE tidegate.workers (
 );
 
 CREATE TABLE tidegate.worker_lanes (
-    worker text COLLATE "C" NOT NULL,
-    lane   bigint NOT NULL,
+    worker       text COLLATE "C" NOT NULL,
+    lane         bigint NOT NULL,
+    served_until bigint NOT NULL,
     PRIMARY KEY (worker, lane)
 );
 

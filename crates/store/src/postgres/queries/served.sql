@@ -1,3 +1,1 @@
-SELECT DISTINCT l.lane
-FROM tidegate.worker_lanes l JOIN tidegate.workers w ON w.id = l.worker
-WHERE w.alive_until > $1
+SELECT DISTINCT lane FROM tidegate.worker_lanes WHERE served_until > $1

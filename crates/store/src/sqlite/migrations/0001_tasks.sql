@@ -28,7 +28,8 @@ create table kind (
     backoff_base_ms integer not null,
     backoff_cap_ms integer not null,
     remove_on_completed_days integer,
-    remove_on_failed_days integer
+    remove_on_failed_days integer,
+    max_deaths integer not null
 ) strict, without rowid;
 
 create table lane (
@@ -46,6 +47,7 @@ create table worker (
 create table worker_lane (
     lane integer not null,
     worker text not null,
+    served_until integer not null,
     primary key (lane, worker)
 ) strict, without rowid;
 

@@ -1,4 +1,1 @@
-select exists (
-    select 1 from worker_lane as served join worker on worker.id = served.worker
-    where served.lane = ?1 and worker.alive_until > ?2
-)
+select exists (select 1 from worker_lane where lane = ?1 and served_until > ?2)

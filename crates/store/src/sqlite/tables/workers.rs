@@ -1,6 +1,7 @@
 //! Kinds, lanes, and the workers that serve them.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use rusqlite::{Row, params};
@@ -8,6 +9,7 @@ use tidegate_core::tables::Lane;
 use tidegate_core::{Backoff, DayWindow, Kind, LaneId, Millis, Result, WorkerId};
 
 use super::Transaction;
+use crate::clock;
 use crate::sqlite::cache::{Lanes, Seen};
 use crate::sqlite::statements::Query;
 
@@ -23,6 +25,7 @@ pub(in crate::sqlite) fn read_kind(row: &Row<'_>) -> rusqlite::Result<Kind> {
         backoff: Backoff { base_ms: row.get(6)?, cap_ms: row.get(7)? },
         remove_on_completed_days: row.get(8)?,
         remove_on_failed_days: row.get(9)?,
+        max_deaths: row.get(10)?,
     })
 }
 
@@ -49,6 +52,7 @@ pub(super) fn put_kind(tx: &mut Transaction<'_, '_>, kind: &Kind) -> Result<()> 
         kind.backoff.cap_ms,
         kind.remove_on_completed_days,
         kind.remove_on_failed_days,
+        kind.max_deaths,
     ];
     tx.statements.execute(Query::PutKind, row)?;
     tx.cache.kinds.insert(kind.name.clone(), Arc::new(kind.clone()));
@@ -95,27 +99,32 @@ pub(super) fn see(
         Some(seen) => seen,
         None => read_seen(tx, worker)?,
     };
-    // A lease that is shorter than the last one counts from now on, too.
-    let noted = tx.now + (alive_until - tx.now) / 4 * 3..=alive_until;
-    if !seen.alive_until.is_some_and(|until| noted.contains(&until)) {
+    if !clock::is_noted([seen.alive_until].into_iter(), tx.now, alive_until) {
         tx.statements.execute(Query::SeeWorker, params![worker.0, alive_until])?;
         seen.alive_until = Some(alive_until);
-        tx.cache.served.clear();
     }
     for lane in lanes {
-        if seen.lanes.insert(lane.id) {
-            tx.statements.execute(Query::ServeLane, params![lane.id.0, worker.0])?;
-            tx.cache.served.clear();
+        if let Entry::Vacant(unknown) = seen.lanes.entry(lane.id) {
+            let key = params![lane.id.0, worker.0];
+            unknown.insert(tx.statements.first(Query::ServedUntil, key, |row| row.get(0))?);
         }
+    }
+    let notes = lanes.iter().map(|lane| seen.lanes.get(&lane.id).copied().flatten());
+    if !clock::is_noted(notes, tx.now, alive_until) {
+        for lane in lanes {
+            tx.statements.execute(Query::ServeLane, params![lane.id.0, worker.0, alive_until])?;
+            seen.lanes.insert(lane.id, Some(alive_until));
+        }
+        tx.cache.served.clear();
     }
     tx.cache.workers.insert(worker.clone(), seen);
     Ok(())
 }
 
-/// Its lanes are not read: to say again that it serves one changes no row.
+/// Its lanes are read as they are asked for.
 fn read_seen(tx: &mut Transaction<'_, '_>, worker: &WorkerId) -> Result<Seen> {
     let alive_until = tx.statements.first(Query::AliveUntil, [&worker.0], |row| row.get(0))?;
-    Ok(Seen { alive_until, lanes: HashSet::new() })
+    Ok(Seen { alive_until, lanes: HashMap::new() })
 }
 
 pub(super) fn is_served(tx: &mut Transaction<'_, '_>, lane: LaneId) -> Result<bool> {
