@@ -46,6 +46,8 @@ bugs! {
     UncountedDeath,
     /// A limit set while tasks are ready does not apply to them (Oban #712).
     StaleReady,
+    /// A worker stops its handlers when its own wall clock shows the end of the lease.
+    FenceByWallClock,
 }
 
 #[cfg(feature = "planted")]

@@ -44,11 +44,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Ends attempts, hands their slots on, and claims in the same step. An exit with a stale
     /// token changes nothing and is reported as such, so after `Unavailable` the same exits
-    /// can be sent again: those that were accepted come back as stale.
+    /// can be sent again: those that were accepted come back as stale. A store may take a long
+    /// batch in several steps, and the claim as one that follows.
     async fn finish(&self, finish: Finish) -> Result<Finished>;
 
     /// Cancels tasks: what waits ends at once, what runs is told through its heartbeat. May be
-    /// repeated.
+    /// repeated. A store may take a long batch in several steps.
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>>;
 
     /// Ends attempts whose lease ran out and parks what no worker has room for. May be

@@ -62,6 +62,7 @@ fn the_same_seed_is_the_same_run() {
     assert_eq!(traces.len(), 20, "different seeds are different runs");
 }
 
+/// Wall clocks only: those that measure durations are wrong in every run, and the store's jumps.
 #[test]
 fn wrong_clocks_change_nothing() {
     for seed in 1..=20 {

@@ -1,6 +1,7 @@
 //! The reference: the rules in a mutex. Nothing survives the process.
 
 mod inspect;
+mod rows;
 pub(crate) mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -11,6 +11,7 @@ use tidegate_core::{
     Source, TaskId, Token, WorkerId,
 };
 
+pub(crate) use super::rows::{Running, Task, Worker};
 use crate::clock;
 
 /// The tables, as ordered maps. Public so that a simulator can run the rules over them
@@ -45,33 +46,6 @@ pub struct State {
     pub(crate) removals: BTreeSet<(Millis, TaskId)>,
     pub(crate) last_task: i64,
     pub(crate) last_limit: i64,
-}
-
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Worker {
-    alive_until: Millis,
-    /// Until when it serves which lanes.
-    lanes: BTreeMap<LaneId, Millis>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Task {
-    pub(crate) new: Arc<NewTask>,
-    pub(crate) tags: Tags,
-    pub(crate) queue: Arc<str>,
-    pub(crate) position: Option<Position>,
-    pub(crate) created_at: Millis,
-    pub(crate) finished_at: Option<Millis>,
-    pub(crate) error: Option<String>,
-    pub(crate) result: Option<Vec<u8>>,
-}
-
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Running {
-    pub(crate) gated: bool,
-    pub(crate) cancel: bool,
-    pub(crate) started_at: Millis,
-    pub(crate) progress: Option<Progress>,
 }
 
 const FIRST: TaskId = TaskId(i64::MIN);

@@ -2,7 +2,8 @@
 //!
 //! A verb is one or more transactions, READ COMMITTED. Each locks, loads what it has locked
 //! into a [draft](draft), runs the same rules as the reference over it, and writes what they
-//! changed.
+//! changed. Only a claim is a statement of its own, `claim.sql`: it picks, leases and starts.
+//! It goes with a finish in its transaction where nothing waits at the gate.
 //!
 //! # Who may change what
 //!

@@ -76,10 +76,12 @@ impl Settings {
     }
 
     /// Applies a change; whether it took effect. Deployments never overrule operators, and a
-    /// registration never overrules the configuration file.
+    /// registration never overrules the configuration file. An operator takes away what is in
+    /// force: their own setting, or else what a deployment said.
     pub(super) fn set(&mut self, capacity: Option<u32>, by: Source) -> bool {
         let effective = by >= self.source();
         match (by, capacity) {
+            (Source::Operator, None) if self.operator.is_none() => self.base = None,
             (Source::Operator, capacity) => self.operator = capacity,
             (_, Some(capacity)) if self.base.is_none_or(|base| by >= base.1) => {
                 self.base = Some((capacity, by));

@@ -82,9 +82,21 @@ impl Simulation {
             let skew_ms = self.rng.between(-DAY_MS, DAY_MS);
             self.processes[process].skew_ms = if self.skews { skew_ms } else { 0 };
         }
+        if self.rng.chance(rates.skew) && self.now >= self.jumps_at {
+            self.jump();
+        }
         if self.rng.chance(rates.jump) {
             self.pass_hours();
         }
+    }
+
+    /// The store's clock is set forward, as a server's may be: by less than what workers leave
+    /// of a lease, and not twice within one.
+    fn jump(&mut self) {
+        let by = self.rng.between(1, self.world.lease_ms / 10);
+        self.ahead_ms += by;
+        self.jumps_at = self.now + self.world.lease_ms;
+        self.trace.line(|| format!("the store's clock jumps by {by}"));
     }
 
     /// The process is gone with all it knew. What it sent stays in flight.

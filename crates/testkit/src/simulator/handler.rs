@@ -10,9 +10,9 @@ use super::world::{POISON, World};
 pub(super) struct Handler {
     /// When it returns.
     pub(super) ends_at: Millis,
-    /// When it is stopped unless the lease is renewed: one lease after the last renewal was
-    /// *sent*, on a clock that only measures durations. The store counts from when the renewal
-    /// *came*, so the handler always stops first.
+    /// When it is stopped unless the lease is renewed: most of a lease after the last renewal
+    /// was *sent*, on a clock that only measures durations. The store counts from when the
+    /// renewal *came*, so the handler always stops first, even if its clock is slow.
     pub(super) fence_at: Millis,
     pub(super) end: End,
 }

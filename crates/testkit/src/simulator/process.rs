@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tidegate_core::inspect::Snapshot;
+use tidegate_core::planted::{Bug, is_planted};
 use tidegate_core::{
     Attempt, Claim, Exit, Extend, Finish, Millis, Progress, TaskId, Token, WorkerId,
 };
@@ -13,6 +14,9 @@ use super::handler::{End, Handler};
 use super::message::{Answer, Request};
 use super::rng::Rng;
 use super::world::World;
+
+/// How wrong the clocks may be by which processes measure durations, in a thousand.
+const DRIFT_MAX: i64 = 50;
 
 /// What a process sees of the rest of the world in one step.
 pub(super) struct Context<'a> {
@@ -34,8 +38,11 @@ pub(super) struct Process {
     pub(super) down_until: Millis,
     pub(super) paused_until: Millis,
     pub(super) cut_until: Millis,
-    /// How wrong its wall clock is. Nothing it sends carries a time, so nothing depends on it.
+    /// How wrong its wall clock is. It measures durations by another clock and sends no time,
+    /// so nothing depends on it.
     pub(super) skew_ms: i64,
+    /// How much faster the clock by which it measures durations runs, in a thousand.
+    drift: i64,
     pub(super) handlers: BTreeMap<(Token, TaskId), Handler>,
     /// Ended attempts the store has not confirmed and that are not under way.
     exits: Vec<Exit>,
@@ -93,6 +100,7 @@ impl Process {
             paused_until: 0,
             cut_until: 0,
             skew_ms: 0,
+            drift: rng.between(-DRIFT_MAX, DRIFT_MAX),
             handlers: BTreeMap::new(),
             exits: Vec::new(),
             waiting: Vec::new(),
@@ -151,7 +159,7 @@ impl Process {
             return step;
         }
         let waiting = self.waiting.swap_remove(at);
-        let fence_at = waiting.sent_at + context.world.lease_ms;
+        let fence_at = self.fence_at(waiting.sent_at, context.world);
         match (waiting.what, answer) {
             (What::Register, Answer::Register(Ok(_))) => self.registered = true,
             (_, Answer::Claim(Ok(attempts))) => {
@@ -173,6 +181,13 @@ impl Process {
         step
     }
 
+    /// When handlers stop unless their lease is renewed by a later call than this one: after
+    /// three quarters of it by the process's own clock, which may be slow, and the store's may
+    /// jump.
+    fn fence_at(&self, sent_at: Millis, world: &World) -> Millis {
+        sent_at + world.lease_ms * 3 / 4 * 1000 / (1000 + self.drift)
+    }
+
     fn renewed(&mut self, tokens: &[Token], lost: &[Token], fence_at: Millis) {
         self.handlers.retain(|(token, _), handler| {
             if tokens.contains(token) {
@@ -185,6 +200,9 @@ impl Process {
     fn start(&mut self, attempts: &[Attempt], fence_at: Millis, context: &mut Context<'_>) -> bool {
         let (now, world) = (context.now, context.world);
         for attempt in attempts {
+            let by_wall_clock = attempt.expires_at - self.skew_ms;
+            let wrong = is_planted(Bug::FenceByWallClock);
+            let fence_at = if wrong { by_wall_clock } else { fence_at };
             let handler = Handler::new(context.rng, world, attempt, now, fence_at, context.calm);
             self.handlers.insert((attempt.token, attempt.task), handler);
         }

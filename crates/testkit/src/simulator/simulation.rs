@@ -26,6 +26,9 @@ const START_MS: Millis = 1_780_000_000_000;
 pub(super) struct Simulation {
     pub(super) rng: Rng,
     pub(super) now: Millis,
+    /// How far the store's clock is ahead of all others, and when it may jump again.
+    pub(super) ahead_ms: i64,
+    pub(super) jumps_at: Millis,
     pub(super) world: World,
     pub(super) processes: Vec<Process>,
     pub(super) calm: bool,
@@ -54,6 +57,8 @@ impl Simulation {
         let mut simulation = Self {
             rng,
             now: START_MS,
+            ahead_ms: 0,
+            jumps_at: START_MS,
             world,
             processes,
             calm: false,
@@ -184,13 +189,18 @@ impl Simulation {
         if step.started { self.judge_running() } else { Ok(()) }
     }
 
+    /// What the store's clock shows.
+    fn store_now(&self) -> Millis {
+        self.now + self.ahead_ms
+    }
+
     fn judge_running(&self) -> Verdict {
         let up = self.processes.iter().filter(|process| !process.is_paused(self.now));
         let running = up
             .flat_map(|process| process.handlers.iter())
             .filter(|(_, handler)| handler.is_running(self.now))
             .map(|(key, _)| *key);
-        evidence::judge_running(running, &self.auditor.books, &self.ceilings, self.now)
+        evidence::judge_running(running, &self.auditor.books, &self.ceilings, self.store_now())
     }
 
     /// A request is at the store: it commits, and is judged.
@@ -218,12 +228,13 @@ impl Simulation {
     }
 
     fn commit(&mut self, process: usize, request: &Request) -> Result<Answer, Violation> {
-        self.state.now = self.now;
+        let now = self.store_now();
+        self.state.now = now;
         let answer = request.execute(&mut self.state);
         let after = self.state.snapshot();
-        self.trace.commit(self.now, process, request, &answer, &after);
+        self.trace.commit(now, process, request, &answer, &after);
         self.report.commits += 1;
-        self.auditor.observe(self.now, request, &answer)?;
+        self.auditor.observe(now, request, &answer)?;
         if evidence::differ(&self.snapshot, &after) {
             self.report.transitions += 1;
             for class in evidence::classes(&after) {
@@ -239,7 +250,7 @@ impl Simulation {
             }
             self.wake_somebody();
         } else {
-            self.snapshot.now = self.now;
+            self.snapshot.now = now;
             evidence::judge_unchanged(request, &answer)?;
         }
         // A short step of the gate may leave work behind; a full one has no excuse.
@@ -264,7 +275,8 @@ impl Simulation {
         self.calm = true;
         self.heal();
         // Kinds that are claimed in a part of the day only are open again after half of it.
-        let closed = |kind: &Kind| kind.window.is_some_and(|window| !window.is_open(self.now));
+        let now = self.store_now();
+        let closed = |kind: &Kind| kind.window.is_some_and(|window| !window.is_open(now));
         if self.world.kinds.iter().any(closed) {
             self.now += DAY_MS / 2;
         }

@@ -11,6 +11,7 @@ WITH picked AS MATERIALIZED (
     LIMIT $2
 ), known AS MATERIALIZED (
     SELECT picked.*, t.kind, t.queue, t.job, t.workflow, t.payload, t.spent,
+           coalesce(t.group_name, t.kind) AS group_name, t.weight,
            coalesce(t.max_attempts, k.max_attempts, 1) AS max_attempts,
            coalesce(t.timeout_ms, k.timeout_ms) AS timeout_ms,
            j.id AS job_limit,
