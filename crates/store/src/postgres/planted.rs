@@ -1,6 +1,9 @@
 //! Bugs in the SQL of this store, planted on purpose; see `tidegate_core::planted`. A store is
 //! connected with one of them. Without the feature `planted` there is none.
 
+#[cfg(feature = "planted")]
+use std::sync::LazyLock;
+
 use super::Options;
 use super::paged::Paged;
 
@@ -18,7 +21,20 @@ pub enum Bug {
 }
 
 #[cfg(feature = "planted")]
-static CLAIM: Paged = Paged::new(include_str!("queries/planted/claim.sql"));
+static CLAIM: LazyLock<Paged> = LazyLock::new(|| {
+    Paged::new(without(include_str!("queries/claim.sql"), "FOR UPDATE OF r SKIP LOCKED"))
+});
+
+#[cfg(feature = "planted")]
+static EXPIRED: LazyLock<&str> =
+    LazyLock::new(|| without(include_str!("queries/expired.sql"), "FOR UPDATE SKIP LOCKED"));
+
+/// A query without one piece of its text. The rest stays the real one, whatever becomes of it.
+#[cfg(feature = "planted")]
+fn without(sql: &str, piece: &str) -> &'static str {
+    assert!(sql.contains(piece), "there is no {piece:?} to leave out: {sql}");
+    sql.replace(piece, "").leak()
+}
 
 #[cfg(feature = "planted")]
 impl Options {
@@ -28,13 +44,12 @@ impl Options {
 
     /// What a bug makes of the claim.
     pub(super) fn planted_claim(&self) -> Option<&'static Paged> {
-        self.is_planted(Bug::ClaimUnlocked).then_some(&CLAIM)
+        self.is_planted(Bug::ClaimUnlocked).then(|| &*CLAIM)
     }
 
     /// What a bug makes of the reaper's reading.
     pub(super) fn planted_expired(&self) -> Option<&'static str> {
-        let unlocked = include_str!("queries/planted/expired.sql");
-        self.is_planted(Bug::ReapUnlocked).then_some(unlocked)
+        self.is_planted(Bug::ReapUnlocked).then(|| *EXPIRED)
     }
 }
 

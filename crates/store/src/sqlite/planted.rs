@@ -4,6 +4,8 @@
 //! in the rules do; a test opens the store with it. Without the feature `planted` every question
 //! is answered at compile time, and no shipped binary carries them.
 
+use std::borrow::Cow;
+
 use super::statements::Query;
 
 macro_rules! bugs {
@@ -49,25 +51,22 @@ impl Planted {
         self.bug == Some(bug)
     }
 
-    /// What the bug makes of a query.
-    pub(super) fn sql(self, query: Query) -> Option<&'static str> {
-        match (self.bug?, query) {
-            (Bug::StopWithoutToken, Query::Stop) => Some(include_str!("queries/planted/stop.sql")),
-            (Bug::FreeWithoutLimit, Query::FreeSlots) => {
-                Some(include_str!("queries/planted/free_slots.sql"))
+    /// What the bug makes of a query: one piece of its text is another. The rest stays the real
+    /// one, whatever becomes of it.
+    pub(super) fn sql(self, query: Query, sql: &'static str) -> Cow<'static, str> {
+        let (piece, other) = match (self.bug, query) {
+            (Some(Bug::StopWithoutToken), Query::Stop) => ("token = ?1 and ", ""),
+            (Some(Bug::FreeWithoutLimit), Query::FreeSlots) => ("limit_id = ?2", "?2 > 0"),
+            (Some(Bug::LineWithoutRank), Query::LineFirst) => {
+                ("class, rank, tag, place limit", "class, place limit")
             }
-            (Bug::LineWithoutRank, Query::LineFirst) => {
-                Some(include_str!("queries/planted/line_first.sql"))
-            }
-            (Bug::RenewExpired, Query::RenewLease) => {
-                Some(include_str!("queries/planted/renew_lease.sql"))
-            }
-            (Bug::TakeFromAllLanes, Query::TakeFirstReady) => {
-                Some(include_str!("queries/planted/take_first_ready.sql"))
-            }
-            (Bug::LateLock, Query::Begin) => Some(include_str!("queries/begin_read.sql")),
-            _ => None,
-        }
+            (Some(Bug::RenewExpired), Query::RenewLease) => ("expires_at > ?4", "?4 > 0"),
+            (Some(Bug::TakeFromAllLanes), Query::TakeFirstReady) => ("lane = ?1", "?1 > 0"),
+            (Some(Bug::LateLock), Query::Begin) => ("begin immediate", "begin"),
+            _ => return sql.into(),
+        };
+        assert!(sql.contains(piece), "there is no {piece:?} to plant a bug in: {sql}");
+        sql.replace(piece, other).into()
     }
 }
 
@@ -79,7 +78,7 @@ impl Planted {
     }
 
     #[inline(always)]
-    pub(super) fn sql(self, _query: Query) -> Option<&'static str> {
-        None
+    pub(super) fn sql(self, _query: Query, sql: &'static str) -> Cow<'static, str> {
+        sql.into()
     }
 }

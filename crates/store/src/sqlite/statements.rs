@@ -165,8 +165,8 @@ impl<'c> Statements<'c> {
         match &mut self.prepared[query as usize] {
             Some(statement) => Ok(statement),
             empty => {
-                let sql = self.planted.sql(query).unwrap_or(SQL[query as usize]);
-                Ok(empty.insert(self.connection.prepare(sql).translated()?))
+                let sql = self.planted.sql(query, SQL[query as usize]);
+                Ok(empty.insert(self.connection.prepare(&sql).translated()?))
             }
         }
     }

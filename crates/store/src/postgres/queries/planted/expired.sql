@@ -1,2 +1,0 @@
-SELECT token, worker, expires_at FROM tidegate.leases WHERE expires_at <= $1
-ORDER BY expires_at, token LIMIT 100

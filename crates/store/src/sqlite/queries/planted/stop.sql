@@ -1,1 +1,0 @@
-delete from running where task = ?2 returning cancel, gated
