@@ -1,5 +1,6 @@
 //! Tasks under limits of every size, mixed, so that each limit is reached.
 
+use tidegate_core::bounds::{ATTEMPTS_MAX, DEATHS_MAX};
 use tidegate_core::{JobSpec, Kind, NewTask};
 
 /// Random enough to mix, and the same for the same seed: SplitMix64.
@@ -35,9 +36,11 @@ pub(super) fn jobs() -> Vec<JobSpec> {
     vec![JobSpec { name: JOB.0.to_owned(), concurrency: Some(JOB.1), weight: 1 }]
 }
 
-/// Its kinds. A task gives up only when it kills its workers again and again.
+/// Its kinds. No task gives up, however many workers are killed under it.
 pub(super) fn kinds() -> Vec<Kind> {
-    ["noop", "sleep"].map(|name| Kind { max_attempts: 1000, ..Kind::new(name) }).to_vec()
+    let patient =
+        |name| Kind { max_attempts: ATTEMPTS_MAX, max_deaths: DEATHS_MAX, ..Kind::new(name) };
+    ["noop", "sleep"].map(patient).to_vec()
 }
 
 /// So many tasks. `hold_ms` is how long those of the large limit hold their slot at most.
