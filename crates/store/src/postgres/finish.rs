@@ -17,7 +17,6 @@ use super::rows;
 use super::session::{Params, Tx};
 use super::{Inner, claim, transact};
 
-const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 
 /// Exits in one transaction; a batch above it takes several.
@@ -64,13 +63,9 @@ async fn end(
 ) -> Result<Ended, Fault> {
     let tasks: BTreeSet<i64> = exits.iter().map(|exit| exit.task.0).collect();
     let tasks: Vec<i64> = tasks.into_iter().collect();
-    let tokens: BTreeSet<i64> = exits.iter().map(|exit| exit.token.0).collect();
-    let tokens: Vec<i64> = tokens.into_iter().collect();
-    let (leases, attempts): (Params<'_>, Params<'_>) = (&[&tokens], &[&tasks]);
-    // In the one lock order. Whoever ends the last attempt of a lease ends the lease.
-    let (_, _, running, view) = tokio::try_join!(
+    let attempts: Params<'_> = &[&tasks];
+    let (_, running, view) = tokio::try_join!(
         share_version(store, tx),
-        tx.query(LOCK_LEASES, leases),
         tx.query(LOCK_RUNNING, attempts),
         look(store, tx, along),
     )?;

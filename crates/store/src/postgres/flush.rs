@@ -9,11 +9,12 @@ use tidegate_core::{Error, ErrorKind, Limit, LimitId, TaskId};
 use super::draft::{Draft, STAND_IN};
 use super::error::Fault;
 use super::rows::state_code;
-use super::session::Tx;
+use super::session::{Params, Tx};
 
 const LEAVE: &str = include_str!("queries/leave.sql");
 const ENTER: &str = include_str!("queries/enter.sql");
 const DROP_LEASES: &str = include_str!("queries/drop_leases.sql");
+const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
 const END_LEASES: &str = include_str!("queries/end_leases.sql");
 const MARK_RUNNING: &str = include_str!("queries/mark_running.sql");
 const BEGIN_LIMIT: &str = include_str!("queries/begin_limit.sql");
@@ -186,11 +187,15 @@ impl ReadyColumns {
 async fn drop_leases(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     let gone = draft.before.leases.keys().filter(|token| !draft.state.leases.contains_key(token));
     let gone: Vec<i64> = gone.map(|token| token.0).collect();
+    if !gone.is_empty() {
+        tx.execute(DROP_LEASES, &[&gone]).await?;
+    }
     let ending: Vec<i64> = draft.ending_leases.iter().map(|token| token.0).collect();
-    for (sql, tokens) in [(DROP_LEASES, gone), (END_LEASES, ending)] {
-        if !tokens.is_empty() {
-            tx.execute(sql, &[&tokens]).await?;
-        }
+    if !ending.is_empty() {
+        // Whoever ends the last attempt of a lease ends the lease: of two who end the last two,
+        // the second looks when the first has committed.
+        let ending: Params<'_> = &[&ending];
+        tokio::try_join!(tx.query(LOCK_LEASES, ending), tx.execute(END_LEASES, ending))?;
     }
     Ok(())
 }

@@ -16,9 +16,9 @@
 //!
 //! 1. the version of the limits (an advisory lock: claims share it, whoever begins a limit
 //!    has it alone);
-//! 2. leases by token;
-//! 3. scheduled, arrived, ready, running: in this order, each by task;
-//! 4. limits by id, **all in one statement**;
+//! 2. scheduled, arrived, ready, running: in this order, each by task;
+//! 3. limits by id, **all in one statement**;
+//! 4. leases by token;
 //! 5. the row of the counters.
 //!
 //! Whoever needs a lock out of this order takes only what is free (`SKIP LOCKED`, or the

@@ -25,10 +25,6 @@ static CLAIM: LazyLock<Paged> = LazyLock::new(|| {
     Paged::new(without(include_str!("queries/claim.sql"), "FOR UPDATE OF r SKIP LOCKED"))
 });
 
-#[cfg(feature = "planted")]
-static EXPIRED: LazyLock<&str> =
-    LazyLock::new(|| without(include_str!("queries/expired.sql"), "FOR UPDATE SKIP LOCKED"));
-
 /// A query without one piece of its text. The rest stays the real one, whatever becomes of it.
 #[cfg(feature = "planted")]
 fn without(sql: &str, piece: &str) -> &'static str {
@@ -46,11 +42,6 @@ impl Options {
     pub(super) fn planted_claim(&self) -> Option<&'static Paged> {
         self.is_planted(Bug::ClaimUnlocked).then(|| &*CLAIM)
     }
-
-    /// What a bug makes of the reaper's reading.
-    pub(super) fn planted_expired(&self) -> Option<&'static str> {
-        self.is_planted(Bug::ReapUnlocked).then(|| *EXPIRED)
-    }
 }
 
 #[cfg(not(feature = "planted"))]
@@ -62,11 +53,6 @@ impl Options {
 
     #[inline(always)]
     pub(super) fn planted_claim(&self) -> Option<&'static Paged> {
-        None
-    }
-
-    #[inline(always)]
-    pub(super) fn planted_expired(&self) -> Option<&'static str> {
         None
     }
 }

@@ -11,9 +11,10 @@ use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
 use super::rows;
 use super::session::Tx;
-use super::{Inner, transact};
+use super::{Bug, Inner, transact};
 
 const EXPIRED: &str = include_str!("queries/expired.sql");
+const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
 const UNSERVED: &str = include_str!("queries/unserved.sql");
 const LOCK_RUNNING_UNDER: &str = include_str!("queries/lock_running_under.sql");
 const FORGET_WORKERS: &str = include_str!("queries/forget_workers.sql");
@@ -35,13 +36,12 @@ pub(super) async fn reap(store: &Inner) -> Result<Reaped> {
 
 async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Left), Fault> {
     let moment = moment(store, tx).await?;
-    let expired = store.options.planted_expired().unwrap_or(EXPIRED);
-    let leases = tx.query(expired, &[&moment.now]).await?;
-    let leases: Vec<_> = leases.iter().map(rows::lease).collect();
+    let expired = tx.query(EXPIRED, &[&moment.now]).await?;
+    let expired: Vec<_> = expired.iter().map(rows::lease).collect();
     let before = moment.now - LEASE_MS;
     let unserved = tx.query(UNSERVED, &[&before, &moment.now]).await?;
     let unserved: Vec<ReadyRow> = unserved.iter().map(rows::ready).collect();
-    let tokens: Vec<i64> = leases.iter().map(|lease| lease.token.0).collect();
+    let tokens: Vec<i64> = expired.iter().map(|lease| lease.token.0).collect();
     let running = tx.query(LOCK_RUNNING_UNDER, &[&tokens]).await?;
     let running: Vec<_> = running.iter().map(rows::running).collect();
     let tasks = running.iter().map(|(task, _, _)| *task);
@@ -51,6 +51,16 @@ async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Left), Fault> 
         ..Wanted::default()
     };
     let mut draft = gather(store, tx, moment, wanted).await?;
+    let more = expired.len() == LEASES_MAX;
+    let leases = if store.options.is_planted(Bug::ReapUnlocked) {
+        expired
+    } else {
+        tx.query(LOCK_LEASES, &[&tokens]).await?.iter().map(rows::lease).collect()
+    };
+    // One that was renewed before the lock is not to be touched.
+    if leases.iter().any(|lease| lease.expires_at > moment.now) {
+        return Err(Fault::Again);
+    }
     leases.into_iter().for_each(|lease| draft.add_lease(lease));
     unserved.into_iter().for_each(|row| draft.stand(row.task, Position::Ready(row)));
     for (task, token, running) in running {
@@ -60,7 +70,7 @@ async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Left), Fault> 
     let mut reaped = rules::reap(&mut draft)?;
     flush(tx, &draft).await?;
     let left = draft.left();
-    reaped.more = draft.before.leases.len() == LEASES_MAX;
+    reaped.more = more;
     Ok((reaped, left))
 }
 

@@ -1,3 +1,3 @@
--- A lease that is being renewed is passed over; one that was renewed is seen as it is now.
+-- A look without a lock: which leases have run out? Under the lock they are read again.
 SELECT token, worker, expires_at FROM tidegate.leases WHERE expires_at <= $1
-ORDER BY expires_at, token LIMIT 100 FOR UPDATE SKIP LOCKED
+ORDER BY expires_at, token LIMIT 100
