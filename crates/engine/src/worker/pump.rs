@@ -37,6 +37,8 @@ pub(crate) struct Pump {
     running: u32,
     /// Attempts whose handlers are gone and that are in no call.
     exits: Vec<Done>,
+    /// Whether a call is under way that gives slots back.
+    releasing: bool,
     /// Which claim is worth sending.
     hungry: [bool; 2],
     last_turn: Turn,
@@ -64,6 +66,7 @@ impl Pump {
             permits: shared.options.concurrency,
             running: 0,
             exits: Vec::new(),
+            releasing: false,
             hungry: [true; 2],
             last_turn: Turn::Narrow,
             phase: Phase::Running,
@@ -119,7 +122,17 @@ impl Pump {
     fn may_call(&self) -> bool {
         self.retry_at.is_none()
             && self.calls.len() < self.shared.options.calls
-            && (!self.exits.is_empty() || self.plan().is_some())
+            && (self.has_exits() || self.exits.is_empty() && self.plan().is_some())
+    }
+
+    /// Slots are given back by one call after another: a second would wait for the same limits
+    /// behind the first, and what gathers meanwhile shares its step.
+    fn may_send(&self, done: &Done) -> bool {
+        !self.releasing || done.running.attempt.slots.is_empty()
+    }
+
+    fn has_exits(&self) -> bool {
+        self.exits.iter().any(|done| self.may_send(done))
     }
 
     /// Sends what there is to tell and takes the permits for what it asks for.
@@ -139,13 +152,18 @@ impl Pump {
             self.last_turn = plan.turn;
         }
         let exits = self.next_exits();
+        self.releasing |= gives_back(&exits);
         self.calls.push(Box::pin(call(self.shared.clone(), exits, plan)));
     }
 
     /// The exits of one call, the oldest first: the store refuses more than so many at once.
     fn next_exits(&mut self) -> Vec<Done> {
-        let rest = self.exits.split_off(self.exits.len().min(BATCH_MAX));
-        std::mem::replace(&mut self.exits, rest)
+        let exits = std::mem::take(&mut self.exits);
+        let (mut next, mut rest): (Vec<_>, Vec<_>) =
+            exits.into_iter().partition(|done| self.may_send(done));
+        rest.extend(next.drain(next.len().min(BATCH_MAX)..));
+        self.exits = rest;
+        next
     }
 
     /// What to ask for now. The two sorts of claim take turns.
@@ -166,6 +184,9 @@ impl Pump {
         if let Some(plan) = &answer.plan {
             self.permits += plan.tasks_max;
             self.rooms.unreserve(plan);
+        }
+        if gives_back(&answer.exits) {
+            self.releasing = false;
         }
         match answer.result {
             Ok(finished) => {
@@ -322,6 +343,10 @@ impl Pump {
             && self.exits.is_empty()
             && self.calls.is_empty()
     }
+}
+
+fn gives_back(exits: &[Done]) -> bool {
+    exits.iter().any(|done| !done.running.attempt.slots.is_empty())
 }
 
 fn key(done: &Done) -> (TaskId, Token) {

@@ -28,6 +28,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Between two counts of what is left while workers are still to be killed.
 const COUNT_INTERVAL: Duration = Duration::from_millis(500);
 
+/// For the processes to start, before the first tasks are due.
+const START_UP: Duration = Duration::from_secs(2);
+
 /// What to do.
 #[derive(Debug, Clone)]
 pub struct Fleet {
@@ -78,9 +81,12 @@ pub async fn fleet(fleet: &Fleet) -> anyhow::Result<Outcome> {
     fleet.prepare(&opened).await?;
     let histories = Histories::new(fleet.histories.as_deref())?;
     let mut run = Run::new(fleet, &opened, &target.url, &histories)?;
-    run.add(fleet.tasks).await?;
-    let stopwatch = Stopwatch::start();
+    // All are due at once, when the fleet is up and idle.
+    let due_at = time::now() + START_UP;
+    run.add(fleet.tasks, START_UP).await?;
     run.start_all()?;
+    time::sleep_until(due_at).await;
+    let stopwatch = Stopwatch::start();
     run.until_done().await?;
     let seconds = stopwatch.seconds();
     let (submitted, kills) = (run.submitted, run.kills);
@@ -269,8 +275,12 @@ impl<'a> Run<'a> {
         })
     }
 
-    async fn add(&mut self, number: u64) -> anyhow::Result<()> {
-        let tasks = tasks(number, self.fleet.hold_ms, &mut self.mixing);
+    async fn add(&mut self, number: u64, delay: Duration) -> anyhow::Result<()> {
+        let mut tasks = tasks(number, self.fleet.hold_ms, &mut self.mixing);
+        if !delay.is_zero() {
+            let run_at = self.opened.inspect.now().await? + delay.as_millis() as i64;
+            tasks.iter_mut().for_each(|task| task.run_at = Some(run_at));
+        }
         submit(&*self.opened.store, &[], tasks).await?;
         self.submitted += number;
         Ok(())
@@ -331,7 +341,7 @@ impl<'a> Run<'a> {
         let unfinished = counts.iter().filter(|(state, _)| !state.is_final());
         let half = self.fleet.tasks / 2;
         if unfinished.map(|(_, number)| number).sum::<u64>() < half {
-            self.add(half).await?;
+            self.add(half, Duration::ZERO).await?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use super::gate::{BUDGET, before_claim, follow};
 use super::load::{Moment, Wanted, gather, moment};
 use super::paged::Paged;
 use super::rows;
-use super::session::Tx;
+use super::session::{Tries, Tx};
 use super::{Bug, Inner, transact};
 
 const VERSION_SHARED: &str = include_str!("queries/version_shared.sql");
@@ -28,13 +28,13 @@ const ROUNDS_MAX: u32 = 100;
 
 pub(super) async fn claim(store: &Inner, claim: Claim) -> Result<Vec<Attempt>> {
     claim.check()?;
-    let mut view = transact!(store, tx => look(store, &tx, Some(&claim)));
+    let mut view = glance(store, Some(&claim)).await?;
     if !view.is_noted {
         transact!(store, tx => see(&tx, &claim, &view));
     }
     if view.has_gate_work() {
         before_claim(store, &claim, view).await?;
-        view = transact!(store, tx => look(store, &tx, Some(&claim)));
+        view = glance(store, Some(&claim)).await?;
     }
     if claim.tasks_max == 0 || !view.has_ready {
         return Ok(Vec::new());
@@ -71,6 +71,19 @@ pub(super) struct View {
 impl View {
     pub(super) fn has_gate_work(&self) -> bool {
         self.arrivals || !self.dirty.is_empty() || !self.no_worker.is_empty()
+    }
+}
+
+/// A look outside any transaction.
+pub(super) async fn glance(store: &Inner, claim: Option<&Claim>) -> Result<View> {
+    let mut tries = Tries::default();
+    loop {
+        let client = store.client().await?;
+        let view = look(store, &Tx::none(store, &client), claim).await;
+        drop(client);
+        if let Some(view) = tries.judge(store, view).await? {
+            return Ok(view);
+        }
     }
 }
 
@@ -137,7 +150,7 @@ struct Taken {
 }
 
 async fn take(store: &Inner, tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<Taken, Fault> {
-    let (_, picked) =
+    let (_, Picked { rows: picked, .. }) =
         tokio::try_join!(share_version(store, tx), pick(store, tx, claim, view, true))?;
     if picked.is_empty() {
         return Ok(Taken { taken: Ok(Vec::new()), left: Left::default() });
@@ -176,8 +189,14 @@ pub(super) async fn take_along(
         return Ok(Some(Vec::new()));
     }
     let picked = pick(store, tx, claim, view, false).await?;
-    let is_taken = picked.iter().all(|row| row.get::<_, Option<i64>>("token").is_some());
-    Ok(is_taken.then(|| attempts(&picked, claim, view)))
+    let is_taken = picked.rows.iter().all(|row| row.get::<_, Option<i64>>("token").is_some());
+    Ok((is_taken && !picked.is_refused).then(|| attempts(&picked.rows, claim, view)))
+}
+
+struct Picked {
+    rows: Vec<Row>,
+    /// Nothing was locked: a job's task is among the first, and they were not allowed for.
+    is_refused: bool,
 }
 
 async fn pick(
@@ -186,14 +205,19 @@ async fn pick(
     claim: &Claim,
     view: &View,
     with_jobs: bool,
-) -> Result<Vec<Row>, Fault> {
+) -> Result<Picked, Fault> {
     let paged = store.options.planted_claim().unwrap_or(&CLAIM);
     let (sql, _) = paged.of(2 * claim.tasks_max as usize + 64);
     let wanted = i64::from(claim.tasks_max);
     let now = view.moment.now;
     let expires_at = now + claim.lease_ms;
     let worker = &*claim.worker.0;
-    tx.query(sql, &[&view.open, &wanted, &worker, &expires_at, &now, &with_jobs]).await
+    let mut rows =
+        tx.query(sql, &[&view.open, &wanted, &worker, &expires_at, &now, &with_jobs]).await?;
+    let is_refused = rows.iter().any(|row| row.get("is_refused"));
+    // One row without a task where nothing was picked.
+    rows.retain(|row| row.get::<_, Option<i64>>("task").is_some());
+    Ok(Picked { rows, is_refused })
 }
 
 fn attempts(picked: &[Row], claim: &Claim, view: &View) -> Vec<Attempt> {

@@ -117,16 +117,19 @@ impl Draft {
         let _ = self.state.see_worker(&everybody, Millis::MAX, Some(&lanes));
     }
 
-    pub(super) fn add_used(&mut self, limit: LimitId, numbers: &[i64]) {
+    /// The numbers of a limit that are taken, and by whom. Of holders that are not in the draft
+    /// it keeps no more than that.
+    pub(super) fn add_used(&mut self, limit: LimitId, numbers: &[i64], tasks: &[i64]) {
         let size = numbers.iter().max().map_or(0, |max| *max as usize + 1);
         let slots = self.state.slots.entry(limit).or_default();
         slots.resize(size, None);
-        // Who holds them is loaded for the tasks that matter only.
-        numbers.iter().for_each(|number| slots[*number as usize] = Some(TaskId(0)));
-    }
-
-    pub(super) fn add_held(&mut self, task: TaskId, limit: LimitId, number: u32) {
-        self.state.held.insert((task, limit, number));
+        for (number, task) in numbers.iter().zip(tasks) {
+            let task = TaskId(*task);
+            slots[*number as usize] = Some(task);
+            if self.state.tasks.contains_key(&task) {
+                self.state.held.insert((task, limit, u32::try_from(*number).unwrap_or_default()));
+            }
+        }
     }
 
     /// The first rows of a line. `page` rows of one part mean that there may be more.

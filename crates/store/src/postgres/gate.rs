@@ -5,7 +5,7 @@ use tidegate_core::rules::gate::{self, Verdict};
 use tidegate_core::tables::{Position, Tables};
 use tidegate_core::{Admitted, Claim, LimitId, Result, TaskId};
 
-use super::claim::{View, look};
+use super::claim::{View, glance};
 use super::draft::{Draft, Left};
 use super::error::{Fault, quietly};
 use super::flush::flush;
@@ -24,13 +24,13 @@ pub(super) const BUDGET: u32 = 16;
 const FOLLOW_BUDGET: u32 = 250;
 
 /// Due tasks, and as many arrivals, that come to the gate in one transaction at most.
-const ARRIVALS_MAX: usize = 250;
+const ARRIVALS_MAX: usize = 1000;
 
 /// Transactions that follow one verb at most; what is left then is taken up by claims.
 const FOLLOW_MAX: u32 = 1000;
 
 pub(super) async fn admit(store: &Inner) -> Result<Admitted> {
-    let view = transact!(store, tx => look(store, &tx, None));
+    let view = glance(store, None).await?;
     let mut admitted = Admitted::default();
     follow(store, Left { dirty: view.dirty, ready: false }).await?;
     if view.arrivals {
@@ -46,7 +46,7 @@ pub(super) async fn before_claim(store: &Inner, claim: &Claim, mut view: View) -
         let left = transact!(store, tx => reconsider(store, &tx, &view.no_worker));
         follow(store, left).await?;
         seen += view.no_worker.len();
-        view = transact!(store, tx => look(store, &tx, Some(claim)));
+        view = glance(store, Some(claim)).await?;
     }
     if !view.dirty.is_empty() {
         // Whoever has one of them locked is about to look itself, and follows up.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tidegate_core::tables::{LineRow, Position};
+use tidegate_core::tables::Position;
 use tidegate_core::{LaneId, LimitId, Millis, TaskId};
 use tokio_postgres::Row;
 
@@ -19,8 +19,7 @@ const HEADS: &str = include_str!("queries/heads.sql");
 const LOCK_LIMITS: &str = include_str!("queries/lock_limits.sql");
 const LOCK_LIMITS_FREE: &str = include_str!("queries/lock_limits_free.sql");
 const READ_LIMITS: &str = include_str!("queries/read_limits.sql");
-static LINE_PAGE: Paged = Paged::new(include_str!("queries/line_page.sql"));
-const LINE_ROWS: &str = include_str!("queries/line_rows.sql");
+static UNDER_LOCK: Paged = Paged::new(include_str!("queries/under_lock.sql"));
 const SLOTS_OF: &str = include_str!("queries/slots_of.sql");
 const SLOTS_USED: &str = include_str!("queries/slots_used.sql");
 const SERVED: &str = include_str!("queries/served.sql");
@@ -71,7 +70,7 @@ pub(super) async fn gather(
         Draft::new(moment.now, moment.virtual_time, moment.limits_version, wanted.budget);
     let own = known(tx, &wanted.tasks).await?;
     let mut ids: BTreeSet<i64> = wanted.limits.iter().map(|id| id.0).collect();
-    ids.extend(needs_of(&own)?);
+    ids.extend(needs_of(own.iter())?);
     if ids.is_empty() {
         load_kinds(tx, &mut draft, &own).await?;
         own.into_iter().for_each(|known| draft.add_known(known));
@@ -97,33 +96,26 @@ async fn lock(
     own: Vec<Known>,
     ids: BTreeSet<i64>,
 ) -> Result<(), Fault> {
-    let own: BTreeSet<i64> = own.iter().map(|known| known.task.tags.task.0).collect();
-    let (own_ids, limits): (Vec<i64>, Vec<i64>) =
-        (own.iter().copied().collect(), ids.into_iter().collect());
+    let own: Vec<i64> = own.iter().map(|known| known.task.tags.task.0).collect();
+    let limits: Vec<i64> = ids.into_iter().collect();
     // Tasks that are asked for may be taken out of the line beside those the gate takes.
-    let (page_sql, page) = LINE_PAGE.of(wanted.budget as usize + wanted.in_line + 1);
-    let (of_limits, of_own, of_now): (Params<'_>, Params<'_>, Params<'_>) =
-        (&[&limits], &[&own_ids], &[&draft.state.now]);
-    let (locked, paged, standing, used, served) = tokio::try_join!(
+    let (sql, page) = UNDER_LOCK.of(wanted.budget as usize + wanted.in_line + 1);
+    let (of_limits, of_all, of_now): (Params<'_>, Params<'_>, Params<'_>) =
+        (&[&limits], &[&limits, &own], &[&draft.state.now]);
+    let (locked, found, used, served) = tokio::try_join!(
         tx.query(lock_sql(store, wanted.free_only), of_limits),
-        tx.query(page_sql, of_limits),
-        tx.query(LINE_ROWS, of_own),
+        tx.query(sql, of_all),
         tx.query(SLOTS_USED, of_limits),
         tx.query(SERVED, of_now),
     )?;
     locked.iter().for_each(|row| draft.add_limit(rows::limit(row)));
     draft.add_served(served.iter().map(|row| LaneId(row.get("lane"))).collect());
-    let is_locked = |id: &LimitId| draft.state.limits.contains_key(id);
-    let locked_lines = |rows: &[Row]| -> Vec<LineRow> {
-        rows.iter().map(rows::line).filter(|row| is_locked(&row.limit)).collect()
-    };
-    let (paged, mut lines) = (locked_lines(&paged), locked_lines(&standing));
-    draft.add_page(&paged, page);
-    lines.extend(paged);
+    under_lock(draft, &own, &found, page)?;
     for row in used {
-        draft.add_used(LimitId(row.get("limit_id")), &row.get::<_, Vec<i64>>("numbers"));
+        let (numbers, tasks): (Vec<i64>, Vec<i64>) = (row.get("numbers"), row.get("tasks"));
+        draft.add_used(LimitId(row.get("limit_id")), &numbers, &tasks);
     }
-    under_lock(tx, draft, &own, lines).await
+    Ok(())
 }
 
 fn lock_sql(store: &Inner, free_only: bool) -> &'static str {
@@ -134,29 +126,28 @@ fn lock_sql(store: &Inner, free_only: bool) -> &'static str {
     }
 }
 
-/// Loads the tasks in the loaded lines and those in question. Names are looked up again: a
-/// limit may have gone or begun before the lock.
-async fn under_lock(
-    tx: &Tx<'_>,
-    draft: &mut Draft,
-    own: &BTreeSet<i64>,
-    lines: Vec<LineRow>,
-) -> Result<(), Fault> {
-    let ids: BTreeSet<i64> =
-        lines.iter().map(|row| row.task.0).chain(own.iter().copied()).collect();
-    let ids: Vec<i64> = ids.into_iter().collect();
-    let (tasks, slots) = tokio::try_join!(query_known(tx, &ids), slots_of(tx, &ids))?;
-    for row in slots {
-        let limit = LimitId(row.get("limit_id"));
-        draft.add_held(TaskId(row.get("task")), limit, rows::number(&row, "number"));
-    }
+/// Takes up what was found under the locks. Names were looked up again: a limit may have gone
+/// or begun before the lock.
+fn under_lock(draft: &mut Draft, own: &[i64], found: &[Row], page: usize) -> Result<(), Fault> {
+    let tasks: Vec<Known> = found.iter().map(rows::known).collect();
+    let own: BTreeSet<i64> = own.iter().copied().collect();
     let is_own = |known: &&Known| own.contains(&known.task.tags.task.0);
-    let own: Vec<Known> = tasks.iter().filter(is_own).cloned().collect();
-    let needed = needs_of(&own)?;
+    let needed = needs_of(tasks.iter().filter(is_own))?;
     if needed.iter().any(|id| !draft.state.limits.contains_key(&LimitId(*id))) {
         return Err(Fault::Again);
     }
     tasks.into_iter().for_each(|known| draft.add_known(known));
+    let (mut heads, mut lines) = (Vec::new(), Vec::new());
+    for row in found {
+        let is_locked = |id| draft.state.limits.contains_key(&LimitId(id));
+        if row.get::<_, Option<i64>>("limit_id").is_some_and(is_locked) {
+            let is_head: bool = row.get("is_head");
+            let line = rows::line(row);
+            heads.extend(is_head.then_some(line));
+            lines.push(line);
+        }
+    }
+    draft.add_page(&heads, page);
     for row in lines {
         draft.stand(row.task, Position::Line(row));
     }
@@ -176,27 +167,25 @@ async fn load_kinds(tx: &Tx<'_>, draft: &mut Draft, own: &[Known]) -> Result<(),
 }
 
 /// What is known of tasks; nothing is asked where there are none.
-pub(super) async fn known(tx: &Tx<'_>, tasks: &[TaskId]) -> Result<Vec<Known>, Fault> {
-    let ids: Vec<i64> = tasks.iter().map(|task| task.0).collect();
-    query_known(tx, &ids).await
-}
-
-async fn query_known(tx: &Tx<'_>, ids: &[i64]) -> Result<Vec<Known>, Fault> {
-    if ids.is_empty() {
+async fn known(tx: &Tx<'_>, tasks: &[TaskId]) -> Result<Vec<Known>, Fault> {
+    if tasks.is_empty() {
         return Ok(Vec::new());
     }
+    let ids: Vec<i64> = tasks.iter().map(|task| task.0).collect();
     Ok(tx.query(TAGS, &[&ids]).await?.iter().map(rows::known).collect())
 }
 
 /// The limits that tasks need; a workflow without one needs it made first.
-fn needs_of(known: &[Known]) -> Result<BTreeSet<i64>, Fault> {
-    let homeless: BTreeSet<String> =
-        known.iter().filter_map(|known| known.homeless.clone()).collect();
+fn needs_of<'a>(tasks: impl Iterator<Item = &'a Known>) -> Result<BTreeSet<i64>, Fault> {
+    let (mut needs, mut homeless) = (BTreeSet::new(), BTreeSet::new());
+    for known in tasks {
+        needs.extend(known.needs.iter().map(|(_, id)| id.0));
+        homeless.extend(known.homeless.clone());
+    }
     if !homeless.is_empty() {
         return Err(Fault::NoLimit(homeless.into_iter().collect()));
     }
-    let needs = known.iter().flat_map(|known| known.needs.iter().map(|(_, id)| id.0));
-    Ok(needs.collect())
+    Ok(needs)
 }
 
 pub(super) async fn slots_of(tx: &Tx<'_>, tasks: &[i64]) -> Result<Vec<Row>, Fault> {

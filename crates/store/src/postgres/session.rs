@@ -36,6 +36,8 @@ pub(super) struct Tx<'a> {
 
 enum Whose<'a> {
     Own(Transaction<'a>),
+    /// None: every statement is a transaction of its own.
+    Nobodys(&'a Object),
     Callers(&'a tokio_postgres::Transaction<'a>),
 }
 
@@ -43,6 +45,12 @@ impl<'a> Tx<'a> {
     pub(super) async fn begin(store: &Inner, client: &'a mut Object) -> Result<Self, Fault> {
         let inner = Whose::Own(client.transaction().await?);
         Ok(Self { inner, step: store.options.step.clone(), turn: Mutex::default() })
+    }
+
+    /// For one statement that only reads.
+    pub(super) fn none(store: &Inner, client: &'a Object) -> Self {
+        let inner = Whose::Nobodys(client);
+        Self { inner, step: store.options.step.clone(), turn: Mutex::default() }
     }
 
     /// A transaction of the caller's; it is the caller who commits it.
@@ -60,6 +68,10 @@ impl<'a> Tx<'a> {
             Whose::Own(tx) => {
                 let statement = tx.prepare_cached(sql).await?;
                 self.answer(turn, tx.query(&statement, params)).await
+            }
+            Whose::Nobodys(client) => {
+                let statement = client.prepare_cached(sql).await?;
+                self.answer(turn, client.query(&statement, params)).await
             }
             Whose::Callers(tx) => self.answer(turn, tx.query(sql, params)).await,
         }
@@ -80,6 +92,10 @@ impl<'a> Tx<'a> {
             Whose::Own(tx) => {
                 let statement = tx.prepare_cached(sql).await?;
                 self.answer(turn, tx.execute(&statement, params)).await
+            }
+            Whose::Nobodys(client) => {
+                let statement = client.prepare_cached(sql).await?;
+                self.answer(turn, client.execute(&statement, params)).await
             }
             Whose::Callers(tx) => self.answer(turn, tx.execute(sql, params)).await,
         }
@@ -116,7 +132,7 @@ impl<'a> Tx<'a> {
         drop(self.turn("COMMIT").await);
         match self.inner {
             Whose::Own(tx) => tx.commit().await?,
-            Whose::Callers(_) => {}
+            Whose::Nobodys(_) | Whose::Callers(_) => {}
         }
         Ok(())
     }

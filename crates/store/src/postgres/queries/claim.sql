@@ -3,16 +3,26 @@
 -- locked that is not wanted. `{page}` leaves room for what others are taking at this moment.
 --
 -- All or nothing: where a limit began after one of them was made ready, or one belongs to a job
--- and that is not allowed for ($6), the rows are only locked and come back without a token.
-WITH picked AS MATERIALIZED (
-    SELECT r.ctid AS row, r.task, r.lane, r.rank, r.tag, r.stamp, r.gated, r.since
+-- and that is not allowed for ($6), the rows are only locked and come back without a token. A
+-- job's row among the first is noticed before any is locked: whoever may take it finds it free.
+WITH first AS MATERIALIZED (
+    SELECT candidate.*
     FROM unnest($1::bigint[]) AS of_lane (id)
     CROSS JOIN LATERAL (
         SELECT ctid AS row, rank, tag, task FROM tidegate.ready WHERE lane = of_lane.id
         ORDER BY rank, tag, task LIMIT {page}
     ) AS candidate
-    JOIN tidegate.ready r ON r.ctid = candidate.row
-    ORDER BY candidate.rank, candidate.tag, candidate.task
+), refused AS MATERIALIZED (
+    SELECT NOT $6 AND EXISTS (
+        SELECT FROM (SELECT task FROM first ORDER BY rank, tag, task LIMIT $2) AS wanted
+        JOIN tidegate.tasks t ON t.id = wanted.task AND t.job IS NOT NULL
+    ) AS is_so
+), picked AS MATERIALIZED (
+    SELECT r.ctid AS row, r.task, r.lane, r.rank, r.tag, r.stamp, r.gated, r.since
+    FROM first
+    JOIN tidegate.ready r ON r.ctid = first.row
+    WHERE NOT (SELECT is_so FROM refused)
+    ORDER BY first.rank, first.tag, first.task
     LIMIT $2
     FOR UPDATE OF r SKIP LOCKED
 ), known AS MATERIALIZED (
@@ -40,8 +50,9 @@ WITH picked AS MATERIALIZED (
     INSERT INTO tidegate.running (task, token, gated, started_at)
     SELECT known.task, lease.token, known.gated, $5 FROM known CROSS JOIN lease
 )
-SELECT known.*, lease.token, held.limits, held.numbers, held.names
-FROM known
+SELECT known.*, lease.token, held.limits, held.numbers, held.names, refused.is_so AS is_refused
+FROM refused
+LEFT JOIN known ON true
 LEFT JOIN lease ON true
 LEFT JOIN LATERAL (
     SELECT array_agg(s.limit_id ORDER BY s.limit_id, s.number) AS limits,

@@ -1,3 +1,3 @@
 -- Waits for nobody but a cancel of the same task: an arrival that is passed over would lose
 -- its place in its workflow.
-SELECT task FROM tidegate.arrived ORDER BY task LIMIT 250 FOR UPDATE
+SELECT task FROM tidegate.arrived ORDER BY task LIMIT 1000 FOR UPDATE

@@ -1,0 +1,34 @@
+-- What a transaction reads under the locks of some limits ($1), in one statement: the heads of
+-- their lines (in turn, waiting for a seat, and too heavy), and the tasks it is about ($2)
+-- wherever they stand; with what the rules must know of each. The heads are more than the gate
+-- may look at, so no line seems to end early.
+WITH head AS MATERIALIZED (
+    SELECT row.*
+    FROM unnest($1::bigint[]) AS of_limit (id)
+    CROSS JOIN LATERAL (
+        (SELECT * FROM tidegate.line WHERE limit_id = of_limit.id AND class <= 1
+         ORDER BY class, rank, tag, place LIMIT {page})
+        UNION ALL
+        (SELECT * FROM tidegate.line WHERE limit_id = of_limit.id AND class = 2
+         ORDER BY rank, tag, place LIMIT {page})
+        UNION ALL
+        (SELECT * FROM tidegate.line WHERE limit_id = of_limit.id AND class = 3
+         ORDER BY rank, tag, place LIMIT {page})
+    ) AS row
+), row AS (
+    SELECT task, limit_id, class, rank, tag, place, moves, passed, since, true AS is_head
+    FROM head
+    UNION ALL
+    SELECT own.task, l.limit_id, l.class, l.rank, l.tag, l.place, l.moves, l.passed, l.since, false
+    FROM unnest($2::bigint[]) AS own (task)
+    LEFT JOIN tidegate.line l ON l.task = own.task
+    WHERE own.task NOT IN (SELECT task FROM head)
+)
+SELECT row.*, t.id, t.lane, t.kind, t.queue, t.group_name, t.job, t.workflow, t.unique_key,
+       t.weight, t.priority, t.max_attempts, t.timeout_ms, t.spent, t.deaths, t.arrival,
+       t.created_at, t.error, w.id AS workflow_limit, j.id AS job_limit, g.id AS group_limit
+FROM row
+JOIN tidegate.tasks t ON t.id = row.task AND t.state IS NULL
+LEFT JOIN tidegate.limits w ON w.name = 'workflow:' || t.workflow
+LEFT JOIN tidegate.limits j ON j.name = 'job:' || t.job
+LEFT JOIN tidegate.limits g ON g.name = 'group:' || coalesce(t.group_name, t.kind)
