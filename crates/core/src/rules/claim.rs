@@ -10,14 +10,19 @@ use crate::{Attempt, Claim, Result, Scope, TaskId, Token};
 /// Hands out the first ready tasks of the lanes a worker serves, under one new lease.
 pub fn claim(tables: &mut dyn Tables, claim: &Claim) -> Result<Vec<Attempt>> {
     claim.check()?;
-    let mut budget = tables.gate_budget();
     let lanes = announce(tables, claim)?;
-    for row in tables.line_no_worker(&lanes, budget)? {
+    take(tables, claim, &lanes)
+}
+
+/// The same for a worker that was announced, from the lanes that are open to it.
+pub(super) fn take(tables: &mut dyn Tables, claim: &Claim, lanes: &[Lane]) -> Result<Vec<Attempt>> {
+    let mut budget = tables.gate_budget();
+    for row in tables.line_no_worker(lanes, budget)? {
         gate::reconsider(tables, row)?;
         budget -= 1;
     }
     step(tables, &mut budget)?;
-    let rows = pick_settled(tables, &lanes, claim.tasks_max as usize, &mut budget)?;
+    let rows = pick_settled(tables, lanes, claim.tasks_max as usize, &mut budget)?;
     if rows.is_empty() {
         return Ok(Vec::new());
     }

@@ -1,8 +1,8 @@
 use std::collections::BTreeSet;
 
 use super::admit::{bring, bring_back};
-use super::claim::announce;
-use super::{claim, gate};
+use super::claim::{announce, take};
+use super::gate;
 use crate::bounds::{BATCH_MAX, ERROR_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Final, Stopped, Tables, Tags};
@@ -22,7 +22,10 @@ pub fn finish(tables: &mut dyn Tables, finish: Finish) -> Result<Finished> {
     finish.claim.as_ref().map_or(Ok(()), Claim::check)?;
     // A worker that was full for longer than its lease has room again: the slots it gives back
     // may be handed to what it serves.
-    finish.claim.as_ref().map_or(Ok(()), |claim| announce(tables, claim).map(drop))?;
+    let wanted = match finish.claim {
+        Some(claim) => Some((announce(tables, &claim)?, claim)),
+        None => None,
+    };
     let mut finished = Finished::default();
     let mut gated = false;
     let mut tokens = BTreeSet::new();
@@ -42,8 +45,8 @@ pub fn finish(tables: &mut dyn Tables, finish: Finish) -> Result<Finished> {
         let mut budget = tables.gate_budget();
         gate::settle(tables, &mut budget)?;
     }
-    if let Some(wanted) = &finish.claim {
-        finished.claimed = claim(tables, wanted)?;
+    if let Some((lanes, claim)) = wanted {
+        finished.claimed = take(tables, &claim, &lanes)?;
     }
     Ok(finished)
 }

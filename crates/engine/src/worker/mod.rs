@@ -16,8 +16,9 @@ mod wake;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidegate_core::{Registration, Result, Source, Store, WorkerId};
+use tidegate_core::{Error, ErrorKind, Registration, Result, Source, Store, WorkerId};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 pub use builder::Builder;
 pub use options::Options;
@@ -74,8 +75,9 @@ impl Worker {
         let _handlers = AbortOnDrop(self.shared.clone());
         let _pulse = heartbeat::start(self.shared.clone())?;
         let pump = pump::Pump::new(self.shared.clone());
+        let pumping = pumping(pump, shutdown.clone());
         if !self.shared.options.keeper {
-            return pump.run(&shutdown).await;
+            return pumping.await;
         }
         let options = keeper::Options::for_lease(self.shared.options.lease);
         let keeper = Keeper::new(self.shared.store.clone(), options);
@@ -84,7 +86,7 @@ impl Worker {
             std::future::pending().await
         };
         tokio::select! {
-            ended = pump.run(&shutdown) => ended,
+            ended = pumping => ended,
             () = keep => unreachable!("the keeper is followed by an endless wait"),
         }
     }
@@ -110,6 +112,18 @@ impl Worker {
             tracing::info!(group, ?capacity, %source, "max_concurrent is overruled");
         }
         Ok(())
+    }
+}
+
+/// Runs the pump as a task of its own, wherever its caller runs: what it starts then begins on
+/// the same thread and wakes no other. It ends with this future.
+async fn pumping(pump: pump::Pump, shutdown: Shutdown) -> Result<Summary> {
+    let mut task = JoinSet::new();
+    task.spawn(async move { pump.run(&shutdown).await });
+    match task.join_next().await {
+        Some(Ok(ended)) => ended,
+        Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        _ => Err(Error::new(ErrorKind::Unavailable, "the runtime has ended")),
     }
 }
 

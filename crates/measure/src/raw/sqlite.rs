@@ -14,6 +14,7 @@
 
 use std::path::Path;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Result, Row, Statement, params};
 
 use super::{DUE, Outcome, PAYLOAD, Task};
@@ -82,6 +83,7 @@ impl RawSqlite {
         connection.pragma_update(None, "cache_size", -65_536)?;
         connection.pragma_update(None, "mmap_size", 268_435_456)?;
         connection.pragma_update(None, "temp_store", "memory")?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         connection.execute_batch(SCHEMA)?;
         Ok(Self { connection })
     }

@@ -49,19 +49,17 @@ pub async fn throughput(
             raws.extend(raw(&target, batch, tasks, scenario.processes).await?);
             ours.push(scenario.ours(&target, batch, tasks).await?);
         }
-        // Taken in pairs: how far the rounds disagree is how little the ratio says.
-        let ratios: Vec<f64> = raws.iter().zip(&ours).map(|(raw, ours)| raw / ours).collect();
-        let seconds = middle(&mut ours);
-        let mut line = Line::new("throughput", name, tasks, seconds)
+        let mut line = Line::new("throughput", name, tasks, middle(&ours, &raws).0)
             .with_batch(batch)
             .with_extra("processes", scenario.processes)
             .with_extra("in_flight", scenario.processes.max(1) * permits(batch))
             .with_extra("rounds", ours.len() as u64);
-        if !raws.is_empty() {
+        if let (_, Some(raw)) = middle(&ours, &raws) {
+            let ratios = || raws.iter().zip(&ours).map(|(raw, ours)| raw / ours);
             line = line
-                .beside_raw(tasks as f64 / middle(&mut raws))
-                .with_extra("ratio_min", ratios.iter().copied().fold(f64::INFINITY, f64::min))
-                .with_extra("ratio_max", ratios.iter().copied().fold(0.0, f64::max));
+                .beside_raw(tasks as f64 / raw)
+                .with_extra("ratio_min", ratios().fold(f64::INFINITY, f64::min))
+                .with_extra("ratio_max", ratios().fold(0.0, f64::max));
         }
         each(line)?;
     }
@@ -77,9 +75,17 @@ fn tasks_for(batch: u32) -> u64 {
     }
 }
 
-fn middle(seconds: &mut [f64]) -> f64 {
-    seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
+/// The round in the middle, ours and raw: by the ratio of the two, since they were measured one
+/// after the other and a slow spell of the machine strikes both. How far the rounds disagree is
+/// how little the ratio says.
+fn middle(ours: &[f64], raws: &[f64]) -> (f64, Option<f64>) {
+    let mut rounds: Vec<(f64, Option<f64>)> =
+        ours.iter().enumerate().map(|(at, ours)| (*ours, raws.get(at).copied())).collect();
+    rounds.sort_by(|a, b| {
+        let cost = |(ours, raw): &(f64, Option<f64>)| ours / raw.unwrap_or(1.0);
+        cost(a).total_cmp(&cost(b))
+    });
+    rounds[rounds.len() / 2]
 }
 
 /// Seconds the raw loop takes, where there is one.

@@ -22,6 +22,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 use tidegate_core::{
@@ -328,6 +329,8 @@ fn open(path: &Path, flags: OpenFlags, options: &Options) -> Result<Connection> 
     let connection = Connection::open_with_flags(path, flags).translated()?;
     connection.busy_timeout(options.busy_timeout).translated()?;
     connection.pragma_update(None, "temp_store", "memory").translated()?;
+    // Otherwise a statement with a range is planned anew for every value bound to it.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).translated()?;
     Ok(connection)
 }
 
