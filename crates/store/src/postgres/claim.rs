@@ -14,7 +14,7 @@ use super::gate::{BUDGET, before_claim, follow};
 use super::load::{Moment, Wanted, gather, moment};
 use super::paged::Paged;
 use super::rows;
-use super::session::{Tries, Tx};
+use super::session::{Tx, glimpse};
 use super::{Bug, Inner, transact};
 
 const VERSION_SHARED: &str = include_str!("queries/version_shared.sql");
@@ -41,9 +41,9 @@ pub(super) async fn claim(store: &Inner, claim: Claim) -> Result<Vec<Attempt>> {
     }
     let mut rounds = 0;
     loop {
-        let taken = transact!(store, tx => take(store, &tx, &claim, &view));
-        follow(store, taken.left).await?;
-        let stale = match taken.taken {
+        let (taken, left) = transact!(store, tx => take(store, &tx, &claim, &view));
+        follow(store, left).await?;
+        let stale = match taken {
             Ok(attempts) => return Ok(attempts),
             Err(stale) => stale,
         };
@@ -76,15 +76,7 @@ impl View {
 
 /// A look outside any transaction.
 pub(super) async fn glance(store: &Inner, claim: Option<&Claim>) -> Result<View> {
-    let mut tries = Tries::default();
-    loop {
-        let client = store.client().await?;
-        let view = look(store, &Tx::none(store, &client), claim).await;
-        drop(client);
-        if let Some(view) = tries.judge(store, view).await? {
-            return Ok(view);
-        }
-    }
+    Ok(glimpse!(store, tx => look(store, &tx, claim)))
 }
 
 /// Looks for a worker, or for nobody in particular.
@@ -143,27 +135,25 @@ pub(super) async fn see_worker(
     Ok(())
 }
 
-struct Taken {
-    /// The lanes whose rows were sent back to the gate, where some had to be.
-    taken: std::result::Result<Vec<Attempt>, BTreeSet<LaneId>>,
-    left: Left,
-}
+/// What was claimed, or the lanes whose rows were sent back to the gate, where some had to be.
+type Taken = std::result::Result<Vec<Attempt>, BTreeSet<LaneId>>;
 
-async fn take(store: &Inner, tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<Taken, Fault> {
-    let (_, Picked { rows: picked, .. }) =
-        tokio::try_join!(share_version(store, tx), pick(store, tx, claim, view, true))?;
-    if picked.is_empty() {
-        return Ok(Taken { taken: Ok(Vec::new()), left: Left::default() });
+async fn take(
+    store: &Inner,
+    tx: &Tx<'_>,
+    claim: &Claim,
+    view: &View,
+) -> Result<(Taken, Left), Fault> {
+    let (_, picked) = tokio::try_join!(share_version(store, tx), pick(store, tx, claim, view))?;
+    let stale = picked.iter().filter(|row| row.get("is_stale"));
+    let stale: Vec<ReadyRow> = stale.map(rows::ready).collect();
+    if stale.is_empty() {
+        let left = Left { windows: windows(&picked), ..Left::default() };
+        return Ok((Ok(attempts(&picked, claim, view)), left));
     }
-    let stale: Vec<ReadyRow> =
-        picked.iter().filter(|row| row.get("is_stale")).map(rows::ready).collect();
-    if !stale.is_empty() {
-        let lanes = stale.iter().map(|row| row.lane).collect();
-        let left = send_back(store, tx, stale).await?;
-        return Ok(Taken { taken: Err(lanes), left });
-    }
-    let left = pass_windows(store, tx, view, &picked).await?;
-    Ok(Taken { taken: Ok(attempts(&picked, claim, view)), left })
+    let lanes = stale.iter().map(|row| row.lane).collect();
+    let left = send_back(store, tx, stale).await?;
+    Ok((Err(lanes), left))
 }
 
 /// No limit begins from here to the end of the transaction.
@@ -174,50 +164,40 @@ pub(super) async fn share_version(store: &Inner, tx: &Tx<'_>) -> Result<(), Faul
     tx.query(VERSION_SHARED, &[]).await.map(drop)
 }
 
-/// The claim that goes with a finish, in its transaction. It holds limits already, so it takes
-/// nothing for which it would need others: none where such a task is among the first.
+/// The claim that goes with a finish, in its transaction, and the jobs of which tasks were
+/// claimed. None where it has to follow: a limit has begun that the tasks have to go back for.
 pub(super) async fn take_along(
     store: &Inner,
     tx: &Tx<'_>,
     claim: Option<&Claim>,
     view: &View,
-) -> Result<Option<Vec<Attempt>>, Fault> {
+) -> Result<Option<(Vec<Attempt>, Vec<LimitId>)>, Fault> {
     let Some(claim) = claim else {
         return Ok(None);
     };
     if claim.tasks_max == 0 {
-        return Ok(Some(Vec::new()));
+        return Ok(Some(Default::default()));
     }
-    let picked = pick(store, tx, claim, view, false).await?;
-    let is_taken = picked.rows.iter().all(|row| row.get::<_, Option<i64>>("token").is_some());
-    Ok((is_taken && !picked.is_refused).then(|| attempts(&picked.rows, claim, view)))
+    let picked = pick(store, tx, claim, view).await?;
+    let is_stale = picked.iter().any(|row| row.get("is_stale"));
+    Ok((!is_stale).then(|| (attempts(&picked, claim, view), windows(&picked))))
 }
 
-struct Picked {
-    rows: Vec<Row>,
-    /// Nothing was locked: a job's task is among the first, and they were not allowed for.
-    is_refused: bool,
+/// The jobs whose windows tasks left.
+fn windows(picked: &[Row]) -> Vec<LimitId> {
+    let job = |row: &Row| row.get::<_, Option<i64>>("job_limit").map(LimitId);
+    let jobs: BTreeSet<LimitId> = picked.iter().filter_map(job).collect();
+    jobs.into_iter().collect()
 }
 
-async fn pick(
-    store: &Inner,
-    tx: &Tx<'_>,
-    claim: &Claim,
-    view: &View,
-    with_jobs: bool,
-) -> Result<Picked, Fault> {
+async fn pick(store: &Inner, tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<Vec<Row>, Fault> {
     let paged = store.options.planted_claim().unwrap_or(&CLAIM);
     let (sql, _) = paged.of(2 * claim.tasks_max as usize + 64);
     let wanted = i64::from(claim.tasks_max);
     let now = view.moment.now;
     let expires_at = now + claim.lease_ms;
     let worker = &*claim.worker.0;
-    let mut rows =
-        tx.query(sql, &[&view.open, &wanted, &worker, &expires_at, &now, &with_jobs]).await?;
-    let is_refused = rows.iter().any(|row| row.get("is_refused"));
-    // One row without a task where nothing was picked.
-    rows.retain(|row| row.get::<_, Option<i64>>("task").is_some());
-    Ok(Picked { rows, is_refused })
+    tx.query(sql, &[&view.open, &wanted, &worker, &expires_at, &now]).await
 }
 
 fn attempts(picked: &[Row], claim: &Claim, view: &View) -> Vec<Attempt> {
@@ -252,36 +232,6 @@ fn slots(row: &Row) -> Vec<SlotHeld> {
         number: u32::try_from(number).unwrap_or_default(),
     };
     slots.map(slot).collect()
-}
-
-/// Claimed tasks leave their jobs' windows; the next of each job may pass its line.
-async fn pass_windows(
-    store: &Inner,
-    tx: &Tx<'_>,
-    view: &View,
-    picked: &[Row],
-) -> Result<Left, Fault> {
-    let job = |row: &Row| row.get::<_, Option<i64>>("job_limit").map(LimitId);
-    let jobs: Vec<LimitId> = picked.iter().filter_map(job).collect();
-    let furthest = picked.iter().map(|row| row.get::<_, i64>("tag")).max().unwrap_or_default();
-    if jobs.is_empty() && furthest <= view.moment.virtual_time {
-        return Ok(Left::default());
-    }
-    let moment = moment(store, tx).await?;
-    let distinct: BTreeSet<LimitId> = jobs.iter().copied().collect();
-    let mut budget = BUDGET + jobs.len() as u32;
-    let wanted = Wanted { limits: distinct.into_iter().collect(), budget, ..Wanted::default() };
-    let mut draft = gather(store, tx, moment, wanted).await?;
-    draft.seal();
-    for job in jobs {
-        gate::claimed(&mut draft, job)?;
-    }
-    let mut counters = draft.counters()?;
-    counters.virtual_time = counters.virtual_time.max(furthest);
-    draft.set_counters(counters)?;
-    gate::settle(&mut draft, &mut budget)?;
-    flush(tx, &draft).await?;
-    Ok(draft.left())
 }
 
 /// Sends tasks back to the gate that a younger limit applies to.

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tidegate_core::bounds::JOB_WINDOW;
 use tidegate_core::tables::{
     Class, Counters, Final, Lane, Lease, LineRow, Position, ReadyRow, Stopped, Tables, Tags,
 };
@@ -32,6 +33,8 @@ pub(super) struct Draft {
     pub(super) budget: u32,
     /// Leases to end if nothing runs under them any more.
     pub(super) ending_leases: Vec<Token>,
+    /// Claimed tasks that their jobs' windows still count.
+    passes: Vec<(LimitId, u32)>,
     /// Lines of which only the first rows were loaded, and the last of these.
     cut: BTreeMap<(LimitId, Part), LineRow>,
 }
@@ -41,6 +44,9 @@ pub(super) struct Draft {
 pub(super) struct Left {
     /// Limits that somebody should look at again.
     pub(super) dirty: Vec<LimitId>,
+    /// Jobs whose windows were filled, or of which tasks were claimed: after the commit somebody
+    /// should look whether both happened.
+    pub(super) windows: Vec<LimitId>,
     /// Whether there is something new to claim, or at the gate.
     pub(super) ready: bool,
 }
@@ -65,6 +71,11 @@ impl Part {
     }
 }
 
+/// Whether a job's line stands still because of its window, or would.
+pub(super) fn fills_window(limit: &Limit) -> bool {
+    limit.waiting > 0 && !limit.has_window(JOB_WINDOW)
+}
+
 impl Draft {
     pub(super) fn new(now: Millis, virtual_time: i64, limits_version: i64, budget: u32) -> Self {
         let counters = Counters { token: STAND_IN, place: STAND_IN, virtual_time, limits_version };
@@ -75,6 +86,7 @@ impl Draft {
             state,
             budget,
             ending_leases: Vec::new(),
+            passes: Vec::new(),
             cut: BTreeMap::new(),
         }
     }
@@ -82,6 +94,19 @@ impl Draft {
     /// Ends the loading: what differs from now on is written.
     pub(super) fn seal(&mut self) {
         self.before = self.state.clone();
+        for (id, tasks) in std::mem::take(&mut self.passes) {
+            if let Some(limit) = self.state.limits.get_mut(&id) {
+                if let Some(share) = &mut limit.share {
+                    (0..tasks).for_each(|_| share.start());
+                }
+                limit.disturb();
+            }
+        }
+    }
+
+    /// Tasks of a job that were claimed since its limit was last locked.
+    pub(super) fn add_passes(&mut self, limit: LimitId, tasks: u32) {
+        self.passes.push((limit, tasks));
     }
 
     pub(super) fn add_limit(&mut self, limit: Limit) {
@@ -174,9 +199,10 @@ impl Draft {
 
     /// What is still to do when the draft is written and committed.
     pub(super) fn left(&self) -> Left {
-        let dirty = self.state.limits.values().filter(|limit| limit.dirty);
+        let limits = || self.state.limits.values();
         Left {
-            dirty: dirty.map(|limit| limit.id).collect(),
+            dirty: limits().filter(|limit| limit.dirty).map(|limit| limit.id).collect(),
+            windows: limits().filter(|limit| fills_window(limit)).map(|limit| limit.id).collect(),
             ready: self.new_ready().next().is_some()
                 || self.state.arrived.difference(&self.before.arrived).next().is_some(),
         }

@@ -92,11 +92,13 @@ async fn end(
     let mut left = draft.left();
     let along = along.filter(|_| can_go_along(&view, &draft, &left));
     let ((), claimed) = tokio::try_join!(flush(tx, &draft), take_along(store, tx, along, &view))?;
-    if let Some(claimed) = &claimed {
-        let claimed: BTreeSet<TaskId> = claimed.iter().map(|attempt| attempt.task).collect();
+    let claimed = claimed.map(|(claimed, windows)| {
+        left.windows.extend(windows);
+        let tasks: BTreeSet<TaskId> = claimed.iter().map(|attempt| attempt.task).collect();
         // Nobody else is called for what this worker takes itself.
-        left.ready = draft.new_ready().any(|row| !claimed.contains(&row.task));
-    }
+        left.ready = draft.new_ready().any(|row| !tasks.contains(&row.task));
+        claimed
+    });
     Ok(Ended { lost: finished.lost, claimed, left })
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::tables::{LineRow, Position, ReadyRow};
 use tidegate_core::{Error, ErrorKind, Limit, LimitId, TaskId};
 
-use super::draft::{Draft, STAND_IN};
+use super::draft::{Draft, STAND_IN, fills_window};
 use super::error::Fault;
 use super::rows::state_code;
 use super::session::{Params, Tx};
@@ -244,6 +244,7 @@ async fn put_limits(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
             &changed.iter().map(|limit| limit.dirty).collect::<Vec<_>>(),
             &each(|limit| limit.share.map_or(0, |share| share.last_tag)),
             &each(|limit| limit.share.map_or(0, |share| i64::from(share.ahead))),
+            &changed.iter().map(|limit| fills_window(limit)).collect::<Vec<_>>(),
         ],
     )
     .await?;

@@ -10,10 +10,11 @@ use super::draft::{Draft, Left};
 use super::error::{Fault, quietly};
 use super::flush::flush;
 use super::load::{Wanted, gather, moment};
-use super::session::Tx;
+use super::session::{Params, Tx, glimpse};
 use super::{Inner, transact};
 
 const GATEKEEPER: &str = include_str!("queries/gatekeeper.sql");
+const FULL_WINDOWS: &str = include_str!("queries/full_windows.sql");
 const DUE: &str = include_str!("queries/due.sql");
 const LOCK_ARRIVALS: &str = include_str!("queries/lock_arrivals.sql");
 
@@ -29,10 +30,14 @@ const ARRIVALS_MAX: usize = 1000;
 /// Transactions that follow one verb at most; what is left then is taken up by claims.
 const FOLLOW_MAX: u32 = 1000;
 
+/// Of these, how many look again at windows they filled themselves: while others claim as fast
+/// as this one fills, it is they who go on.
+const WINDOW_ROUNDS: u32 = 4;
+
 pub(super) async fn admit(store: &Inner) -> Result<Admitted> {
     let view = glance(store, None).await?;
     let mut admitted = Admitted::default();
-    follow(store, Left { dirty: view.dirty, ready: false }).await?;
+    follow(store, Left { dirty: view.dirty, ..Left::default() }).await?;
     if view.arrivals {
         admitted = arrivals(store).await?;
     }
@@ -67,7 +72,10 @@ pub(super) async fn follow(store: &Inner, left: Left) -> Result<()> {
 
 async fn go_on(store: &Inner, mut left: Left) -> Result<()> {
     let mut ready = left.ready;
-    for _ in 0..FOLLOW_MAX {
+    for round in 0..FOLLOW_MAX {
+        if !left.windows.is_empty() && round < WINDOW_ROUNDS {
+            left.dirty.extend(full_windows(store, &left.windows).await?);
+        }
         if left.dirty.is_empty() {
             break;
         }
@@ -78,6 +86,13 @@ async fn go_on(store: &Inner, mut left: Left) -> Result<()> {
         store.changed.tell();
     }
     Ok(())
+}
+
+async fn full_windows(store: &Inner, jobs: &[LimitId]) -> Result<Vec<LimitId>> {
+    let jobs: Vec<i64> = jobs.iter().map(|job| job.0).collect();
+    let jobs: Params<'_> = &[&jobs];
+    let full = glimpse!(store, tx => tx.query(FULL_WINDOWS, jobs));
+    Ok(full.iter().map(|row| LimitId(row.get("id"))).collect())
 }
 
 /// Drains lines that may have room; returns those that are left.

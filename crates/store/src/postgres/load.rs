@@ -21,6 +21,7 @@ const LOCK_LIMITS_FREE: &str = include_str!("queries/lock_limits_free.sql");
 const READ_LIMITS: &str = include_str!("queries/read_limits.sql");
 static UNDER_LOCK: Paged = Paged::new(include_str!("queries/under_lock.sql"));
 const SLOTS_OF: &str = include_str!("queries/slots_of.sql");
+const TAKE_PASSES: &str = include_str!("queries/take_passes.sql");
 const SLOTS_USED: &str = include_str!("queries/slots_used.sql");
 const SERVED: &str = include_str!("queries/served.sql");
 const KINDS_NAMED: &str = include_str!("queries/kinds_named.sql");
@@ -97,18 +98,26 @@ async fn lock(
     ids: BTreeSet<i64>,
 ) -> Result<(), Fault> {
     let own: Vec<i64> = own.iter().map(|known| known.task.tags.task.0).collect();
-    let limits: Vec<i64> = ids.into_iter().collect();
+    let mut limits: Vec<i64> = ids.into_iter().collect();
+    if wanted.free_only {
+        let free = tx.query(LOCK_LIMITS_FREE, &[&limits]).await?;
+        limits = free.iter().map(|row| row.get("id")).collect();
+    }
     // Tasks that are asked for may be taken out of the line beside those the gate takes.
     let (sql, page) = UNDER_LOCK.of(wanted.budget as usize + wanted.in_line + 1);
     let (of_limits, of_all, of_now): (Params<'_>, Params<'_>, Params<'_>) =
         (&[&limits], &[&limits, &own], &[&draft.state.now]);
-    let (locked, found, used, served) = tokio::try_join!(
-        tx.query(lock_sql(store, wanted.free_only), of_limits),
+    let (locked, passes, found, used, served) = tokio::try_join!(
+        tx.query(lock_sql(store), of_limits),
+        tx.query(TAKE_PASSES, of_limits),
         tx.query(sql, of_all),
         tx.query(SLOTS_USED, of_limits),
         tx.query(SERVED, of_now),
     )?;
     locked.iter().for_each(|row| draft.add_limit(rows::limit(row)));
+    for row in passes {
+        draft.add_passes(LimitId(row.get("limit_id")), rows::number(&row, "tasks"));
+    }
     draft.add_served(served.iter().map(|row| LaneId(row.get("lane"))).collect());
     under_lock(draft, &own, &found, page)?;
     for row in used {
@@ -118,12 +127,8 @@ async fn lock(
     Ok(())
 }
 
-fn lock_sql(store: &Inner, free_only: bool) -> &'static str {
-    match (store.options.is_planted(Bug::LimitsUnlocked), free_only) {
-        (true, _) => READ_LIMITS,
-        (false, true) => LOCK_LIMITS_FREE,
-        (false, false) => LOCK_LIMITS,
-    }
+fn lock_sql(store: &Inner) -> &'static str {
+    if store.options.is_planted(Bug::LimitsUnlocked) { READ_LIMITS } else { LOCK_LIMITS }
 }
 
 /// Takes up what was found under the locks. Names were looked up again: a limit may have gone

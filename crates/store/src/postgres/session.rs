@@ -207,4 +207,22 @@ macro_rules! transact {
     }};
 }
 
-pub(super) use transact;
+/// The same for one statement that only reads, without a transaction.
+macro_rules! glimpse {
+    ($store:expr, $tx:ident => $body:expr) => {{
+        let mut tries = $crate::postgres::session::Tries::default();
+        loop {
+            let client = $store.client().await?;
+            let outcome = {
+                let $tx = $crate::postgres::session::Tx::none($store, &client);
+                $body.await
+            };
+            drop(client);
+            if let Some(value) = tries.judge($store, outcome).await? {
+                break value;
+            }
+        }
+    }};
+}
+
+pub(super) use {glimpse, transact};

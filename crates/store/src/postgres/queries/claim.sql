@@ -2,27 +2,19 @@
 -- Every lane is an index range of its own, and the outer LIMIT stops the locking: no row is
 -- locked that is not wanted. `{page}` leaves room for what others are taking at this moment.
 --
--- All or nothing: where a limit began after one of them was made ready, or one belongs to a job
--- and that is not allowed for ($6), the rows are only locked and come back without a token. A
--- job's row among the first is noticed before any is locked: whoever may take it finds it free.
-WITH first AS MATERIALIZED (
-    SELECT candidate.*
+-- All or nothing: where a limit began after one of them was made ready, the rows are only locked
+-- and come back without a token.
+--
+-- No limit's lock is needed: that a job's tasks left its window is noted in a row of its own.
+WITH picked AS MATERIALIZED (
+    SELECT r.ctid AS row, r.task, r.lane, r.rank, r.tag, r.stamp, r.gated, r.since
     FROM unnest($1::bigint[]) AS of_lane (id)
     CROSS JOIN LATERAL (
         SELECT ctid AS row, rank, tag, task FROM tidegate.ready WHERE lane = of_lane.id
         ORDER BY rank, tag, task LIMIT {page}
     ) AS candidate
-), refused AS MATERIALIZED (
-    SELECT NOT $6 AND EXISTS (
-        SELECT FROM (SELECT task FROM first ORDER BY rank, tag, task LIMIT $2) AS wanted
-        JOIN tidegate.tasks t ON t.id = wanted.task AND t.job IS NOT NULL
-    ) AS is_so
-), picked AS MATERIALIZED (
-    SELECT r.ctid AS row, r.task, r.lane, r.rank, r.tag, r.stamp, r.gated, r.since
-    FROM first
-    JOIN tidegate.ready r ON r.ctid = first.row
-    WHERE NOT (SELECT is_so FROM refused)
-    ORDER BY first.rank, first.tag, first.task
+    JOIN tidegate.ready r ON r.ctid = candidate.row
+    ORDER BY candidate.rank, candidate.tag, candidate.task
     LIMIT $2
     FOR UPDATE OF r SKIP LOCKED
 ), known AS MATERIALIZED (
@@ -30,7 +22,7 @@ WITH first AS MATERIALIZED (
            coalesce(t.group_name, t.kind) AS group_name, t.weight,
            coalesce(t.max_attempts, k.max_attempts, 1) AS max_attempts,
            coalesce(t.timeout_ms, k.timeout_ms) AS timeout_ms,
-           j.id AS job_limit,
+           CASE WHEN j.share_weight IS NOT NULL THEN j.id END AS job_limit,
            coalesce(greatest(w.since, j.since, g.since) > picked.stamp, false) AS is_stale
     FROM picked
     JOIN tidegate.tasks t ON t.id = picked.task
@@ -41,7 +33,7 @@ WITH first AS MATERIALIZED (
 ), lease AS (
     INSERT INTO tidegate.leases (token, worker, expires_at)
     SELECT nextval('tidegate.tokens'), $3, $4
-    FROM (SELECT bool_and(NOT is_stale AND ($6 OR job_limit IS NULL)) AS is_so FROM known) AS fine
+    FROM (SELECT bool_and(NOT is_stale) AS is_so FROM known) AS fine
     WHERE fine.is_so
     RETURNING token
 ), gone AS (
@@ -49,10 +41,18 @@ WITH first AS MATERIALIZED (
 ), started AS (
     INSERT INTO tidegate.running (task, token, gated, started_at)
     SELECT known.task, lease.token, known.gated, $5 FROM known CROSS JOIN lease
+), passed AS (
+    INSERT INTO tidegate.passes (limit_id, tasks)
+    SELECT job_limit, count(*) FROM known CROSS JOIN lease
+    WHERE job_limit IS NOT NULL GROUP BY job_limit
+), clock AS (
+    -- The last lock of a claim, and only where a job's task goes ahead of the clock.
+    UPDATE tidegate.counters SET virtual_time = furthest.tag
+    FROM (SELECT max(tag) AS tag FROM known CROSS JOIN lease) AS furthest
+    WHERE virtual_time < furthest.tag
 )
-SELECT known.*, lease.token, held.limits, held.numbers, held.names, refused.is_so AS is_refused
-FROM refused
-LEFT JOIN known ON true
+SELECT known.*, lease.token, held.limits, held.numbers, held.names
+FROM known
 LEFT JOIN lease ON true
 LEFT JOIN LATERAL (
     SELECT array_agg(s.limit_id ORDER BY s.limit_id, s.number) AS limits,

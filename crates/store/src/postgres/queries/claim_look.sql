@@ -28,7 +28,11 @@ SELECT c.virtual_time, c.limits_version, moment.now,
        NOT EXISTS (SELECT FROM open WHERE NOT is_noted) AS is_noted,
        EXISTS (SELECT FROM tidegate.arrived)
            OR EXISTS (SELECT FROM tidegate.scheduled WHERE run_at <= moment.now) AS arrivals,
-       ARRAY (SELECT id FROM tidegate.limits WHERE dirty ORDER BY id LIMIT 64) AS dirty,
+       ARRAY (SELECT id FROM tidegate.limits WHERE dirty
+              UNION
+              SELECT id FROM tidegate.limits l WHERE window_full
+                  AND EXISTS (SELECT FROM tidegate.passes p WHERE p.limit_id = l.id)
+              ORDER BY id LIMIT 64) AS dirty,
        ARRAY (SELECT parked.task
               FROM open CROSS JOIN LATERAL (
                   SELECT task, limit_id, rank, tag, place FROM tidegate.line
