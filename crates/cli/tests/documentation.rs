@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use common::{Shell, shown};
 
 const RUN_FILE: &str = "docs/reference/run-file.md";
+const LIMIT_CALLS: &str = "docs/guides/limit-calls-to-an-api.md";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -59,7 +60,7 @@ fn known(file: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_run_file_in_the_documentation_runs() {
-    for path in [RUN_FILE, "docs/guides/limit-calls-to-an-api.md"] {
+    for path in [RUN_FILE, LIMIT_CALLS] {
         let page = page(path);
         let mut files = blocks(&page, "toml");
         assert!(!files.is_empty(), "{path} has no examples");
@@ -113,27 +114,39 @@ fn the_reference_has_every_kind_and_its_payload() {
     assert!(kinds.iter().all(|kind| list.contains(&format!("`{kind}`"))), "{kinds:?}");
 }
 
-/// Commands that can be pasted one after another into a shell, in a folder without a store.
+/// Pastes commands into a shell; gives its exit code, stdout and stderr.
+fn paste(shell: &Shell, commands: &str) -> String {
+    let binary = Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().expect("a folder");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let output = Command::new("sh")
+        .args(["-e", "-c", commands])
+        .current_dir(shell.path("."))
+        .env("PATH", format!("{}:{path}", binary.display()))
+        .env_remove("TIDEGATE_STORE")
+        .stdin(Stdio::null())
+        .output();
+    shown(&output.expect("run a shell"))
+}
+
 #[test]
 fn the_commands_of_the_readme_work_as_pasted() {
     let is_tour = |text: &String| text.contains("tidegate submit");
     let texts = blocks(&page("README.md"), "sh").into_iter().map(|(_, text)| text);
     let tours: Vec<String> = texts.filter(is_tour).collect();
     assert_eq!(tours.len(), 1, "the tour of the commands");
-    let shell = Shell::new();
-    let binary = Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().expect("a folder");
-    let path = std::env::var("PATH").unwrap_or_default();
-    let output = Command::new("sh")
-        .args(["-e", "-c", &tours[0]])
-        .current_dir(shell.path("."))
-        .env("PATH", format!("{}:{path}", binary.display()))
-        .stdin(Stdio::null())
-        .output()
-        .expect("run a shell");
-    let told = shown(&output);
+    let told = paste(&Shell::new(), &tours[0]);
     assert!(told.starts_with("exit 0\n"), "{told}");
-    assert!(told.contains("task 1 is pending"), "{told}");
-    assert!(told.contains("completed"), "{told}");
+    assert!(told.contains("pending") && told.contains("completed"), "{told}");
+}
+
+#[test]
+fn the_commands_of_the_guide_work_as_pasted() {
+    let page = page(LIMIT_CALLS);
+    let shell = Shell::new();
+    shell.file("partner.toml", &blocks(&page, "toml")[0].1);
+    let commands: String = blocks(&page, "sh").into_iter().map(|(_, text)| text).collect();
+    let told = paste(&shell, &commands);
+    assert!(told.starts_with("exit 0\n"), "{told}");
 }
 
 /// Links from one page to another lead somewhere, and so do their anchors.
