@@ -30,3 +30,22 @@ pub use tidegate_core::{
 };
 pub use tidegate_macros::task;
 pub use worker::{Builder, Options, Summary, Worker};
+
+/// What the attribute's code needs, wherever it stands.
+#[doc(hidden)]
+pub mod private {
+    pub use serde::Serialize;
+}
+
+/// The programs in the documentation are compiled.
+#[cfg(doctest)]
+mod documentation {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../../docs/guides/embed.md")]
+    struct Embed;
+
+    #[doc = include_str!("../../../docs/guides/limit-calls-to-an-api.md")]
+    struct LimitCalls;
+}

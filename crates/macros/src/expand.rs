@@ -22,6 +22,22 @@ pub(crate) fn task(settings: TokenStream, function: TokenStream) -> syn::Result<
         #[derive(Debug, Clone, Copy, Default)]
         #visibility struct #name;
 
+        impl #name {
+            /// A task for this handler.
+            #[allow(dead_code)]
+            // A bound on a type that is known is refused where it does not hold. With a lifetime
+            // it is asked only of who calls, so a payload need not be one that can be written.
+            #visibility fn task(payload: &#payload) -> ::tidegate_engine::Task
+            where
+                for<'a> &'a #payload: ::tidegate_engine::private::Serialize,
+            {
+                ::tidegate_engine::Task::new(
+                    <Self as ::tidegate_engine::Handler>::KIND,
+                    &payload,
+                )
+            }
+        }
+
         impl ::tidegate_engine::Handler for #name {
             const KIND: &'static str = #kind;
             type Payload = #payload;

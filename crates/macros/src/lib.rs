@@ -7,7 +7,8 @@ mod expand;
 mod settings;
 
 /// Makes an `async fn(Context, Payload) -> Result<Output, E>` a handler: a unit struct of the
-/// function's name that implements `tidegate_engine::Handler`.
+/// function's name that implements `tidegate_engine::Handler`, with a function `task(&payload)`
+/// that makes a task for it.
 ///
 /// | setting | meaning | default |
 /// |---|---|---|

@@ -1,5 +1,6 @@
 //! The worker as its users see it, on the memory store.
 
+mod attribute;
 mod cancels;
 mod faults;
 mod handlers;
