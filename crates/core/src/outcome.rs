@@ -99,7 +99,7 @@ impl Next {
 pub fn after_exit(
     outcome: Outcome,
     ledger: &mut Ledger,
-    token: Token,
+    task: TaskId,
     backoff: Backoff,
     now: Millis,
 ) -> Next {
@@ -113,7 +113,7 @@ pub fn after_exit(
             if !retryable || ledger.spent >= ledger.max_attempts {
                 return Next::failed(error);
             }
-            let delay = retry_in_ms.unwrap_or_else(|| backoff.delay_ms(ledger.spent, token));
+            let delay = retry_in_ms.unwrap_or_else(|| backoff.delay_ms(ledger.spent, task));
             later(ledger, now.saturating_add(delay.max(0)), Some(error))
         }
         Outcome::Snoozed { for_ms } => later(ledger, now.saturating_add(for_ms.max(0)), None),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     fn exit(outcome: Outcome, ledger: &mut Ledger) -> Next {
-        after_exit(outcome, ledger, Token(1), Backoff::default(), 100)
+        after_exit(outcome, ledger, TaskId(1), Backoff::default(), 100)
     }
 
     #[test]

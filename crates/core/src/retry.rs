@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Token;
+use crate::TaskId;
 
 /// Exponential back-off with jitter and a cap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,18 +21,19 @@ impl Default for Backoff {
 
 impl Backoff {
     /// The delay after `spent` attempts: between half of the exponential delay and all of it.
-    /// The token, unique to the attempt, spreads tasks that failed together; no random source
-    /// is needed and every store comes to the same delay.
-    pub fn delay_ms(&self, spent: u32, token: Token) -> i64 {
+    /// The id spreads tasks that failed together; no random source is needed and every store
+    /// comes to the same delay.
+    pub fn delay_ms(&self, spent: u32, task: TaskId) -> i64 {
         let exponent = spent.saturating_sub(1).min(40);
         let full = self.base_ms.saturating_mul(1_i64 << exponent).clamp(1, self.cap_ms.max(1));
         let half = full / 2;
-        let spread = (scramble(token.0 as u64) % (full - half + 1) as u64) as i64;
+        let spread = (scramble((task.0 as u64) ^ (u64::from(spent) << 48))
+            % (full - half + 1) as u64) as i64;
         half + spread
     }
 }
 
-/// The finaliser of SplitMix64: neighbouring tokens give unrelated numbers.
+/// The finaliser of SplitMix64: neighbouring ids give unrelated numbers.
 fn scramble(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -48,7 +49,7 @@ mod tests {
     fn doubles_up_to_the_cap_and_jitters() {
         let backoff = Backoff { base_ms: 100, cap_ms: 1000 };
         for (spent, full) in [(1, 100), (2, 200), (3, 400), (4, 800), (5, 1000), (90, 1000)] {
-            let delays: Vec<i64> = (0..200).map(|t| backoff.delay_ms(spent, Token(t))).collect();
+            let delays: Vec<i64> = (0..200).map(|id| backoff.delay_ms(spent, TaskId(id))).collect();
             assert!(delays.iter().all(|d| (full / 2..=full).contains(d)), "{spent}: {delays:?}");
             assert!(delays.iter().any(|d| *d != delays[0]));
         }

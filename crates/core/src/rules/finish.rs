@@ -61,14 +61,14 @@ fn stop(tables: &mut dyn Tables, exit: &Exit) -> Result<Option<Stopped>> {
 }
 
 fn leave(tables: &mut dyn Tables, exit: Exit, stopped: Stopped) -> Result<()> {
-    let Exit { task, token, outcome } = exit;
+    let Exit { task, outcome, .. } = exit;
     let Some(tags) = tables.tags(task)? else {
         return Ok(());
     };
     let kind = kind_of(tables, &tags)?;
     let now = tables.now();
     move_on(tables, &tags, &kind, stopped, |ledger| {
-        after_exit(bounded(outcome), ledger, token, kind.backoff, now)
+        after_exit(bounded(outcome), ledger, task, kind.backoff, now)
     })
 }
 

@@ -3,7 +3,7 @@
 //!
 //! The rules, in the order they are tried on one task:
 //!
-//! 1. A lifetime slot (its workflow's) is taken first and kept.
+//! 1. A lifetime slot (its workflow's) is taken first and kept, also while the task is not due.
 //! 2. No slot goes to a task that no worker serves: none that is alive, has room for it and
 //!    finds its kind inside its hours.
 //! 3. A task of a job passes its job's line only within the job's window; there it gets its
@@ -338,6 +338,12 @@ fn consider(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
     }
     if let Some(full) = take_lifetime(tables, &mut waiter)? {
         return park(tables, waiter, full, Class::Waiting);
+    }
+    if waiter.row.since > tables.now() {
+        // It is its turn in its workflow, and not yet its time.
+        leave_line(tables, &waiter)?;
+        tables.put_scheduled(waiter.task, waiter.row.since)?;
+        return Ok(Verdict::Parked);
     }
     let first_attempt = waiter.needs.iter().find(|need| need.hold == Hold::Attempt);
     let Some(first_attempt) = first_attempt.map(|need| need.limit) else {

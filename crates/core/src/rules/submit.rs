@@ -70,7 +70,9 @@ fn submit_one(tables: &mut dyn Tables, task: &NewTask) -> Result<Submitted> {
     let lane = lane_of(tables, task)?;
     let gated = is_gated(tables, task)?;
     let id = tables.insert_task(task, lane)?;
-    if let Some(run_at) = task.run_at.filter(|run_at| *run_at > tables.now()) {
+    let run_at = task.run_at.filter(|run_at| *run_at > tables.now());
+    // A step of a workflow takes its turn at once, whenever it is due: it is not overtaken.
+    if let (Some(run_at), None) = (run_at, &task.workflow) {
         tables.put_scheduled(id, run_at)?;
     } else if gated {
         tables.put_arrived(id)?;

@@ -47,6 +47,20 @@ pub async fn failures_spend_attempts_until_none_is_left(fx: &Fixture) {
     assert_eq!(fx.claim(1).await, []);
 }
 
+/// Also those of one claim, which have one token.
+pub async fn tasks_that_fail_together_come_back_apart(fx: &Fixture) {
+    let all = fx.submit_all(vec![task("a"); 20]).await;
+    let claimed = fx.claim(20).await;
+    for attempt in &claimed {
+        fx.exit(attempt, failed()).await;
+    }
+    let mut due = std::collections::BTreeSet::new();
+    for id in all {
+        due.insert(fx.view(id).await.run_at.expect("it is scheduled"));
+    }
+    assert!(due.len() > 10, "{due:?}");
+}
+
 pub async fn a_retry_backs_off_with_jitter_up_to_the_cap(fx: &Fixture) {
     let backoff = Backoff { base_ms: 1000, cap_ms: 3000 };
     let kind = Kind { backoff, ..Kind::new("a") };
@@ -60,7 +74,7 @@ pub async fn a_retry_backs_off_with_jitter_up_to_the_cap(fx: &Fixture) {
         assert_eq!(view.state, State::Scheduled);
         let delay = view.run_at.expect("it is scheduled") - fx.now();
         assert!((full / 2..=full).contains(&delay), "{delay} after {}", view.spent);
-        assert_eq!(delay, backoff.delay_ms(view.spent, attempt.token), "the same on every store");
+        assert_eq!(delay, backoff.delay_ms(view.spent, attempt.task), "the same on every store");
         fx.advance(delay - 1);
         assert_eq!(fx.claim(1).await, []);
         fx.advance(1);

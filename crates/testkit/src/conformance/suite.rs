@@ -65,6 +65,7 @@ macro_rules! conformance_suite {
                 a_fatal_error_is_final_at_once
                 failures_spend_attempts_until_none_is_left
                 a_retry_backs_off_with_jitter_up_to_the_cap
+                tasks_that_fail_together_come_back_apart
                 a_retry_without_delay_runs_at_once
                 a_snooze_costs_no_attempt
                 a_release_gives_the_attempt_back
@@ -187,11 +188,11 @@ macro_rules! conformance_suite {
                 workflows_do_not_wait_for_each_other
                 two_workers_do_not_share_a_workflow
                 the_next_step_waits_through_retries
+                a_delayed_step_is_not_overtaken
                 the_next_step_waits_through_a_snooze_and_a_release
                 a_step_that_fails_for_good_lets_the_next_start
                 priority_does_not_reorder_steps
                 steps_submitted_later_come_later
-                the_order_is_that_of_arrival
                 a_step_keeps_its_workflow_while_its_group_is_full
                 order_holds_under_other_limits
             }

@@ -1,4 +1,4 @@
-//! Workflows: one step after another, in the order of arrival, whatever happens to a step.
+//! Workflows: one step after another, in the order of submission, whatever happens to a step.
 
 use tidegate_core::{Attempt, NewTask, Outcome, State};
 
@@ -56,6 +56,24 @@ pub async fn the_next_step_waits_through_retries(fx: &Fixture) {
     assert_eq!(only(fx).await.task, all[1]);
 }
 
+/// A step takes its turn as it arrives and waits for its time in it.
+pub async fn a_delayed_step_is_not_overtaken(fx: &Fixture) {
+    let later = NewTask { run_at: Some(fx.now() + 100), ..step("w") };
+    let sooner = NewTask { run_at: Some(fx.now() + 50), ..step("w") };
+    let all = fx.submit_all(vec![later, sooner, step("w")]).await;
+    assert_eq!(fx.claim(9).await, [], "it is not yet its time");
+    assert_eq!(fx.holders("workflow:w").await[0].task, all[0]);
+    fx.advance(99);
+    assert_eq!(fx.claim(9).await, []);
+    fx.advance(1);
+    for id in all {
+        let attempt = only(fx).await;
+        assert_eq!(attempt.task, id);
+        fx.complete(&[attempt]).await;
+    }
+    fx.check_at_rest().await;
+}
+
 pub async fn the_next_step_waits_through_a_snooze_and_a_release(fx: &Fixture) {
     let all = fx.submit_all(steps("w", 2)).await;
     let attempt = only(fx).await;
@@ -90,18 +108,6 @@ pub async fn steps_submitted_later_come_later(fx: &Fixture) {
     all.extend(fx.submit_all(steps("w", 2)).await);
     fx.complete(&[first]).await;
     assert_eq!(fx.work_off().await, all[1..]);
-}
-
-/// A step that is not due has not arrived: those that have do not wait for it.
-pub async fn the_order_is_that_of_arrival(fx: &Fixture) {
-    let late = NewTask { run_at: Some(fx.now() + 100), ..step("w") };
-    let all = fx.submit_all(vec![late, step("w"), step("w")]).await;
-    let first = only(fx).await;
-    assert_eq!(first.task, all[1]);
-    fx.advance(100);
-    fx.claim(0).await;
-    fx.complete(&[first]).await;
-    assert_eq!(fx.work_off().await, [all[2], all[0]]);
 }
 
 /// The lifetime slot is taken first: a step that waits for its group keeps its workflow.

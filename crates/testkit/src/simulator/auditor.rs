@@ -218,12 +218,14 @@ impl Auditor {
             ensure!(*step == task, ORDER, "task {task} of {workflow} while {step} is unfinished");
         }
         let Some(entry) = self.books.tasks.get(&task) else { return Ok(()) };
-        if !entry.came_at_once || entry.has_started {
+        if entry.has_started {
             return Ok(());
         }
-        let before = self.books.tasks.range(..task).find(|(_, other)| {
-            other.workflow.as_ref() == Some(workflow) && other.came_at_once && !other.has_started
-        });
+        let before = self
+            .books
+            .tasks
+            .range(..task)
+            .find(|(_, other)| other.workflow.as_ref() == Some(workflow) && !other.has_started);
         ensure!(before.is_none(), ORDER, "task {task} of {workflow} before {before:?}");
         Ok(())
     }

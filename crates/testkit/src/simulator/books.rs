@@ -22,8 +22,6 @@ pub(super) struct Entry {
     pub(super) running: Option<Token>,
     pub(super) cancel: bool,
     pub(super) not_before: Millis,
-    /// It went to the gate as it was submitted, so its place in a workflow is that of its id.
-    pub(super) came_at_once: bool,
     pub(super) has_started: bool,
 }
 
@@ -45,7 +43,6 @@ impl Entry {
             running: None,
             cancel: false,
             not_before: run_at.max(now),
-            came_at_once: run_at <= now,
             has_started: false,
         }
     }
