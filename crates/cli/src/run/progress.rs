@@ -72,6 +72,15 @@ impl Progress {
         }
     }
 
+    /// Takes the bars away: what they show is not what it comes to.
+    pub(crate) fn clear(self) {
+        if let Show::Bars { all, bars } = self.show {
+            bars.values().for_each(ProgressBar::finish_and_clear);
+            // A terminal that is gone shows nothing anyway.
+            let _ = all.clear();
+        }
+    }
+
     /// Leaves the bars as they are.
     pub(crate) fn end(self) {
         if let Show::Bars { bars, .. } = self.show {
