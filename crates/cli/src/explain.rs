@@ -1,6 +1,6 @@
 //! Why a task is not running, in words.
 
-use tidegate_core::inspect::{Explanation, Reason};
+use tidegate_core::inspect::{Explanation, Reason, TaskView};
 use tidegate_core::tables::Class;
 use tidegate_core::{Inspect, Millis, Result, Source, TaskId};
 use tidegate_measure::table::counted;
@@ -16,8 +16,8 @@ pub(crate) struct Told {
     pub(crate) now: Millis,
     /// Who set the limit that leaves it no room.
     source: Option<Source>,
-    /// How it failed.
-    error: Option<String>,
+    /// The task itself, where more is told of it.
+    task: Option<TaskView>,
 }
 
 /// Asks why a task is not running; none if there is no such task.
@@ -34,11 +34,11 @@ pub(crate) async fn ask(inspect: &dyn Inspect, task: TaskId) -> Result<Option<To
         }
         _ => None,
     };
-    let error = match explanation.reason {
-        Reason::Ended => inspect.task(task).await?.and_then(|task| task.error),
+    let task = match explanation.reason {
+        Reason::Ended | Reason::AtGate { is_served: false } => inspect.task(task).await?,
         _ => None,
     };
-    Ok(Some(Told { explanation, now: inspect.now().await?, source, error }))
+    Ok(Some(Told { explanation, now: inspect.now().await?, source, task }))
 }
 
 impl Told {
@@ -54,9 +54,12 @@ impl Told {
             Reason::NotDue { run_at } => {
                 format!("it is due in {} ({})", in_future(*run_at), date(*run_at))
             }
-            Reason::AtGate => {
-                "it is at the gate; the next claim of any worker looks at it".to_owned()
-            }
+            Reason::AtGate { .. } => match &self.task {
+                Some(task) => {
+                    format!("it is at the gate, and {}", unserved(global, &task.queue, &task.kind))
+                }
+                None => "it is at the gate; the next claim of any worker looks at it".to_owned(),
+            },
             Reason::InLine { limit, capacity, held, class, place, .. } => {
                 format!("{}{}", self.line(limit, *capacity, *held, *place), class_words(*class))
             }
@@ -74,7 +77,7 @@ impl Told {
                     in_future(*expires_at)
                 )
             }
-            Reason::Ended => match &self.error {
+            Reason::Ended => match self.task.as_ref().and_then(|task| task.error.as_deref()) {
                 Some(error) => format!("it has ended; its last error: {error}"),
                 None => "it has ended".to_owned(),
             },
@@ -101,6 +104,15 @@ impl Told {
 }
 
 /// The binary serves its own kinds only: nobody is sent to start a worker that cannot help.
+fn unserved(global: &Global, queue: &str, kind: &str) -> String {
+    let start = global.command(&["worker", "--queues", queue]);
+    let help = match kinds::NAMES.contains(&kind) {
+        true => format!("start one with `{start}`"),
+        false => "start a worker that has a handler for it".to_owned(),
+    };
+    format!("no live worker serves kind {kind:?} in queue {queue:?}; {help}")
+}
+
 fn ready(
     global: &Global,
     queue: &str,
@@ -109,15 +121,10 @@ fn ready(
     is_open: bool,
     ahead: u64,
 ) -> String {
-    let who = format!("kind {kind:?} in queue {queue:?}");
     if !is_served {
-        let start = global.command(&["worker", "--queues", queue]);
-        let help = match kinds::NAMES.contains(&kind) {
-            true => format!("start one with `{start}`"),
-            false => "start a worker that has a handler for it".to_owned(),
-        };
-        return format!("it is ready, and no worker serves {who}; {help}");
+        return format!("it is ready, and {}", unserved(global, queue, kind));
     }
+    let who = format!("kind {kind:?} in queue {queue:?}");
     if !is_open {
         return format!("it is ready, and kind {kind:?} is outside its hours");
     }

@@ -204,6 +204,19 @@ fn a_store_of_an_unknown_scheme() {
     );
 }
 
+/// The user and the password are not told.
+#[test]
+fn a_server_that_does_not_answer_is_named() {
+    let shell = Shell::new();
+    let asked = |url: &str| shell.run(&["task", "list", "--store", url]);
+    let refused = asked("postgres://me:secret@127.0.0.1:1/db");
+    let place = "exit 1\nerror: 127.0.0.1:1: PostgreSQL cannot be reached: ";
+    assert!(refused.starts_with(place) && !refused.contains("secret"), "{refused}");
+    let missing = asked("postgres://%2Fno%2Fsuch/db?user=me");
+    let place = "exit 1\nerror: /no/such/.s.PGSQL.5432: PostgreSQL cannot be reached: ";
+    assert!(missing.starts_with(place), "{missing}");
+}
+
 #[test]
 fn a_store_that_is_not_there_is_not_made_by_looking() {
     let shell = Shell::new();

@@ -145,7 +145,7 @@ fn explain_says_who_holds_the_slot_and_who_is_next() {
     let shell = Shell::new();
     shell.good(&["submit", "sleep", "--payload", "{\"ms\": 1}"]);
     let ready = shell.good(&["task", "explain", "1"]);
-    let nobody = "task 1 is pending: it is ready, and no worker serves kind \"sleep\" in queue \
+    let nobody = "task 1 is pending: it is ready, and no live worker serves kind \"sleep\" in queue \
                   \"default\"; start one with `tidegate worker --queues default`, since ";
     assert!(ready.starts_with(nobody), "{ready}");
     shell.good(&["concurrency", "set", "sleep", "--limit", "0"]);
@@ -177,9 +177,15 @@ fn explain_sends_nobody_to_a_worker_that_cannot_help() {
     let shell = Shell::new();
     shell.good(&["submit", "mail", "--new-kind"]);
     let mail = shell.good(&["task", "explain", "1"]);
-    let nobody = "task 1 is pending: it is ready, and no worker serves kind \"mail\" in queue \
+    let nobody = "task 1 is pending: it is ready, and no live worker serves kind \"mail\" in queue \
                   \"default\"; start a worker that has a handler for it, since ";
     assert!(mail.starts_with(nobody), "{mail}");
+    shell.good(&["submit", "noop", "--workflow", "w"]);
+    assert_eq!(
+        shell.good(&["task", "explain", "2"]),
+        "task 2 is pending: it is at the gate, and no live worker serves kind \"noop\" in queue \
+         \"default\"; start one with `tidegate worker --queues default`\n"
+    );
 }
 
 #[test]

@@ -149,10 +149,10 @@ impl Seen<'_> {
         match outcome {
             Ok(true) => progress.end(),
             Ok(false) => {
-                progress.clear();
+                progress.freeze();
                 tell!("finishing what runs; Ctrl-C again gives it back");
             }
-            Err(_) => progress.clear(),
+            Err(_) => progress.freeze(),
         }
         shutdown.drain();
         outcome

@@ -85,7 +85,7 @@ mod tests {
         assert!(stall.is_news(&due(5)));
         assert!(!stall.is_news(&due(5)));
         assert!(stall.is_news(&due(6)));
-        assert!(stall.is_news(&Reason::AtGate));
+        assert!(stall.is_news(&Reason::AtGate { is_served: true }));
     }
 
     #[test]

@@ -20,6 +20,9 @@ use crate::tell::tell;
 /// Between two looks at the limits.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// A look may take one part in so many of the time: a store can have many limits.
+const LOOK_SHARE: u32 = 20;
+
 /// Limits as they were last written down: capacity and version by name.
 type Known = HashMap<Arc<str>, (Option<u32>, i64)>;
 
@@ -67,9 +70,12 @@ impl History {
     }
 
     async fn follow(&self, inspect: &dyn Inspect) -> Infallible {
+        let mut pause = LOOK_INTERVAL;
         loop {
-            time::sleep(LOOK_INTERVAL).await;
+            time::sleep(pause).await;
+            let begin = time::now();
             self.look(inspect).await;
+            pause = LOOK_INTERVAL.max((time::now() - begin) * LOOK_SHARE);
         }
     }
 
