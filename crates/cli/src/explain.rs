@@ -6,6 +6,7 @@ use tidegate_core::{Inspect, Millis, Result, Source, TaskId};
 use tidegate_measure::table::counted;
 
 use crate::cli::Global;
+use crate::commands::concurrency::holder_words;
 use crate::kinds;
 use crate::output::{date, duration};
 
@@ -46,6 +47,14 @@ impl Told {
     pub(crate) fn words(&self, global: &Global) -> String {
         let Explanation { task, state, .. } = &self.explanation;
         format!("task {task} is {state}: {}", self.why(global))
+    }
+
+    /// Who holds the first slot of the limit it waits for, and until when at least.
+    pub(crate) fn first_holder(&self) -> Option<String> {
+        match &self.explanation.reason {
+            Reason::InLine { holders, .. } => Some(holder_words(holders.first()?, self.now)),
+            _ => None,
+        }
     }
 
     fn why(&self, global: &Global) -> String {

@@ -301,6 +301,22 @@ impl Lines {
 }
 
 #[test]
+fn a_run_that_waits_for_a_dead_worker_says_until_when() {
+    let shell = Shell::new();
+    let mut dead = start_slowly(&shell, 20);
+    dead.kill().expect("kill the run");
+    dead.wait().expect("wait");
+    let mut run = shell.command(&["run", "a.toml"]);
+    let run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
+    let mut lines = Lines::of(run);
+    lines.until("nothing runs here, ");
+    let why = lines.last().to_owned();
+    lines.child.kill().expect("kill the run");
+    lines.end();
+    assert!(why.contains(" on worker ") && why.contains(", lease ends in "), "{why}");
+}
+
+#[test]
 fn work_that_others_did_is_told() {
     let shell = Shell::new();
     let first = start_slowly(&shell, 20);

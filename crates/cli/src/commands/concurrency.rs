@@ -201,7 +201,7 @@ pub(crate) fn holder_words(holder: &Holder, now: i64) -> String {
     let Holder { slot, task, kind, .. } = holder;
     match (&holder.worker, holder.expires_at) {
         (Some(worker), Some(at)) => format!(
-            "slot {slot}: task {task} ({kind}) on worker {worker}, lease ends in {}",
+            "slot {slot}: task {task} ({kind}) on worker {worker}, lease ends in {} unless renewed",
             duration((at - now).max(0))
         ),
         _ => format!("slot {slot}: task {task} ({kind}), not running"),

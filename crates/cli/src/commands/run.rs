@@ -197,7 +197,11 @@ impl Seen<'_> {
         let Some(told) = explain::ask(&*self.opened.inspect, *first).await? else { return Ok(()) };
         if !told.explanation.state.is_final() && stall.is_news(&told.explanation.reason) {
             let tasks = counted(left.len() as u64, "task");
-            progress.say(&format!("nothing runs here, {tasks} left; {}", told.words(self.global)));
+            let mut text = format!("nothing runs here, {tasks} left; {}", told.words(self.global));
+            if let Some(holder) = told.first_holder() {
+                text.push_str(&format!("; {holder}"));
+            }
+            progress.say(&text);
         }
         Ok(())
     }
