@@ -269,18 +269,43 @@ fn a_file_that_cannot_be_written_to() {
     for (path, bits) in [("tidegate.db", 0o444), ("tidegate.db-lock", 0o444), (".", 0o555)] {
         mode(path, bits);
     }
-    let mut command = shell.command(&["submit", "noop"]);
-    if is_root() {
-        // Permissions do not hold root back.
-        command.uid(65534);
-    }
-    let output = shown(&command.output().unwrap());
+    let output = shown(&held_back(shell.command(&["submit", "noop"])).output().unwrap());
     mode(".", 0o755);
     mode("tidegate.db", 0o644);
     mode("tidegate.db-lock", 0o644);
     assert!(output.starts_with("exit 1\nerror: tidegate.db: the file cannot be "), "{output}");
     assert_eq!(output.lines().count(), 2, "{output}");
     nothing_lost(&shell);
+}
+
+/// Beside a file that nobody has open, SQLite makes the log and its index anew, also to read.
+#[test]
+fn a_folder_that_cannot_be_written_to_cannot_be_read_from() {
+    let shell = with_a_task();
+    // The last one to close the file takes them away.
+    drop(rusqlite::Connection::open(shell.path("tidegate.db")).unwrap().execute_batch("VACUUM"));
+    let mode = |mode: u32| {
+        std::fs::set_permissions(shell.path("."), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(0o555);
+    let verbs: [&[&str]; 3] = [&["task", "list"], &["concurrency", "status"], &["doctor"]];
+    let outputs =
+        verbs.map(|verb| shown(&held_back(shell.command(verb)).output().expect("run the binary")));
+    mode(0o755);
+    for output in outputs {
+        assert!(output.starts_with("exit 1\nerror: tidegate.db: the file cannot be "), "{output}");
+        let need = " of its folder: a reader too makes the files -wal and -shm there\n";
+        assert!(output.ends_with(need), "{output}");
+    }
+    nothing_lost(&shell);
+}
+
+/// Permissions do not hold root back.
+fn held_back(mut command: Command) -> Command {
+    if is_root() {
+        command.uid(65534);
+    }
+    command
 }
 
 /// A bound on the size of files stands in for a full disk, which not every system lets a test

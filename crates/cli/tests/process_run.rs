@@ -236,7 +236,7 @@ fn a_limit_raised_while_it_runs_is_no_violation() {
 fn a_worker_writes_down_what_changes() {
     let shell = Shell::new();
     shell.good(&["concurrency", "set", "sleep", "--limit", "3"]);
-    for _ in 0..12 {
+    for _ in 0..24 {
         shell.good(&["submit", "sleep", "--payload", "{\"ms\": 300}"]);
     }
     let mut worker = shell.command(&["worker", "--until-idle", "--history", "a.jsonl"]);
@@ -254,7 +254,7 @@ fn a_worker_writes_down_what_changes() {
 #[test]
 fn a_run_that_stands_still_says_why() {
     let shell = Shell::new();
-    let run = start_slowly(&shell, 20);
+    let run = start_slowly(&shell, 60);
     shell.good(&["concurrency", "set", "g", "--limit", "0"]);
     let mut lines = Lines::of(run);
     lines.until("nothing runs here, ");
@@ -303,7 +303,7 @@ impl Lines {
 #[test]
 fn a_run_that_waits_for_a_dead_worker_says_until_when() {
     let shell = Shell::new();
-    let mut dead = start_slowly(&shell, 20);
+    let mut dead = start_slowly(&shell, 60);
     dead.kill().expect("kill the run");
     dead.wait().expect("wait");
     let mut run = shell.command(&["run", "a.toml"]);
@@ -319,12 +319,12 @@ fn a_run_that_waits_for_a_dead_worker_says_until_when() {
 #[test]
 fn work_that_others_did_is_told() {
     let shell = Shell::new();
-    let first = start_slowly(&shell, 20);
+    let first = start_slowly(&shell, 40);
     let second = shell.run(&["run", "a.toml"]);
     let first = shown(&first.wait_with_output().expect("wait"));
     assert!(second.starts_with("exit 0\n"), "{second}");
     let all: u64 = [&first, &second].map(|output| tasks_done(output)).into_iter().sum();
-    assert_eq!(all, 20, "{first}\n{second}");
+    assert_eq!(all, 40, "{first}\n{second}");
     let others = format!("; {} ", tasks_done(&second));
     let told = first.lines().nth(1).expect("a summary");
     let is_told = told.contains(&others) && told.contains("done by other processes");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use tidegate_core::{Source, TaskId};
-use tidegate_engine::{Options, Phase, Shutdown, signals, time};
+use tidegate_engine::{Options, Phase, Shutdown, Worker, signals, time};
 use tidegate_measure::clock::Stopwatch;
 use tidegate_measure::history::{self, Expected};
 use tidegate_measure::table::counted;
@@ -75,26 +75,11 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         server: server.as_ref().map(|server| server.address().to_owned()),
         observer: Some(watch.clone()),
     })?;
-    let stopwatch = Stopwatch::start();
     let seen = Seen { global, opened: &opened, plan: &plan, watch: &watch };
-    let work = async {
-        tokio::join!(worker.run(shutdown.clone()), seen.until_done(begun.clone(), &shutdown))
-    };
-    let (worked, done) = history.beside(&*opened.inspect, work).await;
-    let (worked, is_done) = (worked?, done?);
-    let seconds = stopwatch.seconds();
-    if shutdown.phase() == Phase::Stopping {
-        tell!("stopped: {} given back", counted(worked.released, "attempt"));
-    }
-    let left = if is_done { 0 } else { seen.left().await?.len() };
-    let own = begun.keys().filter(|task| watch.has_ended(**task)).count();
-    let ended = Ended {
-        seconds,
-        others: begun.len().saturating_sub(left + own) as u64,
-        left: left as u64,
-        server: server.as_ref().map(Server::seen),
-    };
-    seen.print_summary(ended, &path, &arguments.file).await
+    let work = seen.work_off(worker, begun, &shutdown);
+    let ended = history.beside(&*opened.inspect, work).await?;
+    let server = server.as_ref().map(Server::seen);
+    seen.print_summary(ended, server, &path, &arguments.file).await
 }
 
 /// Registers, submits, and gives what is to be done.
@@ -123,7 +108,6 @@ struct Ended {
     /// Tasks that others brought to their end.
     others: u64,
     left: u64,
-    server: Option<ServerSeen>,
 }
 
 /// What a look at a run needs.
@@ -135,6 +119,27 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
+    /// Lets the worker work until nothing is left or a signal comes.
+    async fn work_off(
+        &self,
+        worker: Worker,
+        begun: BTreeMap<TaskId, String>,
+        shutdown: &Shutdown,
+    ) -> anyhow::Result<Ended> {
+        let stopwatch = Stopwatch::start();
+        let until_done = self.until_done(begun.clone(), shutdown);
+        let (worked, is_done) = tokio::join!(worker.run(shutdown.clone()), until_done);
+        let (worked, is_done) = (worked?, is_done?);
+        let seconds = stopwatch.seconds();
+        if shutdown.phase() == Phase::Stopping {
+            tell!("stopped: {} given back", counted(worked.released, "attempt"));
+        }
+        let left = if is_done { 0 } else { self.left().await?.len() };
+        let own = begun.keys().filter(|task| self.watch.has_ended(**task)).count();
+        let others = begun.len().saturating_sub(left + own) as u64;
+        Ok(Ended { seconds, others, left: left as u64 })
+    }
+
     /// Shows progress until nothing is left or a signal comes; gives whether all is done.
     async fn until_done(
         &self,
@@ -213,6 +218,7 @@ impl Seen<'_> {
     async fn print_summary(
         &self,
         ended: Ended,
+        server: Option<ServerSeen>,
         history: &Path,
         file: &Path,
     ) -> anyhow::Result<ExitCode> {
@@ -225,7 +231,7 @@ impl Seen<'_> {
             seconds: ended.seconds,
             limits: &limits,
             report: &report,
-            server: ended.server,
+            server,
         };
         print(&summary.to_string())?;
         let failed = summary.failed();
