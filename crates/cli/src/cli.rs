@@ -4,9 +4,13 @@ use clap::{Args, Parser, Subcommand};
 use tidegate_store::Place;
 
 use crate::commands::{bench, concurrency, doctor, migrate, run, submit, task, verify, worker};
+use crate::output::quoted;
 
 /// The store when nothing is said: a file in the current folder.
 const STORE: &str = "sqlite:tidegate.db";
+
+/// The variable that names the store where the command does not.
+const STORE_VARIABLE: &str = "TIDEGATE_STORE";
 
 /// Durable tasks under exact concurrency limits.
 ///
@@ -14,6 +18,7 @@ const STORE: &str = "sqlite:tidegate.db";
 /// is wrong, 2 when the command was not understood. TIDEGATE_LOG=info tells more.
 #[derive(Debug, Parser)]
 #[command(
+    name = "tidegate",
     version,
     propagate_version = true,
     after_help = "Example:\n  \
@@ -31,8 +36,9 @@ pub(crate) struct Cli {
 pub(crate) struct Global {
     /// Where the tasks are: sqlite:PATH, a path, postgres://..., or memory: (gone at the end of
     /// the command). sqlite:PATH?synchronous=normal is quicker, and may forget the last commits
-    /// when the power fails. Default: sqlite:tidegate.db
-    #[arg(long, value_name = "URL", env = "TIDEGATE_STORE", hide_env_values = true, global = true)]
+    /// when the power fails. Default: sqlite:tidegate.db; `bench` makes a store of its own, `verify`
+    /// needs none
+    #[arg(long, value_name = "URL", env = STORE_VARIABLE, hide_env_values = true, global = true)]
     pub(crate) store: Option<String>,
 }
 
@@ -40,6 +46,27 @@ impl Global {
     /// The store's URL.
     pub(crate) fn url(&self) -> &str {
         self.store.as_deref().unwrap_or(STORE)
+    }
+
+    /// A command that a person can type next, on the same store: what was given is given again,
+    /// without a password. What the environment says it says the next time too.
+    pub(crate) fn command(&self, words: &[&str]) -> String {
+        let given = self.store.as_deref();
+        let given = given.filter(|url| std::env::var(STORE_VARIABLE).ok().as_deref() != Some(*url));
+        let store = given.map(|url| match Place::parse(url) {
+            Ok(Place::Postgres(_)) => self.shown(),
+            _ => url.to_owned(),
+        });
+        let mut words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+        if let Some(store) = store {
+            words.extend(["--store".to_owned(), quoted(&store)]);
+        }
+        format!("tidegate {}", words.join(" "))
+    }
+
+    /// Whether the store ends with the command.
+    pub(crate) fn is_memory(&self) -> bool {
+        Place::parse(self.url()).is_ok_and(|place| place == Place::Memory)
     }
 
     /// The store for people: without a password.
@@ -70,6 +97,20 @@ mod tests {
     #[test]
     fn the_commands_are_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_next_command_is_on_the_same_store_and_has_no_password() {
+        let next = |store: Option<&str>| {
+            Global { store: store.map(str::to_owned) }.command(&["run", "a b.toml"])
+        };
+        assert_eq!(next(None), "tidegate run 'a b.toml'");
+        let sqlite = "sqlite:a.db?synchronous=normal";
+        assert_eq!(next(Some(sqlite)), format!("tidegate run 'a b.toml' --store '{sqlite}'"));
+        assert_eq!(
+            next(Some("postgres://me:secret@host:1/db?password=x")),
+            "tidegate run 'a b.toml' --store postgres://host:1/db"
+        );
     }
 
     #[test]

@@ -51,6 +51,15 @@ pub(crate) fn duration(ms: i64) -> String {
     }
 }
 
+/// A word as a shell takes it.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=,@+%".contains(&byte);
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +69,14 @@ mod tests {
         assert_eq!(
             [5, 1500, 61_000, 3_660_000, 90_000_000].map(duration),
             ["5 ms", "1.5 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]
+        );
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_needs_it() {
+        assert_eq!(
+            ["a/b.toml", "a b", "it's", ""].map(quoted),
+            ["a/b.toml", "'a b'", r"'it'\''s'", "''"]
         );
     }
 

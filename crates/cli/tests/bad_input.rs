@@ -204,6 +204,19 @@ fn a_store_of_an_unknown_scheme() {
     );
 }
 
+/// The user and the password are not told.
+#[test]
+fn a_server_that_does_not_answer_is_named() {
+    let shell = Shell::new();
+    let asked = |url: &str| shell.run(&["task", "list", "--store", url]);
+    let refused = asked("postgres://me:secret@127.0.0.1:1/db");
+    let place = "exit 1\nerror: 127.0.0.1:1: PostgreSQL cannot be reached: ";
+    assert!(refused.starts_with(place) && !refused.contains("secret"), "{refused}");
+    let missing = asked("postgres://%2Fno%2Fsuch/db?user=me");
+    let place = "exit 1\nerror: /no/such/.s.PGSQL.5432: PostgreSQL cannot be reached: ";
+    assert!(missing.starts_with(place), "{missing}");
+}
+
 #[test]
 fn a_store_that_is_not_there_is_not_made_by_looking() {
     let shell = Shell::new();
@@ -256,18 +269,43 @@ fn a_file_that_cannot_be_written_to() {
     for (path, bits) in [("tidegate.db", 0o444), ("tidegate.db-lock", 0o444), (".", 0o555)] {
         mode(path, bits);
     }
-    let mut command = shell.command(&["submit", "noop"]);
-    if is_root() {
-        // Permissions do not hold root back.
-        command.uid(65534);
-    }
-    let output = shown(&command.output().unwrap());
+    let output = shown(&held_back(shell.command(&["submit", "noop"])).output().unwrap());
     mode(".", 0o755);
     mode("tidegate.db", 0o644);
     mode("tidegate.db-lock", 0o644);
     assert!(output.starts_with("exit 1\nerror: tidegate.db: the file cannot be "), "{output}");
     assert_eq!(output.lines().count(), 2, "{output}");
     nothing_lost(&shell);
+}
+
+/// Beside a file that nobody has open, SQLite makes the log and its index anew, also to read.
+#[test]
+fn a_folder_that_cannot_be_written_to_cannot_be_read_from() {
+    let shell = with_a_task();
+    // The last one to close the file takes them away.
+    drop(rusqlite::Connection::open(shell.path("tidegate.db")).unwrap().execute_batch("VACUUM"));
+    let mode = |mode: u32| {
+        std::fs::set_permissions(shell.path("."), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(0o555);
+    let verbs: [&[&str]; 3] = [&["task", "list"], &["concurrency", "status"], &["doctor"]];
+    let outputs =
+        verbs.map(|verb| shown(&held_back(shell.command(verb)).output().expect("run the binary")));
+    mode(0o755);
+    for output in outputs {
+        assert!(output.starts_with("exit 1\nerror: tidegate.db: the file cannot be "), "{output}");
+        let need = " of its folder: a reader too makes the files -wal and -shm there\n";
+        assert!(output.ends_with(need), "{output}");
+    }
+    nothing_lost(&shell);
+}
+
+/// Permissions do not hold root back.
+fn held_back(mut command: Command) -> Command {
+    if is_root() {
+        command.uid(65534);
+    }
+    command
 }
 
 /// A bound on the size of files stands in for a full disk, which not every system lets a test

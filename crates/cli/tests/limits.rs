@@ -13,9 +13,18 @@ fn a_limit_of_another_scope_is_not_made_that_of_a_group() {
         "exit 1\nerror: \"queue\" limits cannot be set; name it group:NAME or job:NAME\n"
     );
     let named = shell.run(&["concurrency", "set", "group:queue:mail", "--limit", "1"]);
-    assert_eq!(named, "exit 0\ngroup:queue:mail is 1, set by operator\n");
+    let new = "is new; nothing uses it yet";
+    assert_eq!(
+        named,
+        format!(
+            "exit 0\ngroup:queue:mail is 1, set by operator\nnote: limit group:queue:mail {new}\n"
+        )
+    );
     let other = shell.run(&["concurrency", "set", "eu:mail", "--limit", "1"]);
-    assert_eq!(other, "exit 0\ngroup:eu:mail is 1, set by operator\n");
+    assert_eq!(
+        other,
+        format!("exit 0\ngroup:eu:mail is 1, set by operator\nnote: limit group:eu:mail {new}\n")
+    );
 }
 
 #[test]
@@ -30,6 +39,30 @@ fn a_limit_that_is_not_there_cannot_be_unset() {
     assert_eq!(
         shell.run(&["concurrency", "unset", "mial"]),
         "exit 1\nerror: there is no limit \"group:mial\"; did you mean \"group:mail\"?\n"
+    );
+}
+
+/// A mistyped group shows as one that nobody has used.
+#[test]
+fn a_limit_that_something_uses_is_not_called_unused() {
+    let shell = shell();
+    shell.good(&["submit", "noop", "--group", "mail"]);
+    let set = |group: &str| shell.run(&["concurrency", "set", group, "--limit", "1"]);
+    let unused = "note: limit group:mial is new; nothing uses it yet\n";
+    assert_eq!(set("mial"), format!("exit 0\ngroup:mial is 1, set by operator\n{unused}"));
+    assert_eq!(set("mial"), "exit 0\ngroup:mial is 1, set by operator\n", "it is known by now");
+    assert_eq!(set("mail"), "exit 0\ngroup:mail is 1, set by operator\n", "a task uses it");
+    assert_eq!(set("sleep"), "exit 0\ngroup:sleep is 1, set by operator\n", "a kind uses it");
+}
+
+#[test]
+fn a_history_without_records_proves_nothing() {
+    let shell = shell();
+    shell.file("a.jsonl", "");
+    assert_eq!(
+        shell.run(&["verify", "a.jsonl"]),
+        "exit 1\nerror: the files have no records, so there is nothing to verify; workers write \
+         them with --history\n"
     );
 }
 

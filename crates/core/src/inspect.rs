@@ -124,7 +124,10 @@ pub enum Reason {
         run_at: Millis,
     },
     /// It arrived and nobody has looked yet; the next claim of any worker does.
-    AtGate,
+    AtGate {
+        /// Whether a worker asked for such tasks within its last lease.
+        is_served: bool,
+    },
     /// It stands in the line of a limit.
     InLine {
         /// The limit's name.

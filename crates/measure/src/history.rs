@@ -4,6 +4,7 @@
 //! or pauses a process. All times are [`crate::clock::monotonic_ns`], so the files of one machine
 //! merge into one exact history. [`verify`] reads it and counts every violation.
 
+mod changed;
 mod completion;
 mod gather;
 mod order;
@@ -17,6 +18,7 @@ mod verify;
 mod violation;
 mod writer;
 
+pub use changed::Changed;
 pub use read::{CutLine, Error};
 pub use record::{Enter, Exit, Hold, Leave, LimitSeen, Outcome, Process, Record, Signal};
 pub use recovery::Recovery;

@@ -130,8 +130,14 @@ fn cells(line: &Line) -> Vec<String> {
 
 fn extra(figures: &Map<String, Value>) -> String {
     let figures: Vec<String> =
-        figures.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        figures.iter().map(|(name, value)| format!("{name}={}", rounded(value))).collect();
     figures.join(" ")
+}
+
+/// A fraction to three places: more of them nobody reads. JSON has them all.
+fn rounded(value: &Value) -> Value {
+    let fraction = value.as_f64().filter(|_| value.is_f64());
+    fraction.map_or_else(|| value.clone(), |fraction| ((fraction * 1e3).round() / 1e3).into())
 }
 
 fn or_dash(cell: Option<String>) -> String {
@@ -156,6 +162,16 @@ mod tests {
         let json = line.to_json();
         assert!(!json.contains('\n'));
         assert_eq!(serde_json::from_str::<Line>(&json).unwrap(), line);
+    }
+
+    #[test]
+    fn the_table_shows_three_places() {
+        let line = Line::new("drain", "memory", 10, 1.0)
+            .with_extra("ratio_max", 0.732_946_709)
+            .with_extra("kills", 7)
+            .with_extra("group:one", "1/1");
+        let shown = Lines(&[line]).to_string();
+        assert!(shown.ends_with("group:one=\"1/1\" kills=7 ratio_max=0.733\n"), "{shown}");
     }
 
     #[test]

@@ -63,6 +63,12 @@ pub fn grouped(number: u64) -> String {
     grouped
 }
 
+/// How many there are of something, such as `1 task` and `2 tasks`.
+pub fn counted(number: u64, noun: &str) -> String {
+    let end = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{end}", grouped(number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +79,11 @@ mod tests {
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_000), "1,000");
         assert_eq!(grouped(12_345_678), "12,345,678");
+    }
+
+    #[test]
+    fn one_is_singular() {
+        assert_eq!([0, 1, 1_000].map(|n| counted(n, "task")), ["0 tasks", "1 task", "1,000 tasks"]);
     }
 
     #[test]

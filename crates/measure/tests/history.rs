@@ -401,3 +401,79 @@ fn a_million_records_are_verified() {
     assert_eq!(report.violations.total(), 1);
     assert_eq!(report.violations.limit_exceeded, 1);
 }
+
+/// Three holders under a limit that was 1 to begin with.
+fn three_under_one() -> Story {
+    let story = Story::new();
+    story.limit(1, "a", Some(1), Some(1));
+    story.enter(10, 1, &[("a", 1)]).enter(11, 2, &[("a", 1)]).enter(12, 3, &[("a", 1)]);
+    story
+}
+
+#[test]
+fn a_raise_that_is_seen_late_accuses_nobody() {
+    let story = three_under_one();
+    assert_eq!(story.verify(&[]).violations.limit_exceeded, 2, "nobody has raised it");
+    story.limit(20, "a", Some(3), Some(2));
+    let report = story.verify(&[]);
+    assert!(report.clean() && report.limits[0].reached, "{report}");
+    assert!(report.to_string().contains("\na changed: 1 to 3, judged by 3\n"), "{report}");
+    story.enter(21, 4, &[("a", 1)]);
+    assert_eq!(story.verify(&[]).violations.limit_exceeded, 1, "the raise allows three");
+}
+
+#[test]
+fn a_lowered_limit_is_judged_by_what_it_was() {
+    let story = Story::new();
+    story.limit(1, "a", Some(3), Some(4)).enter(10, 1, &[("a", 1)]).enter(11, 2, &[("a", 1)]);
+    story.limit(12, "a", Some(1), Some(5)).enter(13, 3, &[("a", 1)]);
+    let report = story.verify(&[]);
+    assert!(report.clean(), "{report}");
+    assert!(report.to_string().contains("\na changed: 3 to 1, judged by 3\n"), "{report}");
+}
+
+#[test]
+fn a_raise_and_back_that_nobody_saw_is_not_judged() {
+    let story = three_under_one();
+    story.limit(20, "a", Some(1), Some(3));
+    let report = story.verify(&[]);
+    assert!(report.clean(), "{report}");
+    assert_eq!(report.limits[0].capacity, None);
+    let words = "\na changed unseen, not judged; seen were: 1\n";
+    assert!(report.to_string().contains(words), "{report}");
+}
+
+#[test]
+fn a_limit_that_was_not_there_for_a_while_is_not_judged() {
+    let story = three_under_one();
+    story.limit(20, "a", None, Some(0)).limit(21, "a", Some(1), Some(1));
+    let report = story.verify(&[]);
+    assert!(report.clean(), "{report}");
+    let words = "\na changed: unlimited to 1, not judged\n";
+    assert!(report.to_string().contains(words), "{report}");
+}
+
+#[test]
+fn the_callers_limit_wins_over_every_change() {
+    let story = three_under_one();
+    story.limit(20, "a", Some(3), Some(2));
+    let report = story.verify(&["a=1"]);
+    assert_eq!(report.violations.limit_exceeded, 2, "{report}");
+    assert!(!report.to_string().contains("changed"), "{report}");
+    assert!(story.verify(&["a=3"]).clean());
+}
+
+#[test]
+fn another_owner_of_the_same_capacity_is_no_change() {
+    let story = three_under_one();
+    story.limit(20, "a", Some(1), Some(2));
+    assert_eq!(story.verify(&[]).violations.limit_exceeded, 2);
+}
+
+#[test]
+fn a_limit_named_without_its_scope_is_suggested() {
+    let story = Story::new();
+    story.enter(10, 1, &[("group:mail", 1)]);
+    let report = story.verify(&["mail=1"]).to_string();
+    assert!(report.contains("no attempt ever held mail; did you mean group:mail?"), "{report}");
+}

@@ -2,12 +2,13 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use tidegate_core::inspect::Holder;
-use tidegate_core::{Limit, Scope, SetLimit, Source, check_capacity};
+use tidegate_core::inspect::{Holder, TaskFilter, TaskView};
+use tidegate_core::{Inspect, Limit, Scope, SetLimit, Source, State, check_capacity};
 use tidegate_measure::table::Table;
 use tidegate_store::Opened;
 
 use crate::cli::Global;
+use crate::kinds;
 use crate::output::{duration, print, print_json};
 use crate::suggest::suggest;
 use crate::tell::tell;
@@ -82,6 +83,8 @@ fn whole_name(name: &str) -> String {
 }
 
 async fn set(opened: &Opened, name: String, capacity: u32) -> anyhow::Result<()> {
+    let before = opened.inspect.limits().await?;
+    let is_new = !before.iter().any(|limit| *limit.name == *name);
     let (capacity, source) = (Some(capacity), Source::Operator);
     opened.store.set_limit(SetLimit { name: name.clone(), capacity, source }).await?;
     let limits = opened.inspect.limits().await?;
@@ -89,7 +92,26 @@ async fn set(opened: &Opened, name: String, capacity: u32) -> anyhow::Result<()>
         Some(words) => tell!("{name} is {words}"),
         None => tell!("{name} is unlimited"),
     }
+    if is_new && !is_used(&*opened.inspect, &name).await? {
+        tell!("note: limit {name} is new; nothing uses it yet");
+    }
     Ok(())
+}
+
+/// Whether the limit of a group has anything to count: a kind of its name, or an unfinished task.
+/// Where there are too many to look at all, nobody says that there is none.
+async fn is_used(inspect: &dyn Inspect, name: &str) -> anyhow::Result<bool> {
+    const TASKS_MAX: u32 = 5000;
+    let group = name.strip_prefix("group:").unwrap_or(name);
+    let is_kind = kinds::NAMES.contains(&group);
+    if is_kind || inspect.kinds().await?.iter().any(|kind| *kind.name == *group) {
+        return Ok(true);
+    }
+    let states = State::ALL.into_iter().filter(|state| !state.is_final()).collect();
+    let filter = TaskFilter { states, tasks_max: TASKS_MAX, ..TaskFilter::default() };
+    let tasks = inspect.tasks(filter).await?;
+    let counts = |task: &TaskView| task.group.as_deref() == Some(group);
+    Ok(tasks.len() == TASKS_MAX as usize || tasks.iter().any(counts))
 }
 
 async fn unset(opened: &Opened, name: String) -> anyhow::Result<()> {
@@ -179,7 +201,7 @@ pub(crate) fn holder_words(holder: &Holder, now: i64) -> String {
     let Holder { slot, task, kind, .. } = holder;
     match (&holder.worker, holder.expires_at) {
         (Some(worker), Some(at)) => format!(
-            "slot {slot}: task {task} ({kind}) on worker {worker}, lease ends in {}",
+            "slot {slot}: task {task} ({kind}) on worker {worker}, lease ends in {} unless renewed",
             duration((at - now).max(0))
         ),
         _ => format!("slot {slot}: task {task} ({kind}), not running"),

@@ -4,6 +4,7 @@ use clap::Args;
 use serde::Serialize;
 use tidegate_core::check::{Violation, check, check_at_rest_but};
 use tidegate_core::inspect::Snapshot;
+use tidegate_measure::table::counted;
 use tidegate_store::Opened;
 
 use crate::cli::Global;
@@ -70,15 +71,19 @@ impl Diagnosis {
 
     fn words(&self) -> String {
         let mut text = format!(
-            "looked at {} unfinished and {} finished tasks, {} limits, {} held slots, {} leases\n",
-            self.tasks_unfinished, self.tasks_finished, self.limits, self.slots_held, self.leases
+            "looked at {} unfinished and {}, {}, {}, {}\n",
+            self.tasks_unfinished,
+            counted(self.tasks_finished, "finished task"),
+            counted(self.limits as u64, "limit"),
+            counted(self.slots_held as u64, "held slot"),
+            counted(self.leases as u64, "lease")
         );
         for violation in &self.violations {
             text.push_str(&format!("broken: {}: {}\n", violation.rule, violation.found));
         }
         text.push_str(&match self.violations.len() {
             0 => "clean: every rule holds\n".to_owned(),
-            number => format!("{number} violations\n"),
+            number => format!("{}\n", counted(number as u64, "violation")),
         });
         text
     }

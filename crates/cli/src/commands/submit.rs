@@ -87,6 +87,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     if !submitted.is_new {
         tell!("an unfinished task carries this unique key already");
     }
+    if global.is_memory() {
+        tell!("note: the store is in memory: the task is gone with this command");
+    }
     print(&format!("{}\n", submitted.task))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,12 +4,12 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde_json::value::RawValue;
 use tidegate_core::inspect::{Explanation, Reason, TaskFilter, TaskView};
-use tidegate_core::tables::Class;
 use tidegate_core::{Millis, State, TaskId};
 use tidegate_measure::table::Table;
 
 use super::concurrency::holder_words;
 use crate::cli::Global;
+use crate::explain::{self, Told};
 use crate::file::unknown;
 use crate::output::{date, duration, print, print_json};
 
@@ -35,8 +35,7 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct List {
-    /// Only this state; may be repeated
-    #[arg(long, value_parser = state)]
+    #[arg(long, value_parser = state, help = state_help())]
     state: Vec<State>,
     /// Only this kind
     #[arg(long)]
@@ -70,6 +69,10 @@ struct One {
     json: bool,
 }
 
+fn state_help() -> String {
+    format!("Only this state; may be repeated: {}", State::ALL.map(State::as_str).join(", "))
+}
+
 fn state(word: &str) -> Result<State, String> {
     let known = State::ALL.map(State::as_str);
     State::parse(word).ok_or_else(|| unknown("state", word, &known))
@@ -92,13 +95,13 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             if json { print_json([whole(&task)?])? } else { print(&words(&task))? }
         }
         Verb::Explain(One { id, json }) => {
-            let Some(explanation) = inspect.explain(TaskId(id)).await? else {
+            let Some(told) = explain::ask(&*inspect, TaskId(id)).await? else {
                 bail!("{}", no_task(id))
             };
             if json {
-                print_json([&explanation])?;
+                print_json([&told.explanation])?;
             } else {
-                print(&explain(&explanation, inspect.now().await?))?;
+                print(&explain_words(&told, global))?;
             }
         }
     }
@@ -124,7 +127,8 @@ impl List {
 }
 
 fn table(tasks: &[TaskView], now: Millis) -> Table {
-    let heads = ["id", "kind", "state", "queue", "job", "workflow", "attempts", "age", "error"];
+    let heads =
+        ["id", "kind", "state", "queue", "job", "workflow", "failed attempts", "age", "error"];
     let mut table = Table::new(&heads);
     for task in tasks {
         table.row(vec![
@@ -134,7 +138,7 @@ fn table(tasks: &[TaskView], now: Millis) -> Table {
             task.queue.to_string(),
             or_dash(task.job.as_deref()),
             or_dash(task.workflow.as_deref()),
-            format!("{}/{}", task.spent, task.max_attempts),
+            format!("{} of {}", task.spent, task.max_attempts),
             duration((now - task.created_at).max(0)),
             or_dash(task.error.as_deref().map(first_line)),
         ]);
@@ -180,7 +184,7 @@ fn words(task: &TaskView) -> String {
         ("unique key", task.unique_key.as_ref().map(ToString::to_string)),
         ("weight", Some(task.weight.to_string())),
         ("priority", Some(task.priority.to_string())),
-        ("attempts", Some(format!("{} of {} spent", task.spent, task.max_attempts))),
+        ("failed", Some(format!("{} of {} attempts", task.spent, task.max_attempts))),
         ("deaths", (task.deaths > 0).then(|| task.deaths.to_string())),
         ("submitted", Some(date(task.created_at))),
         ("due", task.run_at.map(date)),
@@ -200,64 +204,19 @@ fn json_line(bytes: &[u8]) -> String {
         .map_or_else(|_| format!("{} bytes", bytes.len()), |raw| raw.get().to_owned())
 }
 
-/// An explanation in words.
-fn explain(explanation: &Explanation, now: Millis) -> String {
-    let Explanation { task, state, reason, since } = explanation;
-    let mut text = format!("task {task} is {state}: {}", why(reason, now));
+/// An explanation in words, with the holders of the limit it waits for.
+fn explain_words(told: &Told, global: &Global) -> String {
+    let Explanation { reason, since, .. } = &told.explanation;
+    let mut text = told.words(global);
     if let Some(since) = since {
-        text.push_str(&format!(", since {} ({})", duration((now - since).max(0)), date(*since)));
+        let ago = duration((told.now - since).max(0));
+        text.push_str(&format!(", since {ago} ({})", date(*since)));
     }
     text.push('\n');
     if let Reason::InLine { holders, .. } = reason {
         for holder in holders {
-            text.push_str(&format!("  {}\n", holder_words(holder, now)));
+            text.push_str(&format!("  {}\n", holder_words(holder, told.now)));
         }
     }
     text
-}
-
-fn why(reason: &Reason, now: Millis) -> String {
-    match reason {
-        Reason::NotDue { run_at } => {
-            format!("it is due in {} ({})", duration((run_at - now).max(0)), date(*run_at))
-        }
-        Reason::AtGate => "it is at the gate; the next claim of any worker looks at it".to_owned(),
-        Reason::InLine { limit, capacity, held, class, place, .. } => {
-            let of = capacity.map_or_else(String::new, |capacity| format!(" of {capacity}"));
-            format!(
-                "it stands at place {place} in the line of {limit} ({held}{of} slots held){}",
-                class_words(*class)
-            )
-        }
-        Reason::Ready { kind, is_open: false, .. } => {
-            format!("it is ready, and kind {kind:?} is outside its time of day")
-        }
-        Reason::Ready { queue, kind, is_served: false, .. } => format!(
-            "it is ready, and no live worker serves kind {kind:?} in queue {queue:?}; start one \
-             with `tidegate worker --queues {queue}`"
-        ),
-        Reason::Ready { queue, kind, ahead, .. } => format!(
-            "it is ready, and {ahead} ready tasks of kind {kind:?} in queue {queue:?} go first"
-        ),
-        Reason::Running { worker, expires_at, slots } => {
-            let slots: Vec<String> =
-                slots.iter().map(|slot| format!("{} slot {}", slot.name, slot.number)).collect();
-            let slots = if slots.is_empty() { "no slots".to_owned() } else { slots.join(", ") };
-            format!(
-                "it runs on worker {worker}, lease ends in {} unless renewed, holds {slots}",
-                duration((expires_at - now).max(0))
-            )
-        }
-        Reason::Ended => "it has ended".to_owned(),
-    }
-}
-
-fn class_words(class: Class) -> &'static str {
-    match class {
-        Class::Waiting => "",
-        Class::Reserving => " and collects its slots one after another, before all others",
-        Class::Seat => " and will collect its slots one after another when nobody else does",
-        Class::TooHeavy => " and is passed over: it takes more slots than the limit has",
-        Class::NoWorker => " and is passed over: no live worker serves its queue and kind",
-    }
 }

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
 use tidegate_measure::history::{self, Expected};
 
@@ -10,7 +10,9 @@ use crate::output::{print, print_json};
 /// Checks history files of workers: were limits and orders kept?
 ///
 /// The files of all processes are one history. For every limit it prints the most that was ever
-/// held and whether the capacity was reached. The exit code is 0 only when nothing is violated.
+/// held and whether the capacity was reached. A limit that was changed meanwhile is judged by the
+/// largest of its capacities, and not at all if a change was not seen. The exit code is 0 only when
+/// nothing is violated.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  \
     tidegate worker --history a.jsonl & tidegate worker --history b.jsonl &\n  \
@@ -31,6 +33,11 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let expected =
         Expected::parse(arguments.limit.iter().map(String::as_str)).context("read --limit")?;
     let report = history::verify(&arguments.files, &expected)?;
+    if report.records == 0 {
+        bail!(
+            "the files have no records, so there is nothing to verify; workers write them with --history"
+        );
+    }
     if arguments.json {
         print_json([&report])?;
     } else {

@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use tidegate_core::{Inspect, Kind, Source, check_capacity};
 use tidegate_engine::{Observer, Options, Phase, Shutdown, Summary, signals, time};
+use tokio::task::AbortHandle;
 
 use crate::cli::Global;
 use crate::file::unknown;
@@ -69,7 +70,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     register(&*opened.store, Vec::new(), &meaning.limits, Source::Registration).await?;
     let mut served: Vec<Kind> = settings(&*opened.inspect).await?;
     served.retain(|kind| meaning.kinds.iter().any(|name| *name == *kind.name));
-    let observer: Option<Arc<dyn Observer>> = match &meaning.history {
+    let history = match &meaning.history {
         Some(path) => Some(Arc::new(History::begin(path, &*opened.inspect).await?)),
         None => None,
     };
@@ -78,14 +79,19 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         options: meaning.options,
         kinds: served,
         server: None,
-        observer,
+        observer: history.clone().map(|history| history as Arc<dyn Observer>),
     })?;
     tell!("worker {} works on {}", worker.id(), global.shown());
     let told = tokio::spawn(tell_phases(shutdown.clone()));
     if meaning.until_idle {
-        tokio::spawn(drain_when_idle(opened.inspect, shutdown.clone()));
+        let idle = drain_when_idle(opened.inspect.clone(), shutdown.clone(), told.abort_handle());
+        tokio::spawn(idle);
     }
-    let summary = worker.run(shutdown).await?;
+    let work = worker.run(shutdown);
+    let summary = match &history {
+        Some(history) => history.beside(&*opened.inspect, work).await?,
+        None => work.await?,
+    };
     told.abort();
     output::print(&words(&summary))?;
     Ok(ExitCode::SUCCESS)
@@ -139,11 +145,18 @@ async fn tell_phases(shutdown: Shutdown) {
     tell!("stopping: what runs is given back");
 }
 
-async fn drain_when_idle(inspect: Arc<dyn Inspect>, shutdown: Shutdown) {
+/// Drains without the talk of signals: there was none.
+async fn drain_when_idle(inspect: Arc<dyn Inspect>, shutdown: Shutdown, told: AbortHandle) {
     loop {
         time::sleep(IDLE_INTERVAL).await;
         match has_work(&*inspect).await {
-            Ok(false) => return shutdown.drain(),
+            Ok(false) => {
+                if shutdown.phase() == Phase::Running {
+                    told.abort();
+                    tell!("idle: no unfinished task is left");
+                }
+                return shutdown.drain();
+            }
             Ok(true) => {}
             Err(error) => tell!("warning: cannot see whether work is left: {error}"),
         }

@@ -4,11 +4,13 @@
 mod parts;
 mod progress;
 mod server;
+mod stall;
 mod summary;
 mod watch;
 
-pub(crate) use parts::{finish, has_work, is_mark, remaining, submit};
+pub(crate) use parts::{finish, has_work, is_mark, remaining, submit, was_run_before};
 pub(crate) use progress::Progress;
-pub(crate) use server::Server;
+pub(crate) use server::{Seen as ServerSeen, Server};
+pub(crate) use stall::Stall;
 pub(crate) use summary::Summary;
 pub(crate) use watch::Watch;

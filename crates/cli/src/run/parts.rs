@@ -34,6 +34,8 @@ pub(crate) struct Submitted {
     pub(crate) stored: usize,
     /// Whether an earlier run had stored parts of it.
     pub(crate) continued: bool,
+    /// The first of the tasks stored by this run.
+    pub(crate) first: Option<TaskId>,
 }
 
 /// Submits every part of a plan that is not yet there.
@@ -48,7 +50,7 @@ pub(crate) async fn submit(
     store.register(Registration { kinds: vec![mark], ..Registration::default() }).await?;
     let marks = marks(inspect, &plan.run).await?;
     let now = inspect.now().await?;
-    let mut stored = 0;
+    let (mut stored, mut first) = (0, None);
     for (number, part) in plan.tasks.chunks(PART_TASKS).enumerate() {
         let key = mark_key(&plan.run, number);
         if marks.contains_key(&key) {
@@ -67,9 +69,12 @@ pub(crate) async fn submit(
         }
         let jobs = plan.jobs.clone();
         let submitted = store.submit(Submission { jobs, tasks, ..Submission::default() }).await?;
-        stored += submitted.iter().skip(1).filter(|task| task.is_new).count();
+        let new: Vec<TaskId> =
+            submitted.iter().skip(1).filter(|task| task.is_new).map(|task| task.task).collect();
+        stored += new.len();
+        first = first.or(new.first().copied());
     }
-    Ok(Submitted { stored, continued: !marks.is_empty() })
+    Ok(Submitted { stored, continued: !marks.is_empty(), first })
 }
 
 /// The unfinished tasks of a run, by job or else by kind.
@@ -88,6 +93,43 @@ pub(crate) async fn remaining(
     })
     .await?;
     Ok(remaining)
+}
+
+/// Whether a run was worked off before and its tasks are kept: a task that ended, of a run whose
+/// marks are taken away, was part of it. Looks back over so many ids before `first` and no more:
+/// it is a courtesy, and a store may keep millions of tasks that ended.
+pub(crate) async fn was_run_before(
+    inspect: &dyn Inspect,
+    plan: &Plan,
+    first: TaskId,
+) -> Result<bool> {
+    const LOOK_BACK: i64 = 100_000;
+    let Some(planned) = plan.tasks.first() else {
+        return Ok(false);
+    };
+    let prefix = task_prefix(&plan.run);
+    let mut filter = TaskFilter {
+        states: State::ALL.into_iter().filter(|state| state.is_final()).collect(),
+        kind: Some(planned.task.kind.clone()),
+        job: planned.task.job.clone(),
+        after: Some(TaskId((first.0 - LOOK_BACK).max(0))),
+        tasks_max: PAGE,
+        ..TaskFilter::default()
+    };
+    loop {
+        let page = inspect.tasks(filter.clone()).await?;
+        let is_ours = |key: &str| key.starts_with(&prefix);
+        let mut before = page.iter().filter(|task| task.id < first);
+        if before.any(|task| task.unique_key.as_deref().is_some_and(is_ours)) {
+            return Ok(true);
+        }
+        match page.last() {
+            Some(last) if page.len() == PAGE as usize && last.id < first => {
+                filter.after = Some(last.id);
+            }
+            _ => return Ok(false),
+        }
+    }
 }
 
 /// Whether a kind is that of the marks, which nobody works on.

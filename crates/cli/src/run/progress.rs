@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate_engine::time;
 
 use crate::tell::tell;
@@ -69,6 +69,15 @@ impl Progress {
         match &self.show {
             Show::Bars { all, .. } => drop(all.println(text)),
             Show::Lines { .. } => tell!("{text}"),
+        }
+    }
+
+    /// Leaves the bars as they were last drawn. A terminal has written `^C` behind them, on a line
+    /// of its own: drawn again they would begin a line too low, and leave their first line twice.
+    pub(crate) fn freeze(self) {
+        if let Show::Bars { all, .. } = &self.show {
+            all.set_draw_target(ProgressDrawTarget::hidden());
+            tell!("");
         }
     }
 

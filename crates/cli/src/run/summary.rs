@@ -4,7 +4,7 @@ use std::fmt;
 
 use tidegate_core::Limit;
 use tidegate_measure::history::Report;
-use tidegate_measure::table::{Table, grouped};
+use tidegate_measure::table::{Table, counted, grouped};
 
 use super::server::Seen;
 use super::watch::{Counts, Heading, Use};
@@ -14,6 +14,8 @@ use super::watch::{Counts, Heading, Use};
 pub(crate) struct Summary<'a> {
     /// What was counted in this process.
     pub(crate) counts: &'a Counts,
+    /// Tasks of the run that other processes brought to their end meanwhile.
+    pub(crate) others: u64,
     /// How long it took.
     pub(crate) seconds: f64,
     /// The store's limits.
@@ -59,10 +61,16 @@ impl Summary<'_> {
             if name.starts_with("workflow:") {
                 continue;
             }
-            let limit = self.limits.iter().find(|limit| *limit.name == **name);
-            table.row(limit_row(name, limit.and_then(|limit| limit.capacity), used));
+            table.row(limit_row(name, self.capacity(name), used));
         }
         table
+    }
+
+    /// What a limit was judged by, or else what it is now.
+    fn capacity(&self, name: &str) -> Option<u32> {
+        let judged = self.report.limits.iter().find(|limit| limit.name == name);
+        let stored = self.limits.iter().find(|limit| *limit.name == *name);
+        judged.and_then(|limit| limit.capacity).or(stored.and_then(|limit| limit.capacity))
     }
 
     fn fmt_server(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,8 +80,8 @@ impl Summary<'_> {
         let of = seen.calls_max.map_or_else(String::new, |most| format!(" of {most} it takes"));
         writeln!(
             out,
-            "\nserver: {} calls, at most {} at once{of}; {} refused, {} failed on purpose",
-            grouped(seen.calls),
+            "\nserver: {}, at most {} at once{of}; {} refused, {} failed on purpose",
+            counted(seen.calls, "call"),
             seen.most,
             grouped(seen.refused),
             grouped(seen.failed)
@@ -84,22 +92,27 @@ impl Summary<'_> {
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rate = self.completed() as f64 / self.seconds.max(f64::EPSILON);
+        let others = match self.others {
+            0 => String::new(),
+            others => format!("; {} done by other processes", counted(others, "more task")),
+        };
         writeln!(
             out,
-            "{} tasks done in {:.1} s ({rate:.0} per second), {} failed\n",
-            grouped(self.completed()),
+            "{} done in {:.1} s ({rate:.0} per second), {} failed{others}\n",
+            counted(self.completed(), "task"),
             self.seconds,
             grouped(self.failed())
         )?;
         self.tasks().fmt(out)?;
         write!(out, "\n{}", self.limits())?;
+        self.report.changes().try_for_each(|change| writeln!(out, "{change}"))?;
         self.fmt_server(out)?;
         writeln!(
             out,
-            "\nviolations: {} in {} attempts ({} workflows in order)",
+            "\nviolations: {} in {} ({} in order)",
             grouped(self.report.violations.total()),
-            grouped(self.report.attempts),
-            grouped(self.report.workflows)
+            counted(self.report.attempts, "attempt"),
+            counted(self.report.workflows, "workflow")
         )?;
         self.report.examples.iter().try_for_each(|example| writeln!(out, "  {example}"))
     }

@@ -1,7 +1,7 @@
 //! Watches the attempts of a run from inside the worker.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::{Attempt, TaskId};
 use tidegate_engine::{Ended, Observer};
@@ -13,7 +13,7 @@ use crate::worker::history::{History, holds};
 /// Counts what the worker does, and passes it on to the history.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    history: History,
+    history: Arc<History>,
     counts: Mutex<Counts>,
 }
 
@@ -77,7 +77,7 @@ impl Use {
 
 impl Watch {
     /// Begins to watch.
-    pub(crate) fn new(history: History) -> Self {
+    pub(crate) fn new(history: Arc<History>) -> Self {
         let counts = Counts {
             begin_ns: monotonic_ns(),
             ended: HashSet::new(),
@@ -91,6 +91,13 @@ impl Watch {
     /// What was counted so far.
     pub(crate) fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Attempts that run now, and those that ended for good: while both stay as they are, nothing
+    /// happens here.
+    pub(crate) fn moves(&self) -> (usize, usize) {
+        let counts = self.counts();
+        (counts.entered.len(), counts.ended.len())
     }
 
     /// Whether a task was seen to end for good.

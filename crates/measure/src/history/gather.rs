@@ -75,12 +75,16 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn number(&mut self, name: &str) -> usize {
-        if let Some(number) = self.numbers.get(name) {
-            return *number;
+        if let Some(number) = self.known(name) {
+            return number;
         }
         self.names.push(name.to_owned());
         self.numbers.insert(name.to_owned(), self.names.len() - 1);
         self.names.len() - 1
+    }
+
+    pub(super) fn known(&self, name: &str) -> Option<usize> {
+        self.numbers.get(name).copied()
     }
 
     pub(super) fn all(&self) -> &[String] {

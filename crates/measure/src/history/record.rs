@@ -119,7 +119,8 @@ pub struct LimitSeen {
     pub name: String,
     /// None is unlimited.
     pub capacity: Option<u32>,
-    /// The version in the store. A lower one than already seen is old news and is passed over.
+    /// The version in the store; 0 where there is no such limit. Who knows only versions does not
+    /// know when they came into force, so a limit of several is judged by the largest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<i64>,
 }

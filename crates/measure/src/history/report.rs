@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Counts, CutLine, LimitReport, Recovery, Violation};
-use crate::table::{Table, grouped};
+use crate::table::{Table, counted, grouped};
 
 /// What a history proves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,6 +38,14 @@ impl Report {
     /// Whether there is no violation.
     pub fn clean(&self) -> bool {
         self.violations.total() == 0
+    }
+
+    /// What is to be said of limits that were changed while the records were written.
+    pub fn changes(&self) -> impl Iterator<Item = String> {
+        let words = |limit: &LimitReport| {
+            limit.changed.as_ref().map(|changed| format!("{} {changed}", limit.name))
+        };
+        self.limits.iter().filter_map(words)
     }
 
     fn limits(&self) -> Table {
@@ -81,7 +89,7 @@ impl Report {
         if count + never == 0 {
             return Ok(());
         }
-        write!(out, "\nrecovery after a kill: {count} tasks")?;
+        write!(out, "\nrecovery after a kill: {}", counted(*count, "task"))?;
         if let (Some(p50_ms), Some(max_ms)) = (p50_ms, max_ms) {
             write!(out, ", p50 {p50_ms:.1} ms, max {max_ms:.1} ms")?;
         }
@@ -108,6 +116,7 @@ impl fmt::Display for Report {
         }
         if !self.limits.is_empty() {
             write!(out, "\n{}", self.limits())?;
+            self.changes().try_for_each(|change| writeln!(out, "{change}"))?;
         }
         self.fmt_recovery(out)?;
         self.fmt_violations(out)

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use tidegate_core::Scope;
 
+use super::LimitSeen;
+use super::changed::Changed;
 use super::gather::{Held, History};
 use super::settle::Settled;
 use super::verify::Expected;
@@ -13,10 +15,14 @@ use super::violation::{Violation, Violations};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitReport {
     pub name: String,
-    /// The capacity in force at the end; none is unlimited or unknown.
+    /// The capacity it was judged by: the caller's, or the largest if it was changed, or the one in
+    /// force at the end. None is unlimited, unknown, or changed in a way that cannot be judged.
     pub capacity: Option<u32>,
     /// Whether the caller named the capacity, which then holds for the whole history.
     pub expected: bool,
+    /// How it was changed while the records were written, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed: Option<Changed>,
     pub enters: u64,
     /// The most that was ever held at once, by weight.
     pub held_max: u64,
@@ -44,17 +50,46 @@ pub(super) fn sweep(
     for name in expected.names() {
         history.limits.number(name);
     }
+    let changes = changes(history);
     let mut timelines = timelines(history, ends);
-    let names = history.limits.all().iter();
-    let mut reports: Vec<LimitReport> = names
-        .zip(&mut timelines)
-        .filter_map(|(name, timeline)| {
-            timeline.sort_unstable();
-            Sweep::new(name, expected.capacity(name)).run(timeline, violations)
-        })
-        .collect();
+    let names = history.limits.all();
+    let mut reports: Vec<LimitReport> = Vec::new();
+    for ((name, timeline), changed) in names.iter().zip(&mut timelines).zip(changes) {
+        timeline.sort_unstable();
+        let swept = Sweep::new(name, expected.capacity(name), changed).run(timeline, violations);
+        reports.extend(swept);
+    }
+    never_entered(&mut reports, names, violations);
     reports.sort_by(|one, other| one.name.cmp(&other.name));
     reports
+}
+
+/// How each limit was changed, in the order of the limits' numbers.
+fn changes(history: &History) -> Vec<Option<Changed>> {
+    let mut seen: Vec<Vec<&LimitSeen>> = vec![Vec::new(); history.limits.all().len()];
+    for one in &history.limits_seen {
+        if let Some(number) = history.limits.known(&one.name) {
+            seen[number].push(one);
+        }
+    }
+    seen.iter().map(|seen| Changed::of(seen)).collect()
+}
+
+/// A misspelt name would pass every check. A capacity of 0 expects that nothing enters.
+fn never_entered(reports: &mut [LimitReport], names: &[String], violations: &mut Violations) {
+    for report in reports {
+        if report.expected && report.capacity > Some(0) && report.enters == 0 {
+            report.violations += 1;
+            let meant = with_scope(&report.name, names);
+            violations.add(Violation::LimitNeverEntered { limit: report.name.clone(), meant });
+        }
+    }
+}
+
+/// The whole name of a limit that was named without its scope, if the records have it.
+fn with_scope(name: &str, names: &[String]) -> Option<String> {
+    let whole = [Scope::Group, Scope::Job, Scope::Workflow].map(|scope| scope.name(name));
+    whole.into_iter().find(|whole| names.contains(whole))
 }
 
 /// All changes of each limit, in the order of the limits' numbers.
@@ -78,22 +113,27 @@ struct Sweep {
     report: LimitReport,
     held: u64,
     version: Option<i64>,
+    /// Whether one capacity holds for the whole history.
+    is_fixed: bool,
     /// Whether there ever was such a limit: somebody held it or told of it.
     exists: bool,
 }
 
 impl Sweep {
-    fn new(name: &str, expected: Option<u32>) -> Self {
+    fn new(name: &str, expected: Option<u32>, changed: Option<Changed>) -> Self {
+        let changed = changed.filter(|_| expected.is_none());
         let report = LimitReport {
             name: name.to_owned(),
-            capacity: expected,
+            capacity: expected.or(changed.as_ref().and_then(Changed::judged_by)),
             expected: expected.is_some(),
+            changed,
             enters: 0,
             held_max: 0,
             reached: false,
             violations: 0,
         };
-        Self { exists: report.expected, report, held: 0, version: None }
+        let is_fixed = report.expected || report.changed.is_some();
+        Self { exists: report.expected, report, held: 0, version: None, is_fixed }
     }
 
     fn run(
@@ -111,14 +151,13 @@ impl Sweep {
                 }
             }
         }
-        self.never_entered(violations);
         self.exists.then_some(self.report)
     }
 
     fn learn(&mut self, version: Option<i64>, capacity: Option<u32>) {
         self.exists = true;
         let old_news = version.is_some() && version < self.version;
-        if !self.report.expected && !old_news {
+        if !self.is_fixed && !old_news {
             self.version = version.or(self.version);
             self.report.capacity = capacity;
         }
@@ -156,15 +195,6 @@ impl Sweep {
             self.report.violations += 1;
             let (limit, held) = (self.report.name.clone(), self.held);
             violations.add(Violation::LimitExceeded { limit, t_ns, task, held, capacity });
-        }
-    }
-
-    /// A misspelt name would pass every check. A capacity of 0 expects that nothing enters.
-    fn never_entered(&mut self, violations: &mut Violations) {
-        let some_expected = self.report.expected && self.report.capacity > Some(0);
-        if some_expected && self.report.enters == 0 {
-            self.report.violations += 1;
-            violations.add(Violation::LimitNeverEntered { limit: self.report.name.clone() });
         }
     }
 }

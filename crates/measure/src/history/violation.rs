@@ -16,7 +16,12 @@ pub enum Violation {
     /// A task ran without the slots of a limit that applies to it.
     SlotMissing { limit: String, t_ns: u64, task: i64, given: u32, needed: u32 },
     /// A limit was to be proved that no attempt ever held, so nothing was proved.
-    LimitNeverEntered { limit: String },
+    LimitNeverEntered {
+        limit: String,
+        /// The limit of the records whose name lacks only its scope.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        meant: Option<String>,
+    },
     /// Two attempts of one workflow ran at the same time.
     WorkflowOverlap { workflow: String, t_ns: u64, task: i64, running: i64 },
     /// A task entered before an earlier task of its workflow had ended for good.
@@ -105,7 +110,12 @@ impl fmt::Display for Violation {
                     "{t_ns}: task {task} entered with {given} of its {needed} slots of {limit}"
                 )
             }
-            Self::LimitNeverEntered { limit } => write!(out, "no attempt ever held {limit}"),
+            Self::LimitNeverEntered { limit, meant: None } => {
+                write!(out, "no attempt ever held {limit}")
+            }
+            Self::LimitNeverEntered { limit, meant: Some(meant) } => {
+                write!(out, "no attempt ever held {limit}; did you mean {meant}?")
+            }
             Self::WorkflowOverlap { workflow, t_ns, task, running } => {
                 write!(
                     out,

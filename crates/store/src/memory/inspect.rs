@@ -134,13 +134,22 @@ impl State {
         let created_at = task.created_at;
         let (reason, since) = match position {
             Position::Scheduled(run_at) => (Reason::NotDue { run_at }, Some(created_at)),
-            Position::Arrived => (Reason::AtGate, None),
+            Position::Arrived => (self.explain_gate(id)?, None),
             Position::Line(row) => (self.explain_line(row), Some(row.since)),
             Position::Ready(row) => (self.explain_ready(row)?, Some(row.since)),
             Position::Running(token) => self.explain_running(id, token),
             Position::Final(_) => (Reason::Ended, self.tasks[&id].finished_at),
         };
         Ok(Some(Explanation { task: id, state: position.state(), reason, since }))
+    }
+
+    fn explain_gate(&mut self, id: TaskId) -> Result<Reason> {
+        let task = self.tasks.get(&id);
+        let lane = task.and_then(|task| {
+            self.lanes.get(&(task.queue.clone(), task.tags.kind.clone())).copied()
+        });
+        let is_served = lane.map_or(Ok(false), |lane| self.is_served(lane))?;
+        Ok(Reason::AtGate { is_served })
     }
 
     fn explain_line(&self, row: LineRow) -> Reason {
@@ -176,7 +185,7 @@ impl State {
     fn explain_running(&self, task: TaskId, token: Token) -> (Reason, Option<Millis>) {
         let since = self.running.get(&(token, task)).map(|running| running.started_at);
         let Some(lease) = self.leases.get(&token) else {
-            return (Reason::AtGate, since);
+            return (Reason::AtGate { is_served: true }, since);
         };
         let held = self.held.iter().filter(|(holder, _, _)| *holder == task);
         let reason = Reason::Running {

@@ -186,7 +186,8 @@ fn view(row: &Row) -> TaskView {
 
 async fn explain(store: &Inner, tx: &Tx<'_>, task: TaskId) -> Result<Option<Explanation>, Fault> {
     tx.execute(SNAPSHOT_BEGIN, &[]).await?;
-    let rows = tx.query(EXPLAIN_TASK, &[&task.0]).await?;
+    let now = moment(store, tx).await?.now;
+    let rows = tx.query(EXPLAIN_TASK, &[&task.0, &now]).await?;
     let Some(row) = rows.first() else {
         return Ok(None);
     };
@@ -201,12 +202,12 @@ async fn explain(store: &Inner, tx: &Tx<'_>, task: TaskId) -> Result<Option<Expl
         let (reason, since) = explain_line(tx, task).await?;
         (State::Blocked, reason, Some(since))
     } else if row.get("is_ready") {
-        let (reason, since) = explain_ready(store, tx, task).await?;
+        let (reason, since) = explain_ready(tx, task, now).await?;
         (State::Pending, reason, Some(since))
     } else if let Some(started_at) = row.get::<_, Option<Millis>>("started_at") {
         (State::Processing, explain_running(tx, row, task).await?, Some(started_at))
     } else {
-        (State::Pending, Reason::AtGate, None)
+        (State::Pending, Reason::AtGate { is_served: row.get("is_served") }, None)
     };
     Ok(Some(Explanation { task, state, reason, since }))
 }
@@ -225,12 +226,7 @@ async fn explain_line(tx: &Tx<'_>, task: TaskId) -> Result<(Reason, Millis), Fau
     Ok((reason, row.get("since")))
 }
 
-async fn explain_ready(
-    store: &Inner,
-    tx: &Tx<'_>,
-    task: TaskId,
-) -> Result<(Reason, Millis), Fault> {
-    let now = moment(store, tx).await?.now;
+async fn explain_ready(tx: &Tx<'_>, task: TaskId, now: Millis) -> Result<(Reason, Millis), Fault> {
     let row = tx.one(EXPLAIN_READY, &[&task.0, &now]).await?;
     let kind: &str = row.get("kind");
     let kinds = kinds_named(tx, &[kind]).await?;
@@ -247,7 +243,7 @@ async fn explain_ready(
 
 async fn explain_running(tx: &Tx<'_>, row: &Row, task: TaskId) -> Result<Reason, Fault> {
     let Some(worker) = row.get::<_, Option<&str>>("worker") else {
-        return Ok(Reason::AtGate);
+        return Ok(Reason::AtGate { is_served: true });
     };
     let slot = |row: &Row| SlotHeld {
         limit: LimitId(row.get("limit_id")),

@@ -78,6 +78,7 @@ use tidegate_core::{
 };
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
+use tokio_postgres::config::Host;
 use tokio_postgres::{Config, NoTls};
 
 use error::Fault;
@@ -218,11 +219,13 @@ impl Postgres {
         let planned = config.clone().options(planned).clone();
         let heartbeats = pool(planned.clone(), 1)?;
         let pool = pool(planned, options.pool_size.max(1))?;
+        let place = place(&config);
         let changed = listen::Changed::new(config, pool.clone());
         let (conflicts, home) = (AtomicU64::new(0), Home::new()?);
         let inner = Inner { pool, readers, heartbeats, options, conflicts, changed, home };
         let store = Self { inner: Arc::new(inner) };
-        store.detached(|store| async move { store.client().await.map(drop) }).await?;
+        let first = store.detached(|store| async move { store.client().await.map(drop) }).await;
+        first.map_err(|error| Error::new(error.kind(), format!("{place}: {error}")))?;
         Ok(store)
     }
 
@@ -272,6 +275,20 @@ impl Inner {
     async fn reader(&self) -> Result<Object> {
         Ok(self.readers.get().await.map_err(Fault::from)?)
     }
+}
+
+/// Where the server is looked for: hosts with their ports, or the folders of sockets.
+fn place(config: &Config) -> String {
+    let ports = config.get_ports();
+    let port = |index: usize| ports.get(index).or(ports.first()).copied().unwrap_or(5432);
+    let hosts = config.get_hosts().iter().enumerate();
+    let hosts: Vec<String> = hosts
+        .map(|(index, host)| match host {
+            Host::Tcp(name) => format!("{name}:{}", port(index)),
+            Host::Unix(folder) => format!("{}/.s.PGSQL.{}", folder.display(), port(index)),
+        })
+        .collect();
+    if hosts.is_empty() { "no host".to_owned() } else { hosts.join(", ") }
 }
 
 fn pool(config: Config, size: usize) -> Result<Pool> {

@@ -35,13 +35,15 @@ pub(super) fn translate(error: &rusqlite::Error) -> Error {
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => Error::new(
             ErrorKind::Refused,
             format!(
-                "the file cannot be written to ({error}); nothing was written, mend its permissions"
+                "the file cannot be written to ({error}); nothing was written, mend the permissions \
+                 of the file and of its folder: a reader too makes the files -wal and -shm there"
             ),
         ),
         ErrorCode::CannotOpen => Error::new(
             ErrorKind::Refused,
             format!(
-                "the file cannot be opened ({error}); check that its folder exists and may be written to"
+                "the file cannot be opened ({error}); check that its folder exists and may be written \
+                 to: a reader too makes the files -wal and -shm there"
             ),
         ),
         ErrorCode::NotADatabase => {

@@ -93,7 +93,13 @@ pub async fn explain_says_when_a_task_is_due(fx: &Fixture) {
 pub async fn explain_says_what_is_at_the_gate(fx: &Fixture) {
     let id = fx.submit(NewTask { workflow: Some("w".into()), ..task("a") }).await;
     let explanation = fx.explain(id).await;
-    assert_eq!((explanation.state, explanation.reason), (State::Pending, Reason::AtGate));
+    let at_gate = |is_served| (State::Pending, Reason::AtGate { is_served });
+    assert_eq!((explanation.state, explanation.reason), at_gate(false));
+    // One that has room for none looks at nothing, and is there all the same.
+    fx.claim_as(asks("w", &["a"], 0)).await;
+    let other = fx.submit(NewTask { workflow: Some("w".into()), ..task("a") }).await;
+    let explanation = fx.explain(other).await;
+    assert_eq!((explanation.state, explanation.reason), at_gate(true));
 }
 
 /// Reason, limit and holders, place in line, since when.

@@ -1,5 +1,5 @@
 use rusqlite::{Row, params};
-use tidegate_core::inspect::{Explanation, Holder, Reason};
+use tidegate_core::inspect::{Explanation, Holder, Reason, TaskView};
 use tidegate_core::tables::{Lease, LineRow, Position, ReadyRow, Tables};
 use tidegate_core::{LimitId, Millis, Result, TaskId, Token, WorkerId};
 
@@ -18,13 +18,19 @@ pub(super) fn explain(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Opti
     let position = tx.position(task)?.unwrap_or(Position::Arrived);
     let (reason, since) = match position {
         Position::Scheduled(run_at) => (Reason::NotDue { run_at }, Some(view.created_at)),
-        Position::Arrived => (Reason::AtGate, None),
+        Position::Arrived => (gate(tx, &view)?, None),
         Position::Line(row) => (line(tx, row)?, Some(row.since)),
         Position::Ready(row) => (ready(tx, row)?, Some(row.since)),
         Position::Running(token) => running(tx, task, token)?,
         Position::Final(_) => (Reason::Ended, view.finished_at),
     };
     Ok(Some(Explanation { task, state: position.state(), reason, since }))
+}
+
+fn gate(tx: &mut Transaction<'_, '_>, view: &TaskView) -> Result<Reason> {
+    let lane = lanes(tx)?.named(&view.queue, &view.kind);
+    let is_served = lane.map_or(Ok(false), |lane| tx.is_served(lane))?;
+    Ok(Reason::AtGate { is_served })
 }
 
 fn line(tx: &mut Transaction<'_, '_>, row: LineRow) -> Result<Reason> {
@@ -59,7 +65,7 @@ fn running(
 ) -> Result<(Reason, Option<Millis>)> {
     let since = tx.statements.first(Query::StartedAt, [token.0, task.0], |row| row.get(0))?;
     let Some(lease) = lease(tx, token)? else {
-        return Ok((Reason::AtGate, since));
+        return Ok((Reason::AtGate { is_served: true }, since));
     };
     let read = |row: &Row<'_>| Ok((LimitId(row.get(0)?), row.get(1)?));
     let held: Vec<(LimitId, u32)> = tx.statements.rows(Query::SlotsHeld, [task.0], read)?;

@@ -1,0 +1,157 @@
+//! Why a task is not running, in words.
+
+use tidegate_core::inspect::{Explanation, Reason, TaskView};
+use tidegate_core::tables::Class;
+use tidegate_core::{Inspect, Millis, Result, Source, TaskId};
+use tidegate_measure::table::counted;
+
+use crate::cli::Global;
+use crate::commands::concurrency::holder_words;
+use crate::kinds;
+use crate::output::{date, duration};
+
+/// What the store says about a task, and what a person wants to know beside it.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) explanation: Explanation,
+    pub(crate) now: Millis,
+    /// Who set the limit that leaves it no room.
+    source: Option<Source>,
+    /// The task itself, where more is told of it.
+    task: Option<TaskView>,
+}
+
+/// Asks why a task is not running; none if there is no such task.
+pub(crate) async fn ask(inspect: &dyn Inspect, task: TaskId) -> Result<Option<Told>> {
+    let Some(explanation) = inspect.explain(task).await? else {
+        return Ok(None);
+    };
+    let source = match &explanation.reason {
+        Reason::InLine { limit, capacity: Some(capacity), held, .. }
+            if *capacity == 0 || held > capacity =>
+        {
+            let limits = inspect.limits().await?;
+            limits.into_iter().find(|known| known.name == *limit).map(|known| known.source)
+        }
+        _ => None,
+    };
+    let task = match explanation.reason {
+        Reason::Ended | Reason::AtGate { is_served: false } => inspect.task(task).await?,
+        _ => None,
+    };
+    Ok(Some(Told { explanation, now: inspect.now().await?, source, task }))
+}
+
+impl Told {
+    /// One line, without its end.
+    pub(crate) fn words(&self, global: &Global) -> String {
+        let Explanation { task, state, .. } = &self.explanation;
+        format!("task {task} is {state}: {}", self.why(global))
+    }
+
+    /// Who holds the first slot of the limit it waits for, and until when at least.
+    pub(crate) fn first_holder(&self) -> Option<String> {
+        match &self.explanation.reason {
+            Reason::InLine { holders, .. } => Some(holder_words(holders.first()?, self.now)),
+            _ => None,
+        }
+    }
+
+    fn why(&self, global: &Global) -> String {
+        let in_future = |at: Millis| duration((at - self.now).max(0));
+        match &self.explanation.reason {
+            Reason::NotDue { run_at } => {
+                format!("it is due in {} ({})", in_future(*run_at), date(*run_at))
+            }
+            Reason::AtGate { .. } => match &self.task {
+                Some(task) => {
+                    format!("it is at the gate, and {}", unserved(global, &task.queue, &task.kind))
+                }
+                None => "it is at the gate; the next claim of any worker looks at it".to_owned(),
+            },
+            Reason::InLine { limit, capacity, held, class, place, .. } => {
+                format!("{}{}", self.line(limit, *capacity, *held, *place), class_words(*class))
+            }
+            Reason::Ready { queue, kind, is_served, is_open, ahead } => {
+                ready(global, queue, kind, *is_served, *is_open, *ahead)
+            }
+            Reason::Running { worker, expires_at, slots } => {
+                let slots: Vec<String> = slots
+                    .iter()
+                    .map(|slot| format!("{} slot {}", slot.name, slot.number))
+                    .collect();
+                let slots = if slots.is_empty() { "no slots".to_owned() } else { slots.join(", ") };
+                format!(
+                    "it runs on worker {worker}, lease ends in {} unless renewed, holds {slots}",
+                    in_future(*expires_at)
+                )
+            }
+            Reason::Ended => match self.task.as_ref().and_then(|task| task.error.as_deref()) {
+                Some(error) => format!("it has ended; its last error: {error}"),
+                None => "it has ended".to_owned(),
+            },
+        }
+    }
+
+    /// A limit without room: paused, lowered, or held by others.
+    fn line(&self, limit: &str, capacity: Option<u32>, held: u32, place: u64) -> String {
+        let by = self.source.map_or_else(String::new, |source| format!(" (set by {source})"));
+        match capacity {
+            Some(0) if held == 0 => {
+                format!("paused: limit {limit} is 0{by}; it stands at place {place} in the line")
+            }
+            Some(capacity) if held > capacity => format!(
+                "draining: {held} held, {capacity} allowed by limit {limit}{by}; it stands at \
+                 place {place} in the line"
+            ),
+            _ => {
+                let of = capacity.map_or_else(String::new, |capacity| format!(" of {capacity}"));
+                format!("it stands at place {place} in the line of {limit} ({held}{of} slots held)")
+            }
+        }
+    }
+}
+
+/// The binary serves its own kinds only: nobody is sent to start a worker that cannot help.
+fn unserved(global: &Global, queue: &str, kind: &str) -> String {
+    let start = global.command(&["worker", "--queues", queue]);
+    let help = match kinds::NAMES.contains(&kind) {
+        true => format!("start one with `{start}`"),
+        false => "start a worker that has a handler for it".to_owned(),
+    };
+    format!("no live worker serves kind {kind:?} in queue {queue:?}; {help}")
+}
+
+fn ready(
+    global: &Global,
+    queue: &str,
+    kind: &str,
+    is_served: bool,
+    is_open: bool,
+    ahead: u64,
+) -> String {
+    if !is_served {
+        return format!("it is ready, and {}", unserved(global, queue, kind));
+    }
+    let who = format!("kind {kind:?} in queue {queue:?}");
+    if !is_open {
+        return format!("it is ready, and kind {kind:?} is outside its hours");
+    }
+    match ahead {
+        0 => format!("it is the next of {who}; the workers that serve it are full"),
+        _ => format!(
+            "it is ready behind {} of {who}; the workers that serve it are full",
+            counted(ahead, "task")
+        ),
+    }
+}
+
+fn class_words(class: Class) -> &'static str {
+    match class {
+        Class::Waiting => "",
+        Class::Reserving => " and collects its slots one after another, before all others",
+        Class::Seat => " and will collect its slots one after another when nobody else does",
+        Class::TooHeavy => " and is passed over: it takes more slots than the limit has",
+        Class::NoWorker => " and is passed over: no live worker serves its queue and kind",
+    }
+}
