@@ -20,6 +20,8 @@ struct State {
     places: Vec<Option<Arc<Running>>>,
     vacant: Vec<usize>,
     leases: HashMap<Token, Arc<Lease>>,
+    /// Nobody renews leases any more: nothing is put up.
+    closed: bool,
     /// Handlers that were told to stop, and when they are dropped if they do not.
     told: Vec<(Instant, Arc<Running>)>,
 }
@@ -51,6 +53,9 @@ impl Board {
             *counts.entry(attempt.token).or_default() += 1;
         }
         let mut state = self.state();
+        if state.closed {
+            return Vec::new();
+        }
         for (token, open) in counts {
             state.leases.insert(token, Lease::new(token, sent_at, length, open).into());
         }
@@ -135,6 +140,13 @@ impl Board {
     /// Drops every handler.
     pub(crate) fn abort_all(&self) {
         self.state().running().for_each(|running| running.abort(StopReason::Stopping));
+    }
+
+    /// Drops every handler, and those that would be put up after this.
+    pub(crate) fn shut(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.running().for_each(|running| running.abort(StopReason::Stopping));
     }
 
     /// When something is next to be done about a lease or a handler.

@@ -132,6 +132,6 @@ struct AbortOnDrop(Arc<Shared>);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.0.board.abort_all();
+        self.0.board.shut();
     }
 }

@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tidegate_core::bounds::BATCH_MAX;
-use tidegate_core::{Attempt, Error, Outcome, Result, TaskId, Token};
+use tidegate_core::{Attempt, Error, LimitId, Outcome, Result, TaskId, Token};
 
 use super::board::Started;
 use super::call::{Answer, call};
@@ -37,8 +37,10 @@ pub(crate) struct Pump {
     running: u32,
     /// Attempts whose handlers are gone and that are in no call.
     exits: Vec<Done>,
-    /// Whether a call is under way that gives slots back.
-    releasing: bool,
+    /// The limits whose slots a call under way gives back.
+    releasing: HashSet<LimitId>,
+    /// Calls under way that claim.
+    asking: u32,
     /// Which claim is worth sending.
     hungry: [bool; 2],
     last_turn: Turn,
@@ -66,7 +68,8 @@ impl Pump {
             permits: shared.options.concurrency,
             running: 0,
             exits: Vec::new(),
-            releasing: false,
+            releasing: HashSet::new(),
+            asking: 0,
             hungry: [true; 2],
             last_turn: Turn::Narrow,
             phase: Phase::Running,
@@ -122,13 +125,19 @@ impl Pump {
     fn may_call(&self) -> bool {
         self.retry_at.is_none()
             && self.calls.len() < self.shared.options.calls
-            && (self.has_exits() || self.exits.is_empty() && self.plan().is_some())
+            && (self.has_exits() || self.may_ask() && self.plan().is_some())
     }
 
-    /// Slots are given back by one call after another: a second would wait for the same limits
-    /// behind the first, and what gathers meanwhile shares its step.
+    /// Slots of a limit are given back by one call after another: a second would wait for the
+    /// limit behind the first, and what gathers meanwhile shares its step.
     fn may_send(&self, done: &Done) -> bool {
-        !self.releasing || done.running.attempt.slots.is_empty()
+        let slots = &done.running.attempt.slots;
+        !slots.iter().any(|slot| self.releasing.contains(&slot.limit))
+    }
+
+    /// A claim goes along with exits that are held back, unless none is under way.
+    fn may_ask(&self) -> bool {
+        self.exits.is_empty() || self.asking == 0
     }
 
     fn has_exits(&self) -> bool {
@@ -150,9 +159,10 @@ impl Pump {
             self.rooms.reserve(plan);
             self.hungry[plan.turn as usize] = false;
             self.last_turn = plan.turn;
+            self.asking += 1;
         }
         let exits = self.next_exits();
-        self.releasing |= gives_back(&exits);
+        self.releasing.extend(limits_of(&exits));
         self.calls.push(Box::pin(call(self.shared.clone(), exits, plan)));
     }
 
@@ -184,9 +194,10 @@ impl Pump {
         if let Some(plan) = &answer.plan {
             self.permits += plan.tasks_max;
             self.rooms.unreserve(plan);
+            self.asking -= 1;
         }
-        if gives_back(&answer.exits) {
-            self.releasing = false;
+        for limit in limits_of(&answer.exits) {
+            self.releasing.remove(&limit);
         }
         match answer.result {
             Ok(finished) => {
@@ -345,8 +356,9 @@ impl Pump {
     }
 }
 
-fn gives_back(exits: &[Done]) -> bool {
-    exits.iter().any(|done| !done.running.attempt.slots.is_empty())
+/// The limits whose slots these give back.
+fn limits_of(exits: &[Done]) -> impl Iterator<Item = LimitId> {
+    exits.iter().flat_map(|done| &done.running.attempt.slots).map(|slot| slot.limit)
 }
 
 fn key(done: &Done) -> (TaskId, Token) {

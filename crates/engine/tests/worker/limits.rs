@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tidegate_core::{State, TaskId};
 use tidegate_engine::{Context, Failure, KindOptions, Options, Task};
 use tokio::sync::watch;
 
-use crate::rig::Rig;
+use crate::rig::{Rig, soon};
 
 /// Counts the handlers inside. Nobody leaves before `expected` have been inside at once, so
 /// that a limit is reached, and a limit that is never reached fails the test.
@@ -121,4 +123,41 @@ async fn a_worker_claims_only_what_it_serves() {
         assert_eq!(rig.state(task).await, tidegate_core::State::Pending);
     }
     rig.end(worker).await;
+}
+
+/// The exits of two limits go out in two calls: neither waits for the other's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_is_given_back_while_another_limits_answer_is_on_its_way() {
+    let rig = Rig::new();
+    let go = watch::Sender::new(false);
+    let wait = {
+        let go = go.clone();
+        move |_: Context, (): ()| {
+            let mut go = go.subscribe();
+            async move {
+                let _ = go.wait_for(|go| *go).await;
+                Ok::<_, Failure>(())
+            }
+        }
+    };
+    let at_once = |_: Context, (): ()| async { Ok::<_, Failure>(()) };
+    // No heartbeat comes while the test waits, so the late answer stays on its way.
+    let options = Options { lease: Duration::from_secs(600), ..Options::default() };
+    let one = |kind: &str| KindOptions::new(kind).max_concurrent(1);
+    let worker = rig.worker_with(options).handle(one("at once"), at_once).handle(one("wait"), wait);
+    let worker = rig.start(worker);
+    let waits = rig.submit(Task::new("wait", &())).await;
+    rig.entered(waits).await;
+    rig.store.late_finish_replies.store(1, Ordering::SeqCst);
+    let first = rig.submit(Task::new("at once", &())).await;
+    soon("the first", until_completed(&rig, first)).await;
+    go.send_replace(true);
+    soon("the second", until_completed(&rig, waits)).await;
+    worker.abort();
+}
+
+async fn until_completed(rig: &Rig, task: TaskId) {
+    while rig.state(task).await != State::Completed {
+        tokio::task::yield_now().await;
+    }
 }

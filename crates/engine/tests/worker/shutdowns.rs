@@ -98,3 +98,30 @@ async fn a_handler_that_blocks_does_not_hold_up_a_stop() {
     assert_eq!(rig.state(task).await, State::Processing, "left to its lease");
     drop(release);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropping_the_run_drops_its_handlers() {
+    struct Gone(tokio::sync::watch::Sender<bool>);
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            self.0.send_replace(true);
+        }
+    }
+    let rig = Rig::new();
+    let gone = tokio::sync::watch::Sender::new(false);
+    let mut is_gone = gone.subscribe();
+    let endless = move |_: Context, (): ()| {
+        let guard = Gone(gone.clone());
+        async move {
+            std::future::pending::<()>().await;
+            drop(guard);
+            Ok::<_, Failure>(())
+        }
+    };
+    let worker = rig.start(rig.worker().handle("endless", endless));
+    let task = rig.submit(Task::new("endless", &())).await;
+    rig.entered(task).await;
+    worker.abort();
+    soon("the handler to be dropped", is_gone.wait_for(|gone| *gone)).await.unwrap();
+    assert_eq!(rig.state(task).await, State::Processing, "left to its lease");
+}

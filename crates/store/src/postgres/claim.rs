@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use super::draft::Left;
 use super::error::Fault;
 use super::flush::flush;
-use super::gate::{BUDGET, before_claim, follow};
+use super::gate::{BUDGET, before_claim, follow_briefly};
 use super::load::{Moment, Wanted, gather, moment};
 use super::paged::Paged;
 use super::rows;
@@ -42,7 +42,7 @@ pub(super) async fn claim(store: &Inner, claim: Claim) -> Result<Vec<Attempt>> {
     let mut rounds = 0;
     loop {
         let (taken, left) = transact!(store, tx => take(store, &tx, &claim, &view));
-        follow(store, left).await?;
+        follow_briefly(store, left).await;
         let stale = match taken {
             Ok(attempts) => return Ok(attempts),
             Err(stale) => stale,
@@ -144,7 +144,8 @@ async fn take(
     claim: &Claim,
     view: &View,
 ) -> Result<(Taken, Left), Fault> {
-    let (_, picked) = tokio::try_join!(share_version(store, tx), pick(store, tx, claim, view))?;
+    let (_, picked) =
+        tokio::try_join!(biased; share_version(store, tx), pick(store, tx, claim, view))?;
     let stale = picked.iter().filter(|row| row.get("is_stale"));
     let stale: Vec<ReadyRow> = stale.map(rows::ready).collect();
     if stale.is_empty() {

@@ -11,7 +11,7 @@ use super::claim::{View, look, share_version, take_along};
 use super::draft::{Draft, Left};
 use super::error::Fault;
 use super::flush::flush;
-use super::gate::follow;
+use super::gate::follow_briefly;
 use super::load::{Wanted, gather};
 use super::rows;
 use super::session::{Params, Tx};
@@ -34,7 +34,7 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
         let along = wanted.as_ref().filter(|_| parts.peek().is_none());
         let ended = transact!(store, tx => end(store, &tx, exits, along));
         finished.lost.extend(ended.lost);
-        follow(store, ended.left).await?;
+        follow_briefly(store, ended.left).await;
         if let Some(claimed) = ended.claimed {
             finished.claimed = claimed;
             wanted = None;
@@ -64,7 +64,7 @@ async fn end(
     let tasks: BTreeSet<i64> = exits.iter().map(|exit| exit.task.0).collect();
     let tasks: Vec<i64> = tasks.into_iter().collect();
     let attempts: Params<'_> = &[&tasks];
-    let (_, running, view) = tokio::try_join!(
+    let (_, running, view) = tokio::try_join!(biased;
         share_version(store, tx),
         tx.query(LOCK_RUNNING, attempts),
         look(store, tx, along),
@@ -91,7 +91,8 @@ async fn end(
     let finished = rules::finish(&mut draft, Finish { exits: exits.to_vec(), claim: None })?;
     let mut left = draft.left();
     let along = along.filter(|_| can_go_along(&view, &draft, &left));
-    let ((), claimed) = tokio::try_join!(flush(tx, &draft), take_along(store, tx, along, &view))?;
+    let ((), claimed) =
+        tokio::try_join!(biased; flush(tx, &draft), take_along(store, tx, along, &view))?;
     let claimed = claimed.map(|(claimed, windows)| {
         left.windows.extend(windows);
         let tasks: BTreeSet<TaskId> = claimed.iter().map(|attempt| attempt.task).collect();

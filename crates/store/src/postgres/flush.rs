@@ -41,7 +41,7 @@ pub(super) async fn flush(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     begin_limits(tx, draft, &mut given).await?;
     // In a box: all of them together are much to carry about in every verb.
     let write = Box::pin(async {
-        tokio::try_join!(
+        tokio::try_join!(biased;
             leave(tx, draft),
             enter(tx, draft, &given),
             drop_leases(tx, draft),
@@ -195,7 +195,7 @@ async fn drop_leases(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
         // Whoever ends the last attempt of a lease ends the lease: of two who end the last two,
         // the second looks when the first has committed.
         let ending: Params<'_> = &[&ending];
-        tokio::try_join!(tx.query(LOCK_LEASES, ending), tx.execute(END_LEASES, ending))?;
+        tokio::try_join!(biased; tx.query(LOCK_LEASES, ending), tx.execute(END_LEASES, ending))?;
     }
     Ok(())
 }

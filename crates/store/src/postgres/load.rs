@@ -80,7 +80,7 @@ pub(super) async fn gather(
     let first: Vec<i64> = ids.iter().copied().collect();
     let of_first: Params<'_> = &[&first];
     let (heads, ()) =
-        tokio::try_join!(tx.query(HEADS, of_first), load_kinds(tx, &mut draft, &own))?;
+        tokio::try_join!(biased; tx.query(HEADS, of_first), load_kinds(tx, &mut draft, &own))?;
     ids.extend(heads.iter().map(|row| row.get::<_, i64>("id")));
     // In a box, as all that sends statements together.
     Box::pin(lock(store, tx, &mut draft, &wanted, own, ids)).await?;
@@ -107,7 +107,7 @@ async fn lock(
     let (sql, page) = UNDER_LOCK.of(wanted.budget as usize + wanted.in_line + 1);
     let (of_limits, of_all, of_now): (Params<'_>, Params<'_>, Params<'_>) =
         (&[&limits], &[&limits, &own], &[&draft.state.now]);
-    let (locked, passes, found, used, served) = tokio::try_join!(
+    let (locked, passes, found, used, served) = tokio::try_join!(biased;
         tx.query(lock_sql(store), of_limits),
         tx.query(TAKE_PASSES, of_limits),
         tx.query(sql, of_all),

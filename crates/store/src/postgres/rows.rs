@@ -67,7 +67,8 @@ pub(super) fn limit(row: &Row) -> Limit {
         share: number_or_none(row, "share_weight").map(|weight| Share {
             weight,
             last_tag: row.get("last_tag"),
-            ahead: number(row, "ahead"),
+            // Fewer than none would be a fault, and is to be seen as one.
+            ahead: u32::try_from(row.get::<_, i64>("ahead")).unwrap_or(u32::MAX),
         }),
     }
 }

@@ -408,11 +408,35 @@ async fn windows(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
     Race {
         a: claim(x.store.clone(), "one"),
         b: claim(y.store.clone(), "two"),
-        after: nothing_else(),
+        after: after(no_window_forgotten),
     }
 }
 
 race!(two_workers_claim_from_the_window_of_a_job, windows);
+
+/// A job's window is filled while tasks leave it.
+async fn filling(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    job(&x, "j", 40).await;
+    x.submit((0..15).map(|_| of_job("free", "j")).collect()).await;
+    x.claim(0).await;
+    x.submit((0..3).map(|_| of_job("free", "j")).collect()).await;
+    let (one, two) = (x.store.clone(), y.store.clone());
+    Race {
+        a: Box::pin(async move { one.claim(claim("one", 4)).await.map(drop) }),
+        b: Box::pin(async move { two.admit().await.map(drop) }),
+        after: after(no_window_forgotten),
+    }
+}
+
+race!(the_window_of_a_job_is_filled_while_tasks_leave_it, filling);
+
+/// Where tasks left a full window, somebody has looked who may pass.
+async fn no_window_forgotten(lab: Arc<Lab>) -> Fine {
+    const FORGOTTEN: &str = "SELECT count(*) FROM tidegate.limits l WHERE window_full \
+        AND EXISTS (SELECT FROM tidegate.passes p WHERE p.limit_id = l.id)";
+    let forgotten: i64 = lab.monitor.query_one(FORGOTTEN, &[]).await.expect("look").get(0);
+    ensure(forgotten == 0, || "the window has room and nobody looked".to_owned())
+}
 
 /// The cases that are clean above find the bugs that can be planted in the SQL.
 #[cfg(feature = "planted")]
@@ -440,4 +464,5 @@ mod planted {
     found!(claiming_without_the_lock_is_found, ClaimUnlocked, windows);
     found!(a_limit_that_begins_during_a_claim_is_found, VersionUnshared, claim_and_set);
     found!(reaping_without_the_lock_is_found, ReapUnlocked, late_renewal);
+    found!(a_window_that_nobody_looks_at_is_found, WindowUnseen, filling, windows);
 }

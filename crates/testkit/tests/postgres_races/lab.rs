@@ -45,7 +45,7 @@ pub(crate) type Fine = Result<(), String>;
 /// One database, a store that can be held at a statement and one that cannot.
 pub(crate) struct Lab {
     _database: Database,
-    monitor: Client,
+    pub monitor: Client,
     pub(crate) held: Handle,
     pub(crate) free: Handle,
     stop: Arc<Stop>,
@@ -106,7 +106,8 @@ impl Lab {
     /// Empties the store.
     async fn reset(&self) {
         const EMPTY: &str = "TRUNCATE tidegate.kinds, tidegate.lanes, tidegate.workers, \
-            tidegate.worker_lanes, tidegate.limits, tidegate.slots, tidegate.tasks, \
+            tidegate.worker_lanes, tidegate.limits, tidegate.passes, tidegate.slots, \
+            tidegate.tasks, \
             tidegate.unique_keys, tidegate.scheduled, tidegate.arrived, tidegate.ready, \
             tidegate.line, tidegate.leases, tidegate.running RESTART IDENTITY; \
             ALTER SEQUENCE tidegate.task_ids RESTART; ALTER SEQUENCE tidegate.tokens RESTART; \

@@ -72,16 +72,18 @@ CREATE TABLE tidegate.limits (
     window_full   boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 50);
 CREATE INDEX limits_dirty ON tidegate.limits (id) WHERE dirty;
-CREATE INDEX limits_window_full ON tidegate.limits (id) WHERE window_full;
 CREATE INDEX limits_unset ON tidegate.limits (id) WHERE source = 0;
 
 -- Tasks of jobs that were claimed and that `ahead` still counts. A claim adds a row and waits for
 -- nobody; whoever has the limit's lock next takes it off.
 CREATE TABLE tidegate.passes (
     limit_id bigint NOT NULL,
-    tasks    bigint NOT NULL
+    tasks    bigint NOT NULL,
+    -- The window was full when they were claimed: the next may pass.
+    urgent   boolean NOT NULL
 );
 CREATE INDEX passes_limit ON tidegate.passes (limit_id);
+CREATE INDEX passes_urgent ON tidegate.passes (limit_id) WHERE urgent;
 
 -- The evidence of who holds what.
 CREATE TABLE tidegate.slots (

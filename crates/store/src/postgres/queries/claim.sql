@@ -22,7 +22,7 @@ WITH picked AS MATERIALIZED (
            coalesce(t.group_name, t.kind) AS group_name, t.weight,
            coalesce(t.max_attempts, k.max_attempts, 1) AS max_attempts,
            coalesce(t.timeout_ms, k.timeout_ms) AS timeout_ms,
-           CASE WHEN j.share_weight IS NOT NULL THEN j.id END AS job_limit,
+           CASE WHEN j.share_weight IS NOT NULL THEN j.id END AS job_limit, j.window_full,
            coalesce(greatest(w.since, j.since, g.since) > picked.stamp, false) AS is_stale
     FROM picked
     JOIN tidegate.tasks t ON t.id = picked.task
@@ -42,14 +42,20 @@ WITH picked AS MATERIALIZED (
     INSERT INTO tidegate.running (task, token, gated, started_at)
     SELECT known.task, lease.token, known.gated, $5 FROM known CROSS JOIN lease
 ), passed AS (
-    INSERT INTO tidegate.passes (limit_id, tasks)
-    SELECT job_limit, count(*) FROM known CROSS JOIN lease
+    INSERT INTO tidegate.passes (limit_id, tasks, urgent)
+    SELECT job_limit, count(*), bool_or(window_full) FROM known CROSS JOIN lease
     WHERE job_limit IS NOT NULL GROUP BY job_limit
 ), clock AS (
-    -- The last lock of a claim, and only where a job's task goes ahead of the clock.
-    UPDATE tidegate.counters SET virtual_time = furthest.tag
-    FROM (SELECT max(tag) AS tag FROM known CROSS JOIN lease) AS furthest
-    WHERE virtual_time < furthest.tag
+    -- Where a job's task goes ahead of the clock. Nobody waits for the clock: whoever meets
+    -- another who sets it leaves it to them, and it is behind by one claim.
+    UPDATE tidegate.counters c SET virtual_time = ahead.tag
+    FROM (SELECT free.ctid AS row, furthest.tag
+          FROM (SELECT max(tag) AS tag FROM known CROSS JOIN lease) AS furthest
+          CROSS JOIN LATERAL (
+              SELECT ctid FROM tidegate.counters WHERE virtual_time < furthest.tag
+              FOR UPDATE SKIP LOCKED
+          ) AS free) AS ahead
+    WHERE c.ctid = ahead.row
 )
 SELECT known.*, lease.token, held.limits, held.numbers, held.names
 FROM known

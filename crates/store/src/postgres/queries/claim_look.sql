@@ -30,8 +30,7 @@ SELECT c.virtual_time, c.limits_version, moment.now,
            OR EXISTS (SELECT FROM tidegate.scheduled WHERE run_at <= moment.now) AS arrivals,
        ARRAY (SELECT id FROM tidegate.limits WHERE dirty
               UNION
-              SELECT id FROM tidegate.limits l WHERE window_full
-                  AND EXISTS (SELECT FROM tidegate.passes p WHERE p.limit_id = l.id)
+              SELECT limit_id FROM tidegate.passes WHERE urgent
               ORDER BY id LIMIT 64) AS dirty,
        ARRAY (SELECT parked.task
               FROM open CROSS JOIN LATERAL (
