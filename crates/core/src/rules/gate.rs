@@ -430,9 +430,13 @@ fn pass(tables: &mut dyn Tables, waiter: &mut Waiter, mut limit: Limit) -> Resul
     if waiter.row.passed {
         return Ok(());
     }
-    waiter.row.tag = share.pass(tables.counters()?.virtual_time);
+    let tag = share.pass(tables.counters()?.virtual_time);
     waiter.row.passed = true;
-    waiter.rank += ready_rank(tables.now(), 0) - ready_rank(waiter.row.since, 0);
+    // Who came back passed before, and keeps the rank and the turn it had.
+    if waiter.row.tag != TAG_OF_RETURN {
+        waiter.row.tag = tag;
+        waiter.rank += ready_rank(tables.now(), 0) - ready_rank(waiter.row.since, 0);
+    }
     // Who reserves behind the last one to pass has slots to give back.
     if !limit.has_window(tables.job_window()) {
         limit.disturb();

@@ -2,6 +2,7 @@
 //! dropped when another connection has committed and when anything was rolled back.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use tidegate_core::tables::{Counters, Lane, Tags};
@@ -43,6 +44,29 @@ pub(super) struct Run {
     pub(super) cancel: bool,
 }
 
+/// Hashes the numbers the store itself gives: every task of every batch is looked up several
+/// times, and nobody can choose them so that they collide.
+pub(super) type ByNumber = BuildHasherDefault<NumberHasher>;
+
+#[derive(Debug, Default)]
+pub(super) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_i64(i64::from(*byte)));
+    }
+
+    fn write_i64(&mut self, number: i64) {
+        // Multiplying carries upwards only, and the map takes its bucket from the low bits.
+        let mixed = (self.0 ^ number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     /// The numbers, and whether they are yet to be written.
@@ -57,9 +81,9 @@ pub(super) struct Cache {
     /// Every dirty limit, once they are loaded.
     pub(super) dirty: Option<BTreeSet<LimitId>>,
     pub(super) workers: HashMap<WorkerId, Seen>,
-    pub(super) known: HashMap<TaskId, Known>,
+    pub(super) known: HashMap<TaskId, Known, ByNumber>,
     /// Leases all of whose attempts are known, and how many still run.
-    pub(super) leases: HashMap<Token, usize>,
+    pub(super) leases: HashMap<Token, usize, ByNumber>,
     /// Whether nothing stands at the gate.
     pub(super) nothing_arrived: bool,
     /// A time before which nothing on the schedule is due.

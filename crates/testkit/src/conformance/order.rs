@@ -176,6 +176,21 @@ pub async fn what_comes_back_goes_first_in_its_jobs_line(fx: &Fixture) {
     }
 }
 
+/// Past its job's line it stands before those who wait for its group.
+pub async fn what_comes_back_to_its_job_goes_first_in_its_group(fx: &Fixture) {
+    fx.job(job("j", Some(2))).await;
+    fx.set_limit("group:a", Some(1)).await;
+    for loss in LOSSES {
+        let mut all = vec![fx.submit(NewTask { job: Some("j".into()), ..task("a") }).await];
+        let attempt = fx.claim_one().await;
+        all.extend(fx.submit_all(tasks("a", 3)).await);
+        fx.claim(0).await;
+        fx.advance(2 * AGEING_INTERVAL_MS);
+        loss.of(fx, &attempt).await;
+        assert_eq!(fx.work_off().await, all, "{loss:?}");
+    }
+}
+
 /// The fair tags of jobs move on while a task without a job runs.
 pub async fn what_comes_back_goes_first_whatever_jobs_did_meanwhile(fx: &Fixture) {
     align(fx);

@@ -222,6 +222,7 @@ macro_rules! conformance_suite {
                 what_comes_back_goes_first_among_the_ready
                 what_comes_back_goes_first_in_its_line
                 what_comes_back_goes_first_in_its_jobs_line
+                what_comes_back_to_its_job_goes_first_in_its_group
                 what_comes_back_goes_first_whatever_jobs_did_meanwhile
                 what_comes_back_has_no_more_than_its_rank
                 what_came_back_without_a_worker_goes_first
