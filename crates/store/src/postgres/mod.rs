@@ -11,6 +11,9 @@
 //! - A task in a line, the line, the slots and the numbers of a limit: whoever locked the
 //!   limit's row. A row of a line needs no lock of its own.
 //! - A lease: whoever locked its row.
+//! - That a job's tasks were claimed and left its window is a row of `passes`: a claim adds it
+//!   without a lock, whoever locks the limit next takes it off. Who fills a window and who claims
+//!   out of it both look after their commit, so that one of them sees what the other did.
 //!
 //! # The one lock order
 //!
@@ -19,7 +22,7 @@
 //! 2. scheduled, arrived, ready, running: in this order, each by task;
 //! 3. limits by id, **all in one statement**;
 //! 4. leases by token;
-//! 5. the row of the counters.
+//! 5. the row of the counters; a claim that finds it locked leaves it alone.
 //!
 //! Whoever needs a lock out of this order takes only what is free (`SKIP LOCKED`, or the
 //! gatekeeper's advisory lock, which is only tried). So nobody waits in a circle: every wait is

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate_core::inspect::{SlotRow, Snapshot, TaskRow};
 use tidegate_core::tables::{Counters, Position};
-use tidegate_core::{LimitId, Result, TaskId};
+use tidegate_core::{Limit, LimitId, Result, TaskId};
 
 use super::error::Fault;
 use super::rows;
@@ -15,7 +15,7 @@ const BEGIN: &str = include_str!("queries/snapshot_begin.sql");
 const COUNTERS: &str = include_str!("queries/snapshot_counters.sql");
 const TASKS: &str = include_str!("queries/snapshot_tasks.sql");
 const FINISHED: &str = include_str!("queries/snapshot_finished.sql");
-const LIMITS: &str = include_str!("queries/snapshot_limits.sql");
+const LIMITS: &str = include_str!("queries/limits_all.sql");
 const SLOTS: &str = include_str!("queries/snapshot_slots.sql");
 const LEASES: &str = include_str!("queries/snapshot_leases.sql");
 const SCHEDULED: &str = include_str!("queries/snapshot_scheduled.sql");
@@ -45,6 +45,8 @@ async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {
     }
     positions(tx, &mut tasks).await?;
     let limits = tx.query(LIMITS, &[]).await?;
+    let mut limits: Vec<Limit> = limits.iter().map(rows::limit).collect();
+    limits.sort_unstable_by_key(|limit| limit.id);
     let slots = tx.query(SLOTS, &[]).await?;
     let leases = tx.query(LEASES, &[]).await?;
     let finished = tx.query(FINISHED, &[]).await?;
@@ -57,7 +59,7 @@ async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {
         now,
         counters,
         tasks: tasks.into_values().collect(),
-        limits: limits.iter().map(rows::limit).collect(),
+        limits,
         slots: slots.iter().map(slot).collect(),
         leases: leases.iter().map(rows::lease).collect(),
         finished: finished
