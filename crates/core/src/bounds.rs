@@ -1,6 +1,8 @@
 //! Every bound on a name, a size, a depth or a number. They are the same on every store:
 //! a store never decides what it accepts.
 
+use crate::{Error, Result};
+
 /// Bytes in the name of a kind, queue, group, job, workflow or in a unique key.
 pub const NAME_BYTES_MAX: usize = 200;
 
@@ -36,6 +38,17 @@ pub const SUBMIT_TASKS_MAX: usize = 10_000;
 
 /// Tasks in one claim, and exits in one finish.
 pub const BATCH_MAX: usize = 10_000;
+
+/// Leases in one heartbeat: as many as a worker can have attempts.
+pub const LEASES_MAX: usize = 100_000;
+
+/// Checks how many of something came in one call.
+pub(crate) fn check_number(what: &str, number: usize, most: usize) -> Result<()> {
+    if number <= most {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{number} {what} at once; at most {most} are allowed, split them")))
+}
 
 /// A delay, timeout or lease: one year.
 pub const DURATION_MS_MAX: i64 = 366 * 24 * 60 * 60 * 1000;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{BATCH_MAX, DURATION_MS_MAX, LEASE_MS_MIN};
+use crate::bounds::{BATCH_MAX, DURATION_MS_MAX, LEASE_MS_MIN, LEASES_MAX, check_number};
 use crate::{
     Error, Exit, Kind, LimitId, Millis, Result, Scope, Source, TaskId, Token, WorkerId, name,
 };
@@ -324,12 +324,9 @@ impl Claim {
         self.queues.iter().try_for_each(|queue| name::check("queue", queue))?;
         self.kinds.iter().try_for_each(|kind| name::check("kind", kind))?;
         check_lease(self.lease_ms)?;
-        if self.tasks_max as usize > BATCH_MAX {
-            return Err(Error::invalid(format!(
-                "at most {BATCH_MAX} tasks can be claimed at once"
-            )));
-        }
-        Ok(())
+        check_number("queues", self.queues.len(), BATCH_MAX)?;
+        check_number("kinds", self.kinds.len(), BATCH_MAX)?;
+        check_number("tasks", self.tasks_max as usize, BATCH_MAX)
     }
 }
 
@@ -337,6 +334,8 @@ impl Extend {
     /// Checks every bound of the lease; those of progress are the rules' own.
     pub fn check(&self) -> Result<()> {
         name::check("worker", &self.worker.0)?;
+        check_number("leases", self.tokens.len(), LEASES_MAX)?;
+        check_number("reports of progress", self.progress.len(), LEASES_MAX)?;
         check_lease(self.lease_ms)
     }
 }

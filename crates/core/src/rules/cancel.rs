@@ -1,11 +1,18 @@
 use super::finish::{kind_of, remove_at};
 use super::gate;
+use crate::bounds::{BATCH_MAX, check_number};
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Final, Position, Tables};
 use crate::{CancelOutcome, Result, State, TaskId};
 
+/// Checks what can be checked without a store.
+pub fn check_cancel(tasks: &[TaskId]) -> Result<()> {
+    check_number("tasks", tasks.len(), BATCH_MAX)
+}
+
 /// Cancels tasks: what waits ends at once, what runs is told through its heartbeat.
 pub fn cancel(tables: &mut dyn Tables, tasks: &[TaskId]) -> Result<Vec<CancelOutcome>> {
+    check_cancel(tasks)?;
     let outcomes = tasks.iter().map(|task| cancel_one(tables, *task)).collect();
     let mut budget = tables.gate_budget();
     gate::settle(tables, &mut budget)?;

@@ -3,23 +3,26 @@ use std::collections::BTreeSet;
 use super::admit::{bring, bring_back};
 use super::claim::{announce, take};
 use super::gate;
-use crate::bounds::{BATCH_MAX, ERROR_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::bounds::{BATCH_MAX, ERROR_BYTES_MAX, PAYLOAD_BYTES_MAX, check_number};
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Final, Stopped, Tables, Tags};
 use crate::{
-    Claim, Error, Exit, Finish, Finished, Kind, Ledger, Lost, Millis, Next, Outcome, Result, State,
+    Claim, Exit, Finish, Finished, Kind, Ledger, Lost, Millis, Next, Outcome, Result, State,
     after_exit,
 };
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
+/// Checks what can be checked without a store. A claim that is refused must not take the exits of
+/// the same call with it.
+pub fn check_finish(finish: &Finish) -> Result<()> {
+    check_number("attempts", finish.exits.len(), BATCH_MAX)?;
+    finish.claim.as_ref().map_or(Ok(()), Claim::check)
+}
+
 /// Ends attempts, hands their slots on, and claims in the same step.
 pub fn finish(tables: &mut dyn Tables, finish: Finish) -> Result<Finished> {
-    if finish.exits.len() > BATCH_MAX {
-        return Err(Error::invalid(format!("at most {BATCH_MAX} attempts can end at once")));
-    }
-    // A claim that is refused must not take the exits of the same call with it.
-    finish.claim.as_ref().map_or(Ok(()), Claim::check)?;
+    check_finish(&finish)?;
     // A worker that was full for longer than its lease has room again: the slots it gives back
     // may be handed to what it serves.
     let wanted = match finish.claim {

@@ -13,10 +13,10 @@ mod set_limit;
 mod submit;
 
 pub use admit::admit;
-pub use cancel::cancel;
+pub use cancel::{cancel, check_cancel};
 pub use claim::claim;
 pub use extend::extend;
-pub use finish::finish;
+pub use finish::{check_finish, finish};
 pub use prune::prune;
 pub use reap::reap;
 pub use register::register;

@@ -1,11 +1,15 @@
 use super::gate;
 use super::set_limit::set_without_settling;
+use crate::bounds::{BATCH_MAX, check_number};
 use crate::tables::Tables;
 use crate::{Registered, Registration, Result, Scope, SetLimit, Source, check_capacity, name};
 
 /// Makes kinds and the limits of their groups known.
 pub fn register(tables: &mut dyn Tables, registration: &Registration) -> Result<Registered> {
     // Refusals come before the first write, so that a refused registration leaves no trace.
+    let kinds = registration.kinds.len() + registration.defaults.len();
+    check_number("kinds", kinds, BATCH_MAX)?;
+    check_number("limits", registration.limits.len(), BATCH_MAX)?;
     for (group, capacity) in &registration.limits {
         name::check("group", group)?;
         check_capacity(group, i64::from(*capacity))?;

@@ -1,5 +1,5 @@
 use super::set_limit::set_without_settling;
-use crate::bounds::{SHARE_WEIGHT_MAX, SUBMIT_TASKS_MAX};
+use crate::bounds::{BATCH_MAX, SHARE_WEIGHT_MAX, SUBMIT_TASKS_MAX, check_number};
 use crate::tables::{ReadyRow, Tables};
 use crate::{
     Error, JobSpec, Kind, LaneId, NewTask, Result, Scope, SetLimit, Source, Submission, Submitted,
@@ -8,12 +8,9 @@ use crate::{
 
 /// Checks what can be checked without a store. Comes before any write.
 pub fn check_submission(submission: &Submission, payload_bytes_max: usize) -> Result<()> {
-    if submission.tasks.len() > SUBMIT_TASKS_MAX {
-        return Err(Error::invalid(format!(
-            "{} tasks in one submission; at most {SUBMIT_TASKS_MAX} are allowed, split it",
-            submission.tasks.len()
-        )));
-    }
+    check_number("tasks", submission.tasks.len(), SUBMIT_TASKS_MAX)?;
+    check_number("jobs", submission.jobs.len(), BATCH_MAX)?;
+    check_number("limits", submission.limits.len(), BATCH_MAX)?;
     for job in &submission.jobs {
         name::check("job", &job.name)?;
         if !(1..=SHARE_WEIGHT_MAX).contains(&job.weight) {

@@ -24,6 +24,7 @@ const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 const TASKS_MAX: usize = 64;
 
 pub(super) async fn cancel(store: &Inner, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
+    rules::check_cancel(&tasks)?;
     let mut outcomes: BTreeMap<TaskId, CancelOutcome> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     let distinct: Vec<TaskId> = tasks.iter().copied().filter(|task| seen.insert(*task)).collect();

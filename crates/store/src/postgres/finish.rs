@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tidegate_core::bounds::BATCH_MAX;
-use tidegate_core::{
-    Attempt, Claim, Error, Exit, Finish, Finished, Lost, Result, TaskId, Token, rules,
-};
+use tidegate_core::{Attempt, Claim, Exit, Finish, Finished, Lost, Result, TaskId, Token, rules};
 
 use super::claim::{View, look, share_version, take_along};
 use super::draft::{Draft, Left};
@@ -23,10 +20,7 @@ const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 const EXITS_MAX: usize = 500;
 
 pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
-    if finish.exits.len() > BATCH_MAX {
-        return Err(Error::invalid(format!("at most {BATCH_MAX} attempts can end at once")));
-    }
-    finish.claim.as_ref().map_or(Ok(()), |claim| claim.check())?;
+    rules::check_finish(&finish)?;
     let mut finished = Finished::default();
     let mut parts = finish.exits.chunks(EXITS_MAX).peekable();
     let mut wanted = finish.claim;

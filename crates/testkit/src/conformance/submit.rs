@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use tidegate_core::bounds::{PRIORITY_MAX, SUBMIT_TASKS_MAX, WEIGHT_MAX};
+use tidegate_core::bounds::{BATCH_MAX, LEASES_MAX, PRIORITY_MAX, SUBMIT_TASKS_MAX, WEIGHT_MAX};
 use tidegate_core::inspect::Reason;
-use tidegate_core::{ErrorKind, JobSpec, NewTask, Source, State, Submission};
+use tidegate_core::{
+    ErrorKind, Extend, JobSpec, Kind, NewTask, Registration, Source, State, Submission, TaskId,
+    Token, WorkerId,
+};
 
-use super::fixture::{Fixture, ids, job, task, tasks};
+use super::fixture::{Fixture, LEASE_MS, ids, job, task, tasks};
 
 pub async fn an_unlimited_task_is_ready_at_once(fx: &Fixture) {
     let id = fx.submit(task("a")).await;
@@ -148,6 +151,39 @@ pub async fn too_many_tasks_at_once_are_refused(fx: &Fixture) {
     let error = fx.try_submit(tasks("a", SUBMIT_TASKS_MAX + 1)).await.expect_err("too many");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(fx.inspect.counts().await.expect("counts").is_empty());
+}
+
+/// Nor too many of anything else that comes in one call.
+pub async fn too_much_in_one_call_is_refused(fx: &Fixture) {
+    let many = BATCH_MAX + 1;
+    let jobs = (0..many).map(|n| job(&format!("j{n}"), None)).collect();
+    let jobs = fx.store.submit(Submission { jobs, ..Submission::default() }).await;
+    let limits: Vec<_> = (0..many).map(|n| (format!("g{n}"), 1)).collect();
+    let brought = Submission { limits: limits.clone(), ..Submission::default() };
+    let brought = fx.store.submit(brought).await;
+    let kinds = (0..many).map(|n| Kind::new(format!("k{n}"))).collect();
+    let kinds = fx.store.register(Registration { kinds, ..Registration::default() }).await;
+    let limits = fx.store.register(Registration { limits, ..Registration::default() }).await;
+    let cancelled = fx.store.cancel(vec![TaskId(1); many]).await;
+    let beat = Extend {
+        worker: WorkerId("w".into()),
+        tokens: vec![Token(1); LEASES_MAX + 1],
+        lease_ms: LEASE_MS,
+        progress: vec![],
+    };
+    let beat = fx.store.extend(beat).await;
+    let errors = [
+        ("jobs", jobs.err()),
+        ("brought limits", brought.err()),
+        ("kinds", kinds.err()),
+        ("limits", limits.err()),
+        ("cancelled tasks", cancelled.err()),
+        ("leases", beat.err()),
+    ];
+    for (what, error) in errors {
+        assert_eq!(error.map(|error| error.kind()), Some(ErrorKind::Invalid), "{what}");
+    }
+    assert!(fx.inspect.limits().await.expect("limits").is_empty());
 }
 
 pub async fn a_submitted_limit_counts_only_where_nothing_is_set(fx: &Fixture) {

@@ -38,6 +38,7 @@ macro_rules! conformance_suite {
                 a_paused_limit_refuses_no_weight
                 a_bad_job_is_refused
                 too_many_tasks_at_once_are_refused
+                too_much_in_one_call_is_refused
                 a_submitted_limit_counts_only_where_nothing_is_set
                 a_submission_brings_its_limits
                 a_refused_submission_sets_no_limit
