@@ -65,8 +65,8 @@ macro_rules! conformance_suite {
                 a_result_is_kept_byte_by_byte
                 a_fatal_error_is_final_at_once
                 failures_spend_attempts_until_none_is_left
-                a_retry_backs_off_with_jitter_up_to_the_cap
                 tasks_that_fail_together_come_back_apart
+                a_retry_backs_off_with_jitter_up_to_the_cap
                 a_retry_without_delay_runs_at_once
                 a_snooze_costs_no_attempt
                 a_release_gives_the_attempt_back
