@@ -1,11 +1,15 @@
 //! The invariants, as far as one committed state can show them. `doctor` runs them on a live
 //! store, the testkit after every step; so they are worked out in one pass over each table.
+//! What is broken is mended by a plan, see [`repair`].
+
+pub mod repair;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::bounds::JOB_WINDOW;
 use crate::inspect::{Snapshot, TaskRow};
-use crate::tables::{Class, LineRow, Position};
+use crate::tables::{Class, Counters, LineRow, Position};
 use crate::{Hold, Limit, LimitId, Scope, TaskId};
 
 /// One broken rule, in words.
@@ -27,6 +31,7 @@ pub fn check_within(snapshot: &Snapshot, job_window: u32) -> Vec<Violation> {
     let mut check = Check::new(snapshot, job_window);
     check.one_position_each();
     check.unique_keys();
+    check.numbers();
     check.leases();
     check.slots();
     let tallies = check.tallies();
@@ -138,9 +143,18 @@ impl<'a> Check<'a> {
 
     fn one_position_each(&mut self) {
         for task in &self.snapshot.tasks {
-            if task.positions.len() != 1 {
-                let found = format!("task {} stands in {:?}", task.id, task.positions);
-                self.fault("a task is in exactly one state", found);
+            let places: Vec<&str> = task.positions.iter().map(Position::place).collect();
+            if task.is_orphan() {
+                let (id, places) = (task.id, places[1..].join(" and "));
+                let found = format!("task {id} stands {places}, and has ended or is not there");
+                self.fault("what stands somewhere is an unfinished task", found);
+            } else if places.len() != 1 {
+                let places =
+                    if places.is_empty() { "nowhere".into() } else { places.join(" and ") };
+                self.fault(
+                    "a task is in exactly one state",
+                    format!("task {} stands {places}", task.id),
+                );
             }
         }
     }
@@ -155,6 +169,68 @@ impl<'a> Check<'a> {
                 self.fault("a unique key has one unfinished task", found);
             }
         }
+        let rule = "a unique key is noted for the task that carries it";
+        for (key, task) in self.stale_keys() {
+            self.fault(rule, format!("{key:?} is noted for task {task}, which does not carry it"));
+        }
+        for (key, task) in self.loose_keys() {
+            self.fault(rule, format!("{key:?} is carried by task {task} and not noted"));
+        }
+    }
+
+    fn carries(&self, task: TaskId, key: &str) -> bool {
+        let task = self.task_place(task).map(|place| &self.snapshot.tasks[place]);
+        task.is_some_and(|task| task.unique_key.as_deref() == Some(key))
+    }
+
+    /// Keys that are noted for a task that has ended, or never had them.
+    fn stale_keys(&self) -> Vec<(Arc<str>, TaskId)> {
+        let keys = self.snapshot.keys.iter();
+        keys.filter(|(key, task)| !self.carries(*task, key)).cloned().collect()
+    }
+
+    /// Keys of unfinished tasks that are not noted.
+    fn loose_keys(&self) -> Vec<(Arc<str>, TaskId)> {
+        let noted: BTreeSet<&(Arc<str>, TaskId)> = self.snapshot.keys.iter().collect();
+        let carried = self.snapshot.tasks.iter();
+        let carried = carried.filter_map(|task| Some((task.unique_key.clone()?, task.id)));
+        carried.filter(|key| !noted.contains(key)).collect()
+    }
+
+    /// No token and no place in line can be given a second time.
+    fn numbers(&mut self) {
+        let (counters, used) = (self.snapshot.counters, self.numbers_used());
+        let rule = "numbers are given once";
+        if counters.token < used.token {
+            let found = format!(
+                "token {} is in use, and the last one given is {}",
+                used.token, counters.token
+            );
+            self.fault(rule, found);
+        }
+        if counters.place < used.place {
+            let found = format!(
+                "place {} is taken, and the last one given is {}",
+                used.place, counters.place
+            );
+            self.fault(rule, found);
+        }
+    }
+
+    /// The counters as the rows show them, where these are further.
+    fn numbers_used(&self) -> Counters {
+        let mut used = self.snapshot.counters;
+        for lease in &self.snapshot.leases {
+            used.token = used.token.max(lease.token.0);
+        }
+        for position in self.snapshot.tasks.iter().flat_map(|task| &task.positions) {
+            match position {
+                Position::Running(token) => used.token = used.token.max(token.0),
+                Position::Line(row) => used.place = used.place.max(row.place),
+                _ => {}
+            }
+        }
+        used
     }
 
     /// A lease lasts exactly as long as something runs under it.
@@ -162,8 +238,8 @@ impl<'a> Check<'a> {
         let leases = &self.snapshot.leases;
         let mut in_use = vec![false; leases.len()];
         for task in &self.snapshot.tasks {
-            let Some(Position::Running(token)) = task.positions.first() else { continue };
-            match leases.binary_search_by_key(token, |lease| lease.token) {
+            let Some(token) = task.positions.iter().find_map(Position::token) else { continue };
+            match leases.binary_search_by_key(&token, |lease| lease.token) {
                 Ok(place) => in_use[place] = true,
                 Err(_) => {
                     let found = format!("task {} runs under token {token}, which is gone", task.id);
@@ -292,21 +368,34 @@ impl<'a> Check<'a> {
     /// No head of a line has room, unless somebody is about to look.
     fn lines(&mut self, tallies: &[Tally]) {
         for (limit, tally) in self.snapshot.limits.iter().zip(tallies) {
-            if limit.dirty {
-                continue;
-            }
-            if let Some((head, weight)) = tally.head
-                && limit.fits(weight)
-                && (head.passed || limit.has_window(self.job_window))
-            {
-                let found = format!(
-                    "task {} waits for {} ({} of {:?} held)",
-                    head.task, limit.name, limit.held, limit.capacity
-                );
-                self.fault("nobody waits beside a free slot", found);
-            }
-            self.set_aside(limit, tally);
+            self.line(limit, tally);
         }
+        for task in &self.snapshot.tasks {
+            if let Some(Position::Line(row)) = task.positions.first()
+                && self.limit_place(row.limit).is_none()
+            {
+                let found = format!("task {} waits for limit {}", task.id, row.limit);
+                self.fault("a line belongs to a limit", found);
+            }
+        }
+    }
+
+    fn line(&mut self, limit: &Limit, tally: &Tally) {
+        if limit.dirty {
+            return;
+        }
+        if let Some((head, weight)) = tally.head
+            && limit.fits(weight)
+            && (head.passed || limit.has_window(self.job_window))
+        {
+            let of = limit.capacity.map_or_else(|| "any number".into(), |n| n.to_string());
+            let found = format!(
+                "task {} waits for {} ({} of {of} slots held)",
+                head.task, limit.name, limit.held
+            );
+            self.fault("nobody waits beside a free slot", found);
+        }
+        self.set_aside(limit, tally);
     }
 
     /// Who is passed over has a reason to be, and who keeps slots for itself can get the rest.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::tables::{Class, Counters, Lease, Position};
+use crate::tables::{Class, Counters, Lease, Pace, Position};
 use crate::{Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId};
 
 /// The reads. Each sees one committed state of the store.
@@ -29,6 +29,14 @@ pub trait Inspect: Send + Sync + fmt::Debug {
     async fn holders(&self, limit: LimitId) -> Result<Vec<Holder>>;
     /// Progress of every job, by name.
     async fn jobs(&self) -> Result<Vec<JobView>>;
+    /// Every workflow with tasks that are kept, by name.
+    async fn workflows(&self) -> Result<Vec<WorkflowView>>;
+    /// Every queue that has unfinished tasks, is served or is paused, by name.
+    async fn queues(&self) -> Result<Vec<QueueView>>;
+    /// Every worker that lives by its last word, by id.
+    async fn workers(&self) -> Result<Vec<WorkerView>>;
+    /// The first in the line of a limit.
+    async fn waiters(&self, limit: LimitId, waiters_max: u32) -> Result<Vec<WaiterView>>;
     /// Every kind, by name.
     async fn kinds(&self) -> Result<Vec<Kind>>;
     /// Everything the invariants speak of, for [`check`](crate::check::check).
@@ -44,6 +52,8 @@ pub struct TaskFilter {
     pub kind: Option<String>,
     /// Only this queue.
     pub queue: Option<String>,
+    /// Only this group, given or by kind.
+    pub group: Option<String>,
     /// Only this job.
     pub job: Option<String>,
     /// Only this workflow.
@@ -112,6 +122,11 @@ pub struct Explanation {
     pub reason: Reason,
     /// Since when, where the store knows.
     pub since: Option<Millis>,
+    /// Since when its queue is paused, if it is.
+    pub paused_at: Option<Millis>,
+    /// How long until it starts, by how long such tasks ran lately and how many go first. None
+    /// where nothing can be told: nothing ran lately, or it does not wait for its turn.
+    pub estimate_ms: Option<i64>,
 }
 
 /// The reason a task is not running, or that it runs.
@@ -197,6 +212,93 @@ pub struct JobView {
     pub tasks: BTreeMap<State, u64>,
 }
 
+/// A workflow's progress.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkflowView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its tasks by state, as far as they are kept.
+    pub tasks: BTreeMap<State, u64>,
+}
+
+/// A queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Since when it is paused, if it is.
+    pub paused_at: Option<Millis>,
+    /// Workers that asked for its tasks within their last lease.
+    pub workers: u64,
+    /// Its unfinished tasks by state.
+    pub tasks: BTreeMap<State, u64>,
+}
+
+/// A worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerView {
+    /// Its id.
+    pub id: WorkerId,
+    /// Until when it lives unless it says so again.
+    pub alive_until: Millis,
+    /// Queues it asked for within its last lease.
+    pub queues: Vec<Arc<str>>,
+    /// Kinds it asked for within its last lease.
+    pub kinds: Vec<Arc<str>>,
+    /// Attempts it runs.
+    pub running: u64,
+}
+
+impl WorkerView {
+    /// Notes that it asked for tasks of this kind in this queue.
+    pub fn serve(&mut self, queue: Arc<str>, kind: Arc<str>) {
+        for (names, name) in [(&mut self.queues, queue), (&mut self.kinds, kind)] {
+            if let Err(at) = names.binary_search(&name) {
+                names.insert(at, name);
+            }
+        }
+    }
+}
+
+/// A task in a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaiterView {
+    /// The task.
+    pub task: TaskId,
+    /// Its kind.
+    pub kind: Arc<str>,
+    /// Its queue.
+    pub queue: Arc<str>,
+    /// Why it stands there.
+    pub class: Class,
+    /// Slots it takes of its group's limit.
+    pub weight: u32,
+    /// Since when.
+    pub since: Millis,
+}
+
+/// How long until a task starts whose turn comes after `ahead` others, where `running` run at
+/// once and end at the pace of their group: one of them ends every mean / running.
+pub fn estimate_ms(ahead: u64, pace: Option<Pace>, running: u64) -> Option<i64> {
+    let mean_ms = pace.and_then(Pace::mean_ms)?;
+    (running > 0).then(|| ((ahead + 1) as f64 * mean_ms / running as f64).round() as i64)
+}
+
+impl Reason {
+    /// How many go before the task, if it waits for its turn and that comes without anybody
+    /// doing something about it.
+    pub fn ahead(&self) -> Option<u64> {
+        match self {
+            Self::InLine { class, capacity, place, .. } => {
+                let moves = class.is_in_turn() && *capacity != Some(0);
+                moves.then(|| place.saturating_sub(1))
+            }
+            Self::Ready { is_served: true, is_open: true, ahead, .. } => Some(*ahead),
+            _ => None,
+        }
+    }
+}
+
 /// Everything the invariants speak of, in one committed state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
@@ -212,6 +314,8 @@ pub struct Snapshot {
     pub slots: Vec<SlotRow>,
     /// Leases by token.
     pub leases: Vec<Lease>,
+    /// Unique keys, and the tasks that carry them as the store has noted.
+    pub keys: Vec<(Arc<str>, TaskId)>,
     /// Finished tasks that are kept, by state.
     pub finished: BTreeMap<State, u64>,
 }
@@ -244,6 +348,11 @@ pub struct TaskRow {
 }
 
 impl TaskRow {
+    /// Whether it stands for rows whose task is missing.
+    pub fn is_orphan(&self) -> bool {
+        self.kind.is_empty()
+    }
+
     /// Stands for a row whose task is missing. It already stands somewhere, so the place where
     /// it was found is its second, which no task may have: the check finds it.
     pub fn orphan(id: TaskId) -> Self {

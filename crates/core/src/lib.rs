@@ -29,18 +29,19 @@ pub mod tables;
 mod task;
 mod window;
 
+pub use check::repair;
 pub use error::{Error, Kind as ErrorKind, Result};
 pub use id::{LaneId, LimitId, Millis, TaskId, Token, WorkerId};
 pub use inspect::Inspect;
 pub use kind::Kind;
 pub use limit::{Hold, Limit, Scope, Share, Source, check_capacity};
 pub use order::{SHARE_SCALE, ready_rank};
-pub use outcome::{Exit, Ledger, Next, Outcome, after_death, after_exit};
+pub use outcome::{Exit, Ledger, Next, Outcome, after_death, after_exit, after_fence};
 pub use retry::Backoff;
 pub use store::{
     Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, JobSpec, Lost,
-    Progress, Pruned, Reaped, Registered, Registration, SetLimit, SlotHeld, Store, Submission,
-    Submitted,
+    Pause, Progress, Pruned, Ran, Reaped, Registered, Registration, Release, ReleaseOutcome,
+    RetryOutcome, SetLimit, SlotHeld, Store, Submission, Submitted,
 };
 pub use task::{NewTask, State};
 pub use window::DayWindow;

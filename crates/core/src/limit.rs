@@ -169,6 +169,8 @@ pub struct Limit {
     /// Slots held. The slots themselves are the evidence; this equals their number in every
     /// committed state.
     pub held: u32,
+    /// How often it stopped a task since it was made.
+    pub refused: i64,
     /// Tasks in the line, of every class.
     pub waiting: u32,
     /// Those of them that are passed over: too heavy, without a worker, or waiting to reserve.
@@ -202,6 +204,7 @@ impl Limit {
             version: 1,
             since,
             held: 0,
+            refused: 0,
             waiting: 0,
             aside: 0,
             reserver: None,

@@ -145,6 +145,18 @@ pub fn after_death(ledger: &mut Ledger) -> Next {
     Next::Arrived { error: Some(error) }
 }
 
+/// Decides where an attempt leads whose slot an operator took away. It spends the attempt, else
+/// a handler that hangs would hang for ever; and it comes to the gate anew, because the slot was
+/// to go to somebody else.
+pub fn after_fence(ledger: &mut Ledger, now: Millis) -> Next {
+    ledger.spent += 1;
+    let error = "an operator took its slot away".to_owned();
+    if ledger.spent >= ledger.max_attempts && !ledger.cancel_requested {
+        return Next::failed(error);
+    }
+    later(ledger, now, Some(error))
+}
+
 fn later(ledger: &Ledger, run_at: Millis, error: Option<String>) -> Next {
     if ledger.cancel_requested { Next::cancelled() } else { Next::Scheduled { run_at, error } }
 }

@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::{BATCH_MAX, DURATION_MS_MAX, LEASE_MS_MIN, LEASES_MAX, check_number};
+use crate::repair::Repair;
 use crate::{
     Error, Exit, Kind, LimitId, Millis, Result, Scope, Source, TaskId, Token, WorkerId, name,
 };
@@ -51,6 +52,23 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Cancels tasks: what waits ends at once, what runs is told through its heartbeat. May be
     /// repeated. A store may take a long batch in several steps.
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>>;
+
+    /// Brings tasks back: one that failed or was cancelled starts anew, one that is not due
+    /// becomes due. May be repeated; what runs or waits already is left alone.
+    async fn retry(&self, tasks: Vec<TaskId>) -> Result<Vec<RetryOutcome>>;
+
+    /// Takes a slot away from the attempt that holds it. The attempt is spent and fenced: its
+    /// worker is told with the next heartbeat and none of its writes is accepted. Its handler
+    /// may run on until then. May be repeated; then it may meet the next holder.
+    async fn release(&self, release: Release) -> Result<ReleaseOutcome>;
+
+    /// Pauses a queue or lets it go on. Nothing of a paused queue is claimed; what runs is not
+    /// touched. Returns whether that changed anything. May be repeated.
+    async fn pause(&self, pause: Pause) -> Result<bool>;
+
+    /// Mends what [`check`](crate::check::check) finds, as far as the evidence tells how, and
+    /// says what it did. Nothing else happens in the store meanwhile. May be repeated.
+    async fn repair(&self) -> Result<Vec<Repair>>;
 
     /// Ends attempts whose lease ran out and parks what no worker has room for. May be
     /// repeated.
@@ -213,6 +231,19 @@ pub struct Extend {
     pub lease_ms: i64,
     /// Progress since the last heartbeat.
     pub progress: Vec<(TaskId, Token, Progress)>,
+    /// How long handlers ran that ended since the last heartbeat.
+    pub ran: Vec<Ran>,
+}
+
+/// How long the handlers of one group ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    /// The group.
+    pub group: Arc<str>,
+    /// How many ended.
+    pub tasks: u32,
+    /// How long they ran, all together.
+    pub total_ms: i64,
 }
 
 /// The answer to a heartbeat.
@@ -222,7 +253,7 @@ pub struct Extended {
     /// A lease also goes with its last attempt. So whoever asked for it while it told that
     /// attempt's end finds it here, and has nothing left to stop.
     pub lost: Vec<Token>,
-    /// Attempts that should stop because somebody cancelled the task.
+    /// Attempts that should stop because somebody cancelled the task or took their slot away.
     pub cancelled: Vec<(TaskId, Token)>,
 }
 
@@ -265,6 +296,58 @@ pub enum CancelOutcome {
     Finished,
     /// There is no such task.
     NotFound,
+}
+
+/// What became of a retry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RetryOutcome {
+    /// It is at the gate with all its attempts before it.
+    Retried,
+    /// It was not due, and is now. It keeps the attempts it has left.
+    Hastened,
+    /// It waits for its turn or runs.
+    Unfinished,
+    /// It is completed; submit it again to do its work again.
+    Completed,
+    /// Another unfinished task carries its unique key.
+    KeyTaken,
+    /// There is no such task.
+    NotFound,
+}
+
+/// A slot to take away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    /// The limit's whole name, such as `group:mail`.
+    pub limit: String,
+    /// The slot's number.
+    pub slot: u32,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReleaseOutcome {
+    /// This task's attempt was ended, and all slots of the attempt are free.
+    Released(TaskId),
+    /// This task holds it and has not started: no worker's handler is in the way.
+    NotRunning(TaskId),
+    /// This task holds it for life, as the step of a workflow does: it has to end.
+    ForLife(TaskId),
+    /// Nobody holds it.
+    Free,
+    /// There is no such limit.
+    NoLimit,
+}
+
+/// A queue to pause, or to let go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// The queue.
+    pub queue: String,
+    /// Whether it is to be paused.
+    pub paused: bool,
 }
 
 /// What the reaper found.
@@ -336,6 +419,8 @@ impl Extend {
         name::check("worker", &self.worker.0)?;
         check_number("leases", self.tokens.len(), LEASES_MAX)?;
         check_number("reports of progress", self.progress.len(), LEASES_MAX)?;
+        check_number("groups", self.ran.len(), BATCH_MAX)?;
+        self.ran.iter().try_for_each(|ran| name::check("group", &ran.group))?;
         check_lease(self.lease_ms)
     }
 }

@@ -181,6 +181,26 @@ impl Position {
             Self::Final(state) => *state,
         }
     }
+
+    /// Where that is, in words.
+    pub fn place(&self) -> &'static str {
+        match self {
+            Self::Scheduled(_) => "on the schedule",
+            Self::Arrived => "at the gate",
+            Self::Ready(_) => "among the ready",
+            Self::Line(_) => "in a line",
+            Self::Running(_) => "among the running",
+            Self::Final(_) => "at its end",
+        }
+    }
+
+    /// The token it runs under, if it runs.
+    pub fn token(&self) -> Option<Token> {
+        match self {
+            Self::Running(token) => Some(*token),
+            _ => None,
+        }
+    }
 }
 
 /// A lease.
@@ -205,6 +225,40 @@ pub struct Final {
     pub error: Option<String>,
     /// Until when it is kept; none keeps it for ever.
     pub remove_at: Option<Millis>,
+}
+
+/// Tasks of a group whose run times count; older ones fade.
+const PACE_TASKS: i64 = 256;
+
+/// How long tasks of a group run, by the latest of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pace {
+    /// Tasks that count.
+    pub tasks: i64,
+    /// How long they ran, all together.
+    pub total_ms: i64,
+}
+
+impl Pace {
+    /// With more tasks, of which the oldest no longer count if there are many.
+    pub fn add(self, tasks: u32, total_ms: i64) -> Self {
+        let new = Self { tasks: i64::from(tasks), total_ms: total_ms.max(0) }.fade();
+        let total_ms = self.total_ms.saturating_add(new.total_ms);
+        Self { tasks: self.tasks + new.tasks, total_ms }.fade()
+    }
+
+    fn fade(self) -> Self {
+        if self.tasks <= PACE_TASKS {
+            return self;
+        }
+        let total_ms = i128::from(self.total_ms) * i128::from(PACE_TASKS) / i128::from(self.tasks);
+        Self { tasks: PACE_TASKS, total_ms: i64::try_from(total_ms).unwrap_or(i64::MAX) }
+    }
+
+    /// How long one of them runs.
+    pub fn mean_ms(self) -> Option<f64> {
+        (self.tasks > 0).then(|| self.total_ms as f64 / self.tasks as f64)
+    }
 }
 
 /// The rows of a store inside one transaction.
@@ -252,6 +306,10 @@ pub trait Tables {
     /// Whether a worker serves the lane: it asked for its tasks within its last lease. One
     /// that only sends heartbeats is busy or on its way out and has no room for more.
     fn is_served(&mut self, lane: LaneId) -> Result<bool>;
+    /// Whether the queue is paused.
+    fn is_paused(&mut self, queue: &str) -> Result<bool>;
+    /// Notes that a queue is paused from now on, or no longer.
+    fn set_paused(&mut self, queue: &str, paused: bool) -> Result<()>;
     /// Removes workers that died before `before`.
     fn forget_workers(&mut self, before: Millis) -> Result<()>;
 
@@ -281,6 +339,10 @@ pub trait Tables {
     fn take_slots(&mut self, task: TaskId, limit: LimitId, weight: u32) -> Result<()>;
     /// Frees every slot the task holds of the limit; returns how many.
     fn free_slots(&mut self, task: TaskId, limit: LimitId) -> Result<u32>;
+    /// Who holds a slot.
+    fn holder(&mut self, limit: LimitId, number: u32) -> Result<Option<TaskId>>;
+    /// Frees one slot, whoever holds it.
+    fn free_slot(&mut self, limit: LimitId, number: u32) -> Result<()>;
     /// How many slots the task holds, by limit, ascending.
     fn slots_of(&mut self, task: TaskId) -> Result<Vec<(LimitId, u32)>>;
 
@@ -297,6 +359,11 @@ pub trait Tables {
     /// Ends a task that stands nowhere, and frees its unique key. Removes it where
     /// `remove_at` is not in the future.
     fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()>;
+    /// Brings an ended task back as if nobody had tried it, due now; it stands nowhere. False,
+    /// and nothing is done, where another unfinished task carries its unique key.
+    fn revive_task(&mut self, task: TaskId) -> Result<bool>;
+    /// Notes which unfinished task carries a unique key, or that none does.
+    fn put_key(&mut self, key: &str, task: Option<TaskId>) -> Result<()>;
     /// Removes ended tasks whose time has come; returns how many.
     fn remove_ended(&mut self, tasks_max: u32) -> Result<u32>;
 
@@ -348,7 +415,11 @@ pub trait Tables {
     fn request_cancel(&mut self, task: TaskId, token: Token) -> Result<()>;
     /// Writes progress of a running attempt.
     fn put_progress(&mut self, task: TaskId, token: Token, progress: &Progress) -> Result<()>;
-    /// Running attempts of these leases that were asked to stop.
+    /// Notes that an attempt was taken off the running table behind its worker's back.
+    fn fence(&mut self, task: TaskId, token: Token) -> Result<()>;
+    /// Forgets attempts that were fenced under leases that are gone.
+    fn forget_fenced(&mut self) -> Result<()>;
+    /// Attempts of these leases that should stop: asked to, or fenced.
     fn cancel_requests(&mut self, tokens: &[Token]) -> Result<Vec<(TaskId, Token)>>;
     /// Running attempts of a lease, ascending.
     fn running_under(&mut self, token: Token) -> Result<Vec<TaskId>>;
@@ -356,6 +427,13 @@ pub trait Tables {
     fn running_in_group(&mut self, group: &str) -> Result<Vec<(TaskId, Token)>>;
     /// Notes that a running attempt holds slots from now on.
     fn set_gated(&mut self, task: TaskId, token: Token) -> Result<()>;
+
+    /// How long tasks of a group run.
+    fn pace(&mut self, group: &str) -> Result<Option<Pace>>;
+    /// Writes how long tasks of a group run.
+    fn put_pace(&mut self, group: &str, pace: Pace) -> Result<()>;
+    /// Forgets the pace of groups of which nothing was heard since `before`.
+    fn forget_paces(&mut self, before: Millis) -> Result<()>;
 
     /// Renews a lease that has not run out; false where there is none.
     fn renew_lease(&mut self, token: Token, worker: &WorkerId, expires_at: Millis) -> Result<bool>;

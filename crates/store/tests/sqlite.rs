@@ -365,6 +365,7 @@ async fn only_news_of_others_wake_who_waits() {
             tokens: vec![running[0].token],
             lease_ms: 60_000,
             progress: vec![],
+            ran: vec![],
         };
         two.extend(extend).await.unwrap();
         assert!(commits.is_new());

@@ -72,7 +72,8 @@ fn a_heartbeat_goes_through_while_the_threads_of_the_handlers_are_blocked() {
     let beating = store.clone();
     let heart = std::thread::spawn(move || {
         let worker = WorkerId("worker".into());
-        let extend = Extend { worker, tokens: vec![token], lease_ms: 30_000, progress: vec![] };
+        let extend =
+            Extend { worker, tokens: vec![token], lease_ms: 30_000, progress: vec![], ran: vec![] };
         let extended = runtime().expect("a runtime").block_on(beating.extend(extend));
         let _ = answer.send(extended.expect("extend").lost);
     });

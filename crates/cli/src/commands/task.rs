@@ -49,6 +49,9 @@ struct List {
     /// Only this workflow
     #[arg(long)]
     workflow: Option<String>,
+    /// Only tasks under this limit
+    #[arg(long)]
+    group: Option<String>,
     /// Only ids above this one
     #[arg(long, value_name = "ID")]
     after: Option<i64>,
@@ -120,6 +123,7 @@ impl List {
             queue: self.queue,
             job: self.job,
             workflow: self.workflow,
+            group: self.group,
             after: self.after.map(TaskId),
             tasks_max: self.max,
         }

@@ -41,13 +41,13 @@ pub(super) fn announce(tables: &mut dyn Tables, claim: &Claim) -> Result<Vec<Lan
     Ok(lanes)
 }
 
-/// Leaves out lanes whose kind is outside its time of day.
+/// Leaves out lanes whose queue is paused or whose kind is outside its time of day.
 fn retain_open(tables: &mut dyn Tables, lanes: &mut Vec<Lane>) -> Result<()> {
     let now = tables.now();
     let mut open = Vec::with_capacity(lanes.len());
     for lane in lanes.drain(..) {
         let window = tables.kind(&lane.kind)?.and_then(|kind| kind.window);
-        if window.is_none_or(|window| window.is_open(now)) {
+        if window.is_none_or(|window| window.is_open(now)) && !tables.is_paused(&lane.queue)? {
             open.push(lane);
         }
     }

@@ -17,6 +17,10 @@ pub fn extend(tables: &mut dyn Tables, extend: &Extend) -> Result<Extended> {
     for (task, token, progress) in &extend.progress {
         tables.put_progress(*task, *token, progress)?;
     }
+    for ran in &extend.ran {
+        let pace = tables.pace(&ran.group)?.unwrap_or_default().add(ran.tasks, ran.total_ms);
+        tables.put_pace(&ran.group, pace)?;
+    }
     extended.cancelled = tables.cancel_requests(&extend.tokens)?;
     Ok(extended)
 }

@@ -532,6 +532,7 @@ fn park(tables: &mut dyn Tables, mut waiter: Waiter, at: LimitId, class: Class) 
     }
     tables.put_line(LineRow { limit: at, class, rank, tag, place, ..waiter.row })?;
     limit.waiting += 1;
+    limit.refused += i64::from(class != Class::NoWorker);
     limit.aside += u32::from(!class.is_in_turn());
     // The head of the line may have waited for just that place in the window.
     if opened {

@@ -5,9 +5,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tidegate_core::{Attempt, Progress, TaskId, Token};
+use tidegate_core::{Attempt, Progress, Ran, TaskId, Token};
 
 use super::running::{Lease, Running, StopReason};
+use crate::time;
+
+/// Groups whose run times one heartbeat carries.
+const RAN_GROUPS_MAX: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Board {
@@ -22,6 +26,8 @@ struct State {
     leases: HashMap<Token, Arc<Lease>>,
     /// Nobody renews leases any more: nothing is put up.
     closed: bool,
+    /// How many handlers of each group have ended since the last heartbeat, and how long they ran.
+    ran: HashMap<Arc<str>, (u32, Duration)>,
     /// Handlers that were told to stop, and when they are dropped if they do not.
     told: Vec<(Instant, Arc<Running>)>,
 }
@@ -38,6 +44,13 @@ pub(crate) struct Started {
 pub(crate) struct Beat {
     pub(crate) tokens: Vec<Token>,
     pub(crate) progress: Vec<(Arc<Running>, Progress)>,
+    pub(crate) ran: Vec<Ran>,
+}
+
+impl Beat {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tokens.is_empty() && self.progress.is_empty() && self.ran.is_empty()
+    }
 }
 
 impl Board {
@@ -67,10 +80,12 @@ impl Board {
 
     /// Takes attempts down whose handlers are gone. Their leases stay.
     pub(crate) fn take_down<'a>(&self, attempts: impl Iterator<Item = &'a Arc<Running>>) {
+        let now = time::now();
         let mut state = self.state();
         for running in attempts {
             state.places[running.place] = None;
             state.vacant.push(running.place);
+            state.note(&running.attempt.group, now - running.started_at);
         }
     }
 
@@ -83,9 +98,11 @@ impl Board {
 
     /// The leases to renew and the progress to report.
     pub(crate) fn beat(&self) -> Beat {
-        let state = self.state();
+        let mut state = self.state();
+        let ran = state.take_ran();
         let held = state.leases.values().filter(|lease| !lease.is_given_up());
         Beat {
+            ran,
             tokens: held.map(|lease| lease.token).collect(),
             progress: state
                 .running()
@@ -173,6 +190,23 @@ impl State {
         }
         self.places[place] = Some(running.clone());
         Some(Started { running, payload })
+    }
+
+    /// Counts a handler that has ended. Of groups beyond the bound nothing is noted: it is a
+    /// measurement, not a record.
+    fn note(&mut self, group: &Arc<str>, ran: Duration) {
+        if let Some((tasks, total)) = self.ran.get_mut(group) {
+            *tasks += 1;
+            *total += ran;
+        } else if self.ran.len() < RAN_GROUPS_MAX {
+            self.ran.insert(group.clone(), (1, ran));
+        }
+    }
+
+    fn take_ran(&mut self) -> Vec<Ran> {
+        let ran = self.ran.drain();
+        ran.map(|(group, (tasks, total))| Ran { group, tasks, total_ms: time::millis(total) })
+            .collect()
     }
 
     fn running(&self) -> impl Iterator<Item = &Arc<Running>> {

@@ -46,6 +46,26 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<Pulse> {
     Ok(Pulse { _stop: stop })
 }
 
+/// Reports what ran since the last heartbeat, when none follows. It is a measurement: that it
+/// does not arrive is nobody's problem.
+pub(crate) async fn report_last(shared: &Shared) {
+    let ran = shared.board.beat().ran;
+    if ran.is_empty() {
+        return;
+    }
+    let extend = Extend {
+        worker: shared.worker.clone(),
+        tokens: Vec::new(),
+        lease_ms: time::millis(shared.options.lease),
+        progress: Vec::new(),
+        ran,
+    };
+    let latest = time::now() + shared.options.heartbeat_interval();
+    if let Some(Err(error)) = time::until(latest, shared.store.extend(extend)).await {
+        tracing::debug!(%error, "the last run times are not reported");
+    }
+}
+
 struct Heartbeat {
     shared: Arc<Shared>,
     interval: Duration,
@@ -87,7 +107,7 @@ impl Heartbeat {
     async fn beat(&mut self) {
         let sent_at = time::now();
         let mut beat = self.shared.board.beat();
-        if beat.tokens.is_empty() && beat.progress.is_empty() {
+        if beat.is_empty() {
             self.beat_at = sent_at + self.interval;
             return;
         }
@@ -130,6 +150,7 @@ impl Heartbeat {
                     (running.attempt.task, running.attempt.token, report.clone())
                 })
                 .collect(),
+            ran: beat.ran.clone(),
         };
         let latest = sent_at + self.interval;
         let latest = self.shared.board.next_deadline().map_or(latest, |at| at.min(latest));

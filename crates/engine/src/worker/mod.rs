@@ -76,6 +76,11 @@ impl Worker {
         let _pulse = heartbeat::start(self.shared.clone())?;
         let pump = pump::Pump::new(self.shared.clone());
         let pumping = pumping(pump, shutdown.clone());
+        let pumping = async {
+            let ended = pumping.await;
+            heartbeat::report_last(&self.shared).await;
+            ended
+        };
         if !self.shared.options.keeper {
             return pumping.await;
         }

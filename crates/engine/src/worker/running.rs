@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use tidegate_core::{Attempt, Outcome, Progress, Token};
 use tokio::sync::Notify;
 
+use crate::time;
+
 /// Why a handler should stop. A later one of this list overrides an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StopReason {
@@ -93,6 +95,7 @@ pub(crate) struct Running {
     pub(crate) handler: usize,
     /// Its place on the board.
     pub(crate) place: usize,
+    pub(crate) started_at: Instant,
     stop: AtomicU8,
     stop_changed: Notify,
     progress: Mutex<Option<Progress>>,
@@ -105,6 +108,7 @@ impl Running {
             lease,
             handler,
             place,
+            started_at: time::now(),
             stop: AtomicU8::new(0),
             stop_changed: Notify::new(),
             progress: Mutex::new(None),

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::inspect::TaskView;
+use tidegate_core::repair::Repair;
 use tidegate_core::{
     Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
-    Inspect, Pruned, Reaped, Registered, Registration, Result, SetLimit, State, Store, Submission,
-    Submitted, TaskId,
+    Inspect, Pause, Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result,
+    RetryOutcome, SetLimit, State, Store, Submission, Submitted, TaskId,
 };
 use tidegate_engine::{
     Builder, Client, Ended, Observer, Options, Shutdown, Summary, Task, Worker, time,
@@ -163,6 +164,18 @@ impl Store for Faulty {
     }
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
         self.memory.set_limit(set).await
+    }
+    async fn retry(&self, tasks: Vec<TaskId>) -> Result<Vec<RetryOutcome>> {
+        self.memory.retry(tasks).await
+    }
+    async fn release(&self, release: Release) -> Result<ReleaseOutcome> {
+        self.memory.release(release).await
+    }
+    async fn pause(&self, pause: Pause) -> Result<bool> {
+        self.memory.pause(pause).await
+    }
+    async fn repair(&self) -> Result<Vec<Repair>> {
+        self.memory.repair().await
     }
     async fn changed(&self) {
         if self.no_hints.load(Ordering::SeqCst) {

@@ -1,12 +1,15 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_core::inspect::{
-    Explanation, Holder, Inspect, JobView, Reason, SlotRow, Snapshot, TaskFilter, TaskRow, TaskView,
+    Explanation, Holder, Inspect, JobView, QueueView, Reason, SlotRow, Snapshot, TaskFilter,
+    TaskRow, TaskView, WaiterView, WorkerView, WorkflowView, estimate_ms,
 };
 use tidegate_core::tables::{LineRow, Position, ReadyRow, Tables};
 use tidegate_core::{
     Kind, LaneId, Limit, LimitId, Millis, Result, Scope, State as TaskState, TaskId, Token,
+    WorkerId,
 };
 
 use super::Memory;
@@ -69,6 +72,31 @@ impl Inspect for Memory {
         Ok(jobs)
     }
 
+    async fn workflows(&self) -> Result<Vec<WorkflowView>> {
+        let state = self.state();
+        let mut flows: BTreeMap<Arc<str>, BTreeMap<TaskState, u64>> = BTreeMap::new();
+        for task in state.tasks.values() {
+            if let (Some(name), Some(position)) = (&task.tags.workflow, task.position) {
+                *flows.entry(name.clone()).or_default().entry(position.state()).or_default() += 1;
+            }
+        }
+        Ok(flows.into_iter().map(|(name, tasks)| WorkflowView { name, tasks }).collect())
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueView>> {
+        Ok(self.state().queues((self.inner.clock)()))
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerView>> {
+        Ok(self.state().workers((self.inner.clock)()))
+    }
+
+    async fn waiters(&self, limit: LimitId, waiters_max: u32) -> Result<Vec<WaiterView>> {
+        let state = self.state();
+        let rows = state.line.iter().filter(|row| row.limit == limit);
+        Ok(rows.take(waiters_max as usize).filter_map(|row| state.waiter(row)).collect())
+    }
+
     async fn kinds(&self) -> Result<Vec<Kind>> {
         Ok(self.state().kinds.values().map(|kind| Kind::clone(kind)).collect())
     }
@@ -87,6 +115,7 @@ fn matches(filter: &TaskFilter, view: &TaskView) -> bool {
     (filter.states.is_empty() || filter.states.contains(&view.state))
         && same(&filter.kind, Some(&view.kind))
         && same(&filter.queue, Some(&view.queue))
+        && same(&filter.group, Some(view.group.as_ref().unwrap_or(&view.kind)))
         && same(&filter.job, view.job.as_deref())
         && same(&filter.workflow, view.workflow.as_deref())
 }
@@ -132,6 +161,8 @@ impl State {
         };
         let position = task.position.unwrap_or(Position::Arrived);
         let created_at = task.created_at;
+        let (queue, group) =
+            (task.queue.clone(), task.tags.group.as_ref().unwrap_or(&task.tags.kind).clone());
         let (reason, since) = match position {
             Position::Scheduled(run_at) => (Reason::NotDue { run_at }, Some(created_at)),
             Position::Arrived => (self.explain_gate(id)?, None),
@@ -140,7 +171,82 @@ impl State {
             Position::Running(token) => self.explain_running(id, token),
             Position::Final(_) => (Reason::Ended, self.tasks[&id].finished_at),
         };
-        Ok(Some(Explanation { task: id, state: position.state(), reason, since }))
+        let running = self.running_beside(position, &queue);
+        let pace = self.paces.get(&group).map(|(pace, _)| *pace);
+        let estimate_ms = reason.ahead().and_then(|ahead| estimate_ms(ahead, pace, running));
+        let paused_at = self.paused.get(&queue).copied();
+        let state = position.state();
+        Ok(Some(Explanation { task: id, state, reason, since, paused_at, estimate_ms }))
+    }
+
+    /// Tasks that run and whose ends are waited for: those that hold slots of the limit, or
+    /// those of the lane.
+    fn running_beside(&self, position: Position, queue: &str) -> u64 {
+        let is_beside = |id: &TaskId| match position {
+            Position::Line(row) => {
+                let slots = (*id, row.limit, 0)..=(*id, row.limit, u32::MAX);
+                self.held.range(slots).next().is_some()
+            }
+            Position::Ready(row) => self
+                .tasks
+                .get(id)
+                .is_some_and(|task| task.tags.lane == row.lane && *task.queue == *queue),
+            _ => false,
+        };
+        self.running.keys().filter(|(_, task)| is_beside(task)).count() as u64
+    }
+
+    fn queues(&self, now: Millis) -> Vec<QueueView> {
+        let view = |name: &Arc<str>| QueueView {
+            name: name.clone(),
+            paused_at: self.paused.get(name).copied(),
+            workers: self.workers(now).iter().filter(|w| w.queues.contains(name)).count() as u64,
+            tasks: BTreeMap::new(),
+        };
+        let mut queues: BTreeMap<Arc<str>, QueueView> =
+            self.paused.keys().map(|name| (name.clone(), view(name))).collect();
+        for name in self.workers(now).iter().flat_map(|worker| &worker.queues) {
+            queues.entry(name.clone()).or_insert_with(|| view(name));
+        }
+        for task in self.tasks.values() {
+            if let Some(position) = task.position.filter(|at| !at.state().is_final()) {
+                let queue = queues.entry(task.queue.clone()).or_insert_with(|| view(&task.queue));
+                *queue.tasks.entry(position.state()).or_default() += 1;
+            }
+        }
+        queues.into_values().collect()
+    }
+
+    fn workers(&self, now: Millis) -> Vec<WorkerView> {
+        let alive = self.workers.iter().filter(|(_, worker)| worker.alive_until > now);
+        let view = |(id, worker): (&WorkerId, &super::rows::Worker)| {
+            let is_own = |token: &Token| self.leases.get(token).is_some_and(|l| l.worker == *id);
+            let mut view = WorkerView {
+                id: id.clone(),
+                alive_until: worker.alive_until,
+                queues: Vec::new(),
+                kinds: Vec::new(),
+                running: self.running.keys().filter(|(token, _)| is_own(token)).count() as u64,
+            };
+            for (lane, _) in worker.lanes.iter().filter(|(_, until)| **until > now) {
+                let (queue, kind) = self.lane_name(*lane);
+                view.serve(queue, kind);
+            }
+            view
+        };
+        alive.map(view).collect()
+    }
+
+    fn waiter(&self, row: &LineRow) -> Option<WaiterView> {
+        let task = self.tasks.get(&row.task)?;
+        Some(WaiterView {
+            task: row.task,
+            kind: task.tags.kind.clone(),
+            queue: task.queue.clone(),
+            class: row.class,
+            weight: task.tags.weight,
+            since: row.since,
+        })
     }
 
     fn explain_gate(&mut self, id: TaskId) -> Result<Reason> {
@@ -177,7 +283,7 @@ impl State {
         Ok(Reason::Ready { queue, kind, is_served, is_open, ahead })
     }
 
-    fn lane_name(&self, lane: LaneId) -> (std::sync::Arc<str>, std::sync::Arc<str>) {
+    fn lane_name(&self, lane: LaneId) -> (Arc<str>, Arc<str>) {
         let found = self.lanes.iter().find(|(_, id)| **id == lane);
         found.map_or_else(|| ("".into(), "".into()), |(name, _)| name.clone())
     }
@@ -255,6 +361,7 @@ impl State {
             limits: self.limits.values().cloned().collect(),
             slots,
             leases: self.leases.values().cloned().collect(),
+            keys: self.unique.iter().map(|(key, task)| (key.clone(), *task)).collect(),
             finished,
         }
     }

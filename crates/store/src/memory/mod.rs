@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
+use tidegate_core::repair::Repair;
 use tidegate_core::{
-    Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, Millis, Pruned,
-    Reaped, Registered, Registration, Result, SetLimit, Store, Submission, Submitted, TaskId,
-    rules,
+    Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, Millis, Pause,
+    Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result, RetryOutcome,
+    SetLimit, Store, Submission, Submitted, TaskId, repair, rules,
 };
 use tokio::sync::Notify;
 
@@ -112,6 +113,26 @@ impl Store for Memory {
 
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
         self.at_once(|state| rules::cancel(state, &tasks))
+    }
+
+    async fn retry(&self, tasks: Vec<TaskId>) -> Result<Vec<RetryOutcome>> {
+        self.at_once(|state| rules::retry(state, &tasks))
+    }
+
+    async fn release(&self, release: Release) -> Result<ReleaseOutcome> {
+        self.at_once(|state| rules::release(state, &release))
+    }
+
+    async fn pause(&self, pause: Pause) -> Result<bool> {
+        self.at_once(|state| rules::pause(state, &pause))
+    }
+
+    async fn repair(&self) -> Result<Vec<Repair>> {
+        self.at_once(|state| {
+            let plan = repair::plan(&state.snapshot());
+            rules::repair(state, &plan)?;
+            Ok(plan)
+        })
     }
 
     async fn reap(&self) -> Result<Reaped> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate_core::bounds::{GATE_STEP, JOB_WINDOW};
 use tidegate_core::tables::{
-    Class, Counters, Final, Lane, Lease, LineRow, Position, ReadyRow, Stopped, Tables, Tags,
+    Class, Counters, Final, Lane, Lease, LineRow, Pace, Position, ReadyRow, Stopped, Tables, Tags,
 };
 use tidegate_core::{
     Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, SlotHeld,
@@ -30,6 +30,10 @@ pub struct State {
     pub(crate) kinds: BTreeMap<Arc<str>, Arc<Kind>>,
     pub(crate) lanes: BTreeMap<(Arc<str>, Arc<str>), LaneId>,
     pub(crate) workers: BTreeMap<WorkerId, Worker>,
+    /// Paused queues, and since when.
+    pub(crate) paused: BTreeMap<Arc<str>, Millis>,
+    /// How long tasks of each group run, and when that was last heard.
+    pub(crate) paces: BTreeMap<Arc<str>, (Pace, Millis)>,
     pub(crate) limits: BTreeMap<LimitId, Limit>,
     pub(crate) limit_names: BTreeMap<Arc<str>, LimitId>,
     pub(crate) slots: BTreeMap<LimitId, Vec<Option<TaskId>>>,
@@ -42,6 +46,8 @@ pub struct State {
     pub(crate) line: BTreeSet<LineRow>,
     pub(crate) running: BTreeMap<(Token, TaskId), Running>,
     pub(crate) leases: BTreeMap<Token, Lease>,
+    /// Attempts whose slots were taken away and whose workers are yet to be told.
+    pub(crate) fenced: BTreeSet<(Token, TaskId)>,
     pub(crate) expiries: BTreeSet<(Millis, Token)>,
     pub(crate) removals: BTreeSet<(Millis, TaskId)>,
     pub(crate) last_task: i64,
@@ -164,6 +170,19 @@ impl Tables for State {
         Ok(self.workers.values().any(serves))
     }
 
+    fn is_paused(&mut self, queue: &str) -> Result<bool> {
+        Ok(self.paused.contains_key(queue))
+    }
+
+    fn set_paused(&mut self, queue: &str, paused: bool) -> Result<()> {
+        if paused {
+            self.paused.insert(queue.into(), self.now);
+        } else {
+            self.paused.remove(queue);
+        }
+        Ok(())
+    }
+
     fn forget_workers(&mut self, before: Millis) -> Result<()> {
         self.workers.retain(|_, worker| worker.alive_until >= before);
         Ok(())
@@ -246,6 +265,21 @@ impl Tables for State {
             }
         }
         Ok(numbers.len() as u32)
+    }
+
+    fn holder(&mut self, limit: LimitId, number: u32) -> Result<Option<TaskId>> {
+        let slots = self.slots.get(&limit);
+        Ok(slots.and_then(|slots| slots.get(number as usize).copied().flatten()))
+    }
+
+    fn free_slot(&mut self, limit: LimitId, number: u32) -> Result<()> {
+        if let Some(task) = self.holder(limit, number)? {
+            self.held.remove(&(task, limit, number));
+        }
+        if let Some(slot) = self.slots.get_mut(&limit).and_then(|s| s.get_mut(number as usize)) {
+            *slot = None;
+        }
+        Ok(())
     }
 
     fn slots_of(&mut self, task: TaskId) -> Result<Vec<(LimitId, u32)>> {
@@ -339,6 +373,33 @@ impl Tables for State {
         task.error = end.error.clone().or(task.error.take());
         if let Some(at) = end.remove_at {
             self.removals.insert((at, id));
+        }
+        Ok(())
+    }
+
+    fn revive_task(&mut self, id: TaskId) -> Result<bool> {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return Ok(false);
+        };
+        if let Some(key) = &task.new.unique_key {
+            if self.unique.contains_key(key.as_str()) {
+                return Ok(false);
+            }
+            self.unique.insert(key.as_str().into(), id);
+        }
+        task.tags.spent = 0;
+        task.tags.deaths = 0;
+        task.tags.arrival = self.now;
+        task.position = None;
+        task.finished_at = None;
+        self.removals.retain(|(_, removed)| *removed != id);
+        Ok(true)
+    }
+
+    fn put_key(&mut self, key: &str, task: Option<TaskId>) -> Result<()> {
+        match task {
+            Some(task) => drop(self.unique.insert(key.into(), task)),
+            None => drop(self.unique.remove(key)),
         }
         Ok(())
     }
@@ -524,8 +585,21 @@ impl Tables for State {
             let of_lease = self.running.range((*token, FIRST)..=(*token, TaskId(i64::MAX)));
             let asked = of_lease.filter(|(_, running)| running.cancel);
             requests.extend(asked.map(|((token, task), _)| (*task, *token)));
+            let fenced = self.fenced.range((*token, FIRST)..=(*token, TaskId(i64::MAX)));
+            requests.extend(fenced.map(|(token, task)| (*task, *token)));
         }
         Ok(requests)
+    }
+
+    fn fence(&mut self, task: TaskId, token: Token) -> Result<()> {
+        self.fenced.insert((token, task));
+        Ok(())
+    }
+
+    fn forget_fenced(&mut self) -> Result<()> {
+        let leases = &self.leases;
+        self.fenced.retain(|(token, _)| leases.contains_key(token));
+        Ok(())
     }
 
     fn running_under(&mut self, token: Token) -> Result<Vec<TaskId>> {
@@ -548,6 +622,20 @@ impl Tables for State {
         if let Some(running) = self.running.get_mut(&(token, task)) {
             running.gated = true;
         }
+        Ok(())
+    }
+
+    fn pace(&mut self, group: &str) -> Result<Option<Pace>> {
+        Ok(self.paces.get(group).map(|(pace, _)| *pace))
+    }
+
+    fn put_pace(&mut self, group: &str, pace: Pace) -> Result<()> {
+        self.paces.insert(group.into(), (pace, self.now));
+        Ok(())
+    }
+
+    fn forget_paces(&mut self, before: Millis) -> Result<()> {
+        self.paces.retain(|_, (_, heard_at)| *heard_at >= before);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tidegate_core::bounds::JOB_WINDOW;
 use tidegate_core::tables::{
-    Class, Counters, Final, Lane, Lease, LineRow, Position, ReadyRow, Stopped, Tables, Tags,
+    Class, Counters, Final, Lane, Lease, LineRow, Pace, Position, ReadyRow, Stopped, Tables, Tags,
 };
 use tidegate_core::{
     Attempt, Error, ErrorKind, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress,
@@ -265,6 +265,14 @@ impl Tables for Draft {
         self.state.is_served(lane)
     }
 
+    fn is_paused(&mut self, queue: &str) -> Result<bool> {
+        self.state.is_paused(queue)
+    }
+
+    fn set_paused(&mut self, queue: &str, paused: bool) -> Result<()> {
+        self.state.set_paused(queue, paused)
+    }
+
     /// Dead workers are forgotten by a statement of their own.
     fn forget_workers(&mut self, _: Millis) -> Result<()> {
         Ok(())
@@ -313,6 +321,14 @@ impl Tables for Draft {
         self.state.free_slots(task, limit)
     }
 
+    fn holder(&mut self, limit: LimitId, number: u32) -> Result<Option<TaskId>> {
+        self.state.holder(limit, number)
+    }
+
+    fn free_slot(&mut self, limit: LimitId, number: u32) -> Result<()> {
+        self.state.free_slot(limit, number)
+    }
+
     fn slots_of(&mut self, task: TaskId) -> Result<Vec<(LimitId, u32)>> {
         self.state.slots_of(task)
     }
@@ -339,6 +355,14 @@ impl Tables for Draft {
 
     fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()> {
         self.state.end_task(task, end)
+    }
+
+    fn revive_task(&mut self, task: TaskId) -> Result<bool> {
+        self.state.revive_task(task)
+    }
+
+    fn put_key(&mut self, key: &str, task: Option<TaskId>) -> Result<()> {
+        self.state.put_key(key, task)
     }
 
     fn remove_ended(&mut self, tasks_max: u32) -> Result<u32> {
@@ -426,6 +450,14 @@ impl Tables for Draft {
         self.state.cancel_requests(tokens)
     }
 
+    fn fence(&mut self, task: TaskId, token: Token) -> Result<()> {
+        self.state.fence(task, token)
+    }
+
+    fn forget_fenced(&mut self) -> Result<()> {
+        self.state.forget_fenced()
+    }
+
     fn running_under(&mut self, token: Token) -> Result<Vec<TaskId>> {
         self.state.running_under(token)
     }
@@ -436,6 +468,18 @@ impl Tables for Draft {
 
     fn set_gated(&mut self, task: TaskId, token: Token) -> Result<()> {
         self.state.set_gated(task, token)
+    }
+
+    fn pace(&mut self, group: &str) -> Result<Option<Pace>> {
+        self.state.pace(group)
+    }
+
+    fn put_pace(&mut self, group: &str, pace: Pace) -> Result<()> {
+        self.state.put_pace(group, pace)
+    }
+
+    fn forget_paces(&mut self, before: Millis) -> Result<()> {
+        self.state.forget_paces(before)
     }
 
     fn renew_lease(&mut self, token: Token, worker: &WorkerId, expires_at: Millis) -> Result<bool> {

@@ -87,7 +87,13 @@ fn translate(error: &tokio_postgres::Error) -> Error {
     let kind = match code {
         c if *c == SqlState::READ_ONLY_SQL_TRANSACTION => ErrorKind::Refused,
         c if *c == SqlState::INSUFFICIENT_PRIVILEGE => ErrorKind::Refused,
-        c if *c == SqlState::UNDEFINED_TABLE || *c == SqlState::INVALID_SCHEMA_NAME => {
+        c if [
+            SqlState::UNDEFINED_TABLE,
+            SqlState::UNDEFINED_COLUMN,
+            SqlState::INVALID_SCHEMA_NAME,
+        ]
+        .contains(c) =>
+        {
             return Error::new(
                 ErrorKind::Incompatible,
                 format!("{text}; the database has no tidegate schema of this version, migrate it"),

@@ -1,18 +1,23 @@
 //! Heartbeats.
 
-use tidegate_core::{Extend, Extended, Result, rules};
+use std::collections::BTreeMap;
+
+use tidegate_core::tables::{Pace, Tables};
+use tidegate_core::{Extend, Extended, Result, TaskId, Token, rules};
 
 use super::draft::Draft;
 use super::error::{Fault, quietly};
 use super::load::moment;
 use super::rows;
-use super::session::Tx;
+use super::session::{Params, Tx};
 use super::{Inner, claim, transact};
 use crate::memory::State;
 
 const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
 const RENEW_LEASES: &str = include_str!("queries/renew_leases.sql");
 const CANCEL_REQUESTS: &str = include_str!("queries/cancel_requests.sql");
+const FENCED: &str = include_str!("queries/fenced.sql");
+const PUT_PACES: &str = include_str!("queries/put_paces.sql");
 const PUT_PROGRESS: &str = include_str!("queries/put_progress.sql");
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 
@@ -22,7 +27,7 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
     transact!(beating store, tx => alive(store, &tx, &extend));
     // Renewal commits by itself: it does not wait for the row of every attempt that reports.
     let extended = transact!(beating store, tx => renew(store, &tx, &extend));
-    if !extend.progress.is_empty() {
+    if !extend.progress.is_empty() || !extend.ran.is_empty() {
         // The lease is renewed: a report that is lost must not look like a lease that is.
         quietly(report(store, &extend).await)?;
     }
@@ -30,7 +35,28 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
 }
 
 async fn report(store: &Inner, extend: &Extend) -> Result<()> {
-    transact!(beating store, tx => progress(&tx, extend));
+    if !extend.progress.is_empty() {
+        transact!(beating store, tx => progress(&tx, extend));
+    }
+    if !extend.ran.is_empty() {
+        transact!(beating store, tx => paces(store, &tx, extend));
+    }
+    Ok(())
+}
+
+async fn paces(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<(), Fault> {
+    // A group that is named twice is added up: one statement writes a row once.
+    let mut paces: BTreeMap<&str, Pace> = BTreeMap::new();
+    for ran in &extend.ran {
+        let pace = paces.entry(&ran.group).or_default();
+        pace.tasks += i64::from(ran.tasks);
+        pace.total_ms = pace.total_ms.saturating_add(ran.total_ms.max(0));
+    }
+    let now = moment(store, tx).await?.now;
+    let groups: Vec<&str> = paces.keys().copied().collect();
+    let tasks: Vec<i64> = paces.values().map(|pace| pace.tasks).collect();
+    let totals: Vec<i64> = paces.values().map(|pace| pace.total_ms).collect();
+    tx.execute(PUT_PACES, &[&groups, &tasks, &totals, &now]).await?;
     Ok(())
 }
 
@@ -45,11 +71,19 @@ async fn renew(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<Extended, 
     let moment = moment(store, tx).await?;
     let mut draft = Draft::new(moment.now, moment.virtual_time, moment.limits_version, 0);
     leases.iter().for_each(|row| draft.add_lease(rows::lease(row)));
-    for row in tx.query(CANCEL_REQUESTS, &[&tokens]).await? {
+    let of_tokens: Params<'_> = &[&tokens];
+    let (asked, fenced) = tokio::try_join!(biased;
+        tx.query(CANCEL_REQUESTS, of_tokens),
+        tx.query(FENCED, of_tokens),
+    )?;
+    for row in asked {
         let (task, token, running) = rows::running(&row);
         draft.run(task, token, running);
     }
-    let extend = Extend { progress: Vec::new(), ..extend.clone() };
+    for row in fenced {
+        draft.fence(TaskId(row.get("task")), Token(row.get("token")))?;
+    }
+    let extend = Extend { progress: Vec::new(), ran: Vec::new(), ..extend.clone() };
     let extended = rules::extend(&mut draft, &extend)?;
     let renewed = extend.tokens.iter().filter(|token| !extended.lost.contains(token));
     let renewed: Vec<i64> = renewed.map(|token| token.0).collect();
@@ -59,7 +93,7 @@ async fn renew(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<Extended, 
 
 async fn progress(tx: &Tx<'_>, extend: &Extend) -> Result<(), Fault> {
     // A later report of the same attempt replaces an earlier one.
-    let reports: std::collections::BTreeMap<_, _> =
+    let reports: BTreeMap<_, _> =
         extend.progress.iter().map(|(task, token, report)| ((task.0, token.0), report)).collect();
     let tasks: Vec<i64> = reports.keys().map(|(task, _)| *task).collect();
     let tokens: Vec<i64> = reports.keys().map(|(_, token)| *token).collect();

@@ -17,6 +17,7 @@ const DROP_LEASES: &str = include_str!("queries/drop_leases.sql");
 const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
 const END_LEASES: &str = include_str!("queries/end_leases.sql");
 const MARK_RUNNING: &str = include_str!("queries/mark_running.sql");
+const PUT_FENCED: &str = include_str!("queries/put_fenced.sql");
 const BEGIN_LIMIT: &str = include_str!("queries/begin_limit.sql");
 const PUT_LIMITS: &str = include_str!("queries/put_limits.sql");
 const PUT_LEDGERS: &str = include_str!("queries/put_ledgers.sql");
@@ -46,7 +47,8 @@ pub(super) async fn flush(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
             enter(tx, draft, &given),
             drop_leases(tx, draft),
             mark_running(tx, draft),
-            put_limits(tx, draft),
+            put_fenced(tx, draft),
+            put_changed_limits(tx, draft),
             put_tasks(tx, draft),
             put_counters(tx, draft),
         )
@@ -217,13 +219,29 @@ async fn mark_running(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     Ok(())
 }
 
-async fn put_limits(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
+async fn put_fenced(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
+    let fenced: Vec<_> = draft.state.fenced.difference(&draft.before.fenced).collect();
+    if fenced.is_empty() {
+        return Ok(());
+    }
+    let tokens: Vec<i64> = fenced.iter().map(|(token, _)| token.0).collect();
+    let tasks: Vec<i64> = fenced.iter().map(|(_, task)| task.0).collect();
+    tx.execute(PUT_FENCED, &[&tokens, &tasks]).await?;
+    Ok(())
+}
+
+async fn put_changed_limits(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     let changed: Vec<&Limit> = draft
         .state
         .limits
         .values()
         .filter(|limit| limit.id.0 < STAND_IN && draft.before.limits.get(&limit.id) != Some(limit))
         .collect();
+    put_limits(tx, &changed).await
+}
+
+/// Writes limits whose locks this transaction has.
+pub(super) async fn put_limits(tx: &Tx<'_>, changed: &[&Limit]) -> Result<(), Fault> {
     if changed.is_empty() {
         return Ok(());
     }
@@ -245,6 +263,7 @@ async fn put_limits(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
             &each(|limit| limit.share.map_or(0, |share| share.last_tag)),
             &each(|limit| limit.share.map_or(0, |share| i64::from(share.ahead))),
             &changed.iter().map(|limit| fills_window(limit)).collect::<Vec<_>>(),
+            &each(|limit| limit.refused),
         ],
     )
     .await?;

@@ -1,12 +1,14 @@
 //! The reads.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_core::inspect::{
-    Explanation, Holder, Inspect, JobView, Reason, Snapshot, TaskFilter, TaskView,
+    Explanation, Holder, Inspect, JobView, QueueView, Reason, Snapshot, TaskFilter, TaskView,
+    WaiterView, WorkerView, WorkflowView, estimate_ms,
 };
-use tidegate_core::tables::Position;
+use tidegate_core::tables::{Pace, Position};
 use tidegate_core::{
     Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId,
 };
@@ -25,6 +27,11 @@ const COUNTS: &str = include_str!("queries/counts.sql");
 const LIMITS_ALL: &str = include_str!("queries/limits_all.sql");
 const HOLDERS: &str = include_str!("queries/holders.sql");
 const JOBS: &str = include_str!("queries/jobs.sql");
+const WORKFLOWS: &str = include_str!("queries/workflows.sql");
+const QUEUES: &str = include_str!("queries/queues.sql");
+const PAUSED: &str = include_str!("queries/paused.sql");
+const WORKERS: &str = include_str!("queries/workers.sql");
+const WAITERS: &str = include_str!("queries/waiters.sql");
 const KINDS_ALL: &str = include_str!("queries/kinds_all.sql");
 const EXPLAIN_TASK: &str = include_str!("queries/explain_task.sql");
 const EXPLAIN_LINE: &str = include_str!("queries/explain_line.sql");
@@ -105,6 +112,35 @@ impl Inspect for Postgres {
         Ok(jobs)
     }
 
+    async fn workflows(&self) -> Result<Vec<WorkflowView>> {
+        let counts = named_counts(&self.read(WORKFLOWS).await?);
+        Ok(counts.into_iter().map(|(name, tasks)| WorkflowView { name, tasks }).collect())
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueView>> {
+        let read = move |store: std::sync::Arc<Inner>| async move {
+            let store = &*store;
+            Ok(transact!(reading store, tx => queues(store, &tx)))
+        };
+        self.detached(read).await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerView>> {
+        let read = move |store: std::sync::Arc<Inner>| async move {
+            let store = &*store;
+            Ok(transact!(reading store, tx => workers(store, &tx)))
+        };
+        self.detached(read).await
+    }
+
+    async fn waiters(&self, limit: LimitId, waiters_max: u32) -> Result<Vec<WaiterView>> {
+        let read = move |store: std::sync::Arc<Inner>| async move {
+            let store = &*store;
+            Ok(transact!(reading store, tx => waiters(&tx, limit, waiters_max)))
+        };
+        self.detached(read).await
+    }
+
     async fn kinds(&self) -> Result<Vec<Kind>> {
         Ok(self.read(KINDS_ALL).await?.iter().map(rows::kind).collect())
     }
@@ -136,20 +172,20 @@ async fn one_task(tx: &Tx<'_>, task: TaskId) -> Result<Option<TaskView>, Fault> 
 }
 
 async fn tasks(tx: &Tx<'_>, filter: &TaskFilter) -> Result<Vec<TaskView>, Fault> {
-    let names = [&filter.kind, &filter.queue, &filter.job, &filter.workflow];
+    let names = [&filter.kind, &filter.queue, &filter.group, &filter.job, &filter.workflow];
     // A name with a NUL cannot exist, and the server cannot be asked for it.
     if names.into_iter().flatten().any(|name| name.contains('\0')) {
         return Ok(Vec::new());
     }
     let after = filter.after.map_or(i64::MIN, |task| task.0);
     let states: Vec<i32> = filter.states.iter().map(|state| rows::state_code(*state)).collect();
-    let TaskFilter { kind, queue, job, workflow, .. } = filter;
+    let TaskFilter { kind, queue, group, job, workflow, .. } = filter;
     let tasks_max = i64::from(filter.tasks_max);
     let finished = filter.states.is_empty() || filter.states.iter().any(|state| state.is_final());
     let finished = if finished { after } else { i64::MAX };
     let (sql, _) = TASKS.of(filter.tasks_max as usize);
     let found = tx
-        .query(sql, &[&after, kind, queue, job, workflow, &states, &tasks_max, &finished])
+        .query(sql, &[&after, kind, queue, job, workflow, &states, &tasks_max, &finished, group])
         .await?;
     Ok(found.iter().map(view).collect())
 }
@@ -209,7 +245,81 @@ async fn explain(store: &Inner, tx: &Tx<'_>, task: TaskId) -> Result<Option<Expl
     } else {
         (State::Pending, Reason::AtGate { is_served: row.get("is_served") }, None)
     };
-    Ok(Some(Explanation { task, state, reason, since }))
+    let pace = (row.get::<_, Option<i64>>("pace_tasks"))
+        .zip(row.get("pace_total_ms"))
+        .map(|(tasks, total_ms)| Pace { tasks, total_ms });
+    let running = row.get::<_, i64>("running") as u64;
+    let estimate_ms = reason.ahead().and_then(|ahead| estimate_ms(ahead, pace, running));
+    let paused_at = row.get("paused_at");
+    Ok(Some(Explanation { task, state, reason, since, paused_at, estimate_ms }))
+}
+
+/// Tasks by state, for every name.
+fn named_counts(rows: &[Row]) -> BTreeMap<Arc<str>, BTreeMap<State, u64>> {
+    let mut counts: BTreeMap<Arc<str>, BTreeMap<State, u64>> = BTreeMap::new();
+    for row in rows {
+        let of_name = counts.entry(row.get::<_, &str>("name").into()).or_default();
+        of_name.insert(rows::state(row.get("state")), row.get::<_, i64>("tasks") as u64);
+    }
+    counts
+}
+
+async fn queues(store: &Inner, tx: &Tx<'_>) -> Result<Vec<QueueView>, Fault> {
+    tx.execute(SNAPSHOT_BEGIN, &[]).await?;
+    let mut queues: BTreeMap<Arc<str>, QueueView> = BTreeMap::new();
+    let view =
+        |name: Arc<str>| QueueView { name, paused_at: None, workers: 0, tasks: BTreeMap::new() };
+    for (name, tasks) in named_counts(&tx.query(QUEUES, &[]).await?) {
+        queues.insert(name.clone(), QueueView { tasks, ..view(name) });
+    }
+    for name in workers_alive(store, tx).await?.iter().flat_map(|worker| &worker.queues) {
+        queues.entry(name.clone()).or_insert_with(|| view(name.clone())).workers += 1;
+    }
+    for row in tx.query(PAUSED, &[]).await? {
+        let name: Arc<str> = row.get::<_, &str>("name").into();
+        let queue = queues.entry(name.clone()).or_insert_with(|| view(name));
+        queue.paused_at = Some(row.get("paused_at"));
+    }
+    Ok(queues.into_values().collect())
+}
+
+async fn workers(store: &Inner, tx: &Tx<'_>) -> Result<Vec<WorkerView>, Fault> {
+    tx.execute(SNAPSHOT_BEGIN, &[]).await?;
+    workers_alive(store, tx).await
+}
+
+async fn workers_alive(store: &Inner, tx: &Tx<'_>) -> Result<Vec<WorkerView>, Fault> {
+    let now = moment(store, tx).await?.now;
+    let mut workers: Vec<WorkerView> = Vec::new();
+    for row in tx.query(WORKERS, &[&now]).await? {
+        let id = WorkerId(row.get::<_, &str>("id").into());
+        if workers.last().is_none_or(|worker| worker.id != id) {
+            workers.push(WorkerView {
+                id,
+                alive_until: row.get("alive_until"),
+                queues: Vec::new(),
+                kinds: Vec::new(),
+                running: row.get::<_, i64>("running") as u64,
+            });
+        }
+        let lane = rows::text(&row, "queue").zip(rows::text(&row, "kind"));
+        if let (Some(worker), Some((queue, kind))) = (workers.last_mut(), lane) {
+            worker.serve(queue, kind);
+        }
+    }
+    Ok(workers)
+}
+
+async fn waiters(tx: &Tx<'_>, limit: LimitId, most: u32) -> Result<Vec<WaiterView>, Fault> {
+    let waiter = |row: &Row| WaiterView {
+        task: TaskId(row.get("task")),
+        kind: row.get::<_, &str>("kind").into(),
+        queue: row.get::<_, &str>("queue").into(),
+        class: rows::class(row.get("class")),
+        weight: rows::number(row, "weight"),
+        since: row.get("since"),
+    };
+    Ok(tx.query(WAITERS, &[&limit.0, &i64::from(most)]).await?.iter().map(waiter).collect())
 }
 
 async fn explain_line(tx: &Tx<'_>, task: TaskId) -> Result<(Reason, Millis), Fault> {

@@ -57,8 +57,12 @@ mod listen;
 mod load;
 mod migrate;
 mod paged;
+mod pause;
 mod planted;
 mod reap;
+mod release;
+mod repair;
+mod retry;
 mod rows;
 mod session;
 mod set_limit;
@@ -74,10 +78,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod};
+use tidegate_core::repair::Repair;
 use tidegate_core::{
     Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
-    Millis, Pruned, Reaped, Registered, Registration, Result, SetLimit, Source, Store, Submission,
-    Submitted, TaskId,
+    Millis, Pause, Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result,
+    RetryOutcome, SetLimit, Source, Store, Submission, Submitted, TaskId,
 };
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -350,6 +355,22 @@ impl Store for Postgres {
 
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
         self.detached(|store| async move { cancel::cancel(&store, tasks).await }).await
+    }
+
+    async fn retry(&self, tasks: Vec<TaskId>) -> Result<Vec<RetryOutcome>> {
+        self.detached(|store| async move { retry::retry(&store, tasks).await }).await
+    }
+
+    async fn release(&self, release: Release) -> Result<ReleaseOutcome> {
+        self.detached(|store| async move { release::release(&store, release).await }).await
+    }
+
+    async fn pause(&self, pause: Pause) -> Result<bool> {
+        self.detached(|store| async move { pause::pause(&store, pause).await }).await
+    }
+
+    async fn repair(&self) -> Result<Vec<Repair>> {
+        self.detached(|store| async move { repair::repair(&store).await }).await
     }
 
     async fn reap(&self) -> Result<Reaped> {

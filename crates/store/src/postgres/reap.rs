@@ -19,6 +19,8 @@ const UNSERVED: &str = include_str!("queries/unserved.sql");
 const LOCK_RUNNING_UNDER: &str = include_str!("queries/lock_running_under.sql");
 const FORGET_WORKERS: &str = include_str!("queries/forget_workers.sql");
 const REMOVE_ENDED: &str = include_str!("queries/remove_ended.sql");
+const FORGET_FENCED: &str = include_str!("queries/forget_fenced.sql");
+const FORGET_PACES: &str = include_str!("queries/forget_paces.sql");
 const DROP_IDLE_LIMITS: &str = include_str!("queries/drop_idle_limits.sql");
 
 /// Leases in one transaction, as its statement has it.
@@ -88,5 +90,7 @@ async fn prune_some(store: &Inner, tx: &Tx<'_>) -> Result<Pruned, Fault> {
     let now = moment(store, tx).await?.now;
     let tasks = tx.execute(REMOVE_ENDED, &[&now]).await? as u32;
     let limits = tx.execute(DROP_IDLE_LIMITS, &[]).await? as u32;
+    tx.execute(FORGET_FENCED, &[]).await?;
+    tx.execute(FORGET_PACES, &[&(now - rules::PACE_KEPT_MS)]).await?;
     Ok(Pruned { tasks, limits, more: tasks == GATE_STEP || limits == GATE_STEP })
 }

@@ -60,6 +60,7 @@ pub(super) fn limit(row: &Row) -> Limit {
         version: row.get("version"),
         since: row.get("since"),
         held: number(row, "held"),
+        refused: row.get("refused"),
         waiting: number(row, "waiting"),
         aside: number(row, "aside"),
         reserver: row.get::<_, Option<i64>>("reserver").map(TaskId),

@@ -17,6 +17,7 @@ const TASKS: &str = include_str!("queries/snapshot_tasks.sql");
 const FINISHED: &str = include_str!("queries/snapshot_finished.sql");
 const LIMITS: &str = include_str!("queries/limits_all.sql");
 const SLOTS: &str = include_str!("queries/snapshot_slots.sql");
+const KEYS: &str = include_str!("queries/snapshot_keys.sql");
 const LEASES: &str = include_str!("queries/snapshot_leases.sql");
 const SCHEDULED: &str = include_str!("queries/snapshot_scheduled.sql");
 const ARRIVED: &str = include_str!("queries/snapshot_arrived.sql");
@@ -25,11 +26,16 @@ const LINE: &str = include_str!("queries/snapshot_line.sql");
 const RUNNING: &str = include_str!("queries/snapshot_running.sql");
 
 pub(super) async fn snapshot(store: &Inner) -> Result<Snapshot> {
-    Ok(transact!(reading store, tx => read(store, &tx)))
+    Ok(transact!(reading store, tx => read_committed(store, &tx)))
 }
 
-async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {
+async fn read_committed(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {
     tx.execute(BEGIN, &[]).await?;
+    read(store, tx).await
+}
+
+/// Reads within a transaction that sees one state throughout.
+pub(super) async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {
     let row = tx.one(COUNTERS, &[]).await?;
     let counters = Counters {
         token: row.get("token"),
@@ -49,6 +55,7 @@ async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {
     limits.sort_unstable_by_key(|limit| limit.id);
     let slots = tx.query(SLOTS, &[]).await?;
     let leases = tx.query(LEASES, &[]).await?;
+    let keys = tx.query(KEYS, &[]).await?;
     let finished = tx.query(FINISHED, &[]).await?;
     let slot = |row: &tokio_postgres::Row| SlotRow {
         limit: LimitId(row.get("limit_id")),
@@ -62,6 +69,10 @@ async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {
         limits,
         slots: slots.iter().map(slot).collect(),
         leases: leases.iter().map(rows::lease).collect(),
+        keys: keys
+            .iter()
+            .map(|row| (row.get::<_, &str>("key").into(), TaskId(row.get("task"))))
+            .collect(),
         finished: finished
             .iter()
             .map(|row| (rows::state(row.get("state")), row.get::<_, i64>("tasks") as u64))

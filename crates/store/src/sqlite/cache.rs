@@ -74,6 +74,8 @@ pub(super) struct Cache {
     pub(super) kinds: HashMap<Arc<str>, Arc<Kind>>,
     /// Every lane, once they are loaded.
     pub(super) lanes: Option<Lanes>,
+    /// Paused queues and since when, once they are loaded.
+    pub(super) paused: Option<HashMap<Arc<str>, Millis>>,
     pub(super) limits: HashMap<LimitId, Limit>,
     /// Limits that are yet to be written.
     pub(super) changed_limits: BTreeSet<LimitId>,

@@ -3,22 +3,26 @@
 mod explain;
 mod snapshot;
 
+pub(super) use snapshot::snapshot;
+
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::{Row, params};
 use tidegate_core::inspect::{
-    Explanation, Holder, Inspect, JobView, Snapshot, TaskFilter, TaskView,
+    Explanation, Holder, Inspect, JobView, QueueView, Snapshot, TaskFilter, TaskView, WaiterView,
+    WorkerView, WorkflowView,
 };
-use tidegate_core::tables::{Position, Tables};
+use tidegate_core::tables::{Class, Position, Tables};
 use tidegate_core::{
-    Kind, LaneId, Limit, LimitId, Millis, Progress, Result, Scope, State, TaskId, Token,
+    Kind, LaneId, Limit, LimitId, Millis, Progress, Result, Scope, State, TaskId, Token, WorkerId,
 };
 
 use super::Sqlite;
 use super::error::unknown;
 use super::statements::Query;
-use super::tables::{Transaction, lanes, read_kind, read_limit};
+use super::tables::{Transaction, lanes, paused, read_kind, read_limit};
 
 #[async_trait]
 impl Inspect for Sqlite {
@@ -67,12 +71,32 @@ impl Inspect for Sqlite {
         self.read(jobs).await
     }
 
+    async fn workflows(&self) -> Result<Vec<WorkflowView>> {
+        self.read(|tx| {
+            let counts = named_counts(tx, Query::WorkflowCounts)?;
+            Ok(counts.into_iter().map(|(name, tasks)| WorkflowView { name, tasks }).collect())
+        })
+        .await
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueView>> {
+        self.read(queues).await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerView>> {
+        self.read(workers).await
+    }
+
+    async fn waiters(&self, limit: LimitId, waiters_max: u32) -> Result<Vec<WaiterView>> {
+        self.read(move |tx| waiters(tx, limit, waiters_max)).await
+    }
+
     async fn kinds(&self) -> Result<Vec<Kind>> {
         self.read(|tx| tx.statements.rows(Query::Kinds, [], read_kind)).await
     }
 
     async fn snapshot(&self) -> Result<Snapshot> {
-        self.read(snapshot::snapshot).await
+        self.read(snapshot).await
     }
 }
 
@@ -109,16 +133,17 @@ fn ids_of(
     query: Query,
     ended: Option<State>,
 ) -> Result<Vec<TaskId>> {
-    let TaskFilter { kind, queue, job, workflow, tasks_max, .. } = filter;
+    let TaskFilter { kind, queue, group, job, workflow, tasks_max, .. } = filter;
     let after = filter.after.map_or(i64::MIN, |task| task.0);
     let read = |row: &Row<'_>| Ok(TaskId(row.get(0)?));
     match ended {
         Some(state) => {
-            let span = params![after, kind, queue, job, workflow, tasks_max, state.as_str()];
+            let state = state.as_str();
+            let span = params![after, kind, queue, job, workflow, tasks_max, state, group];
             tx.statements.rows(query, span, read)
         }
         None => {
-            let span = params![after, kind, queue, job, workflow, tasks_max];
+            let span = params![after, kind, queue, job, workflow, tasks_max, group];
             tx.statements.rows(query, span, read)
         }
     }
@@ -212,14 +237,83 @@ fn jobs(tx: &mut Transaction<'_, '_>) -> Result<Vec<JobView>> {
             jobs.insert(name.to_owned(), view);
         }
     }
-    let read = |row: &Row<'_>| {
-        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
-    };
-    for (job, word, number) in tx.statements.rows(Query::JobCounts, [], read)? {
-        let state = State::parse(&word).ok_or_else(|| unknown("state", word))?;
-        if let Some(view) = jobs.get_mut(&job) {
-            view.tasks.insert(state, number as u64);
+    for (job, tasks) in named_counts(tx, Query::JobCounts)? {
+        if let Some(view) = jobs.get_mut(&*job) {
+            view.tasks = tasks;
         }
     }
     Ok(jobs.into_values().collect())
+}
+
+/// Tasks by state, for every name.
+fn named_counts(
+    tx: &mut Transaction<'_, '_>,
+    query: Query,
+) -> Result<BTreeMap<Arc<str>, BTreeMap<State, u64>>> {
+    let read = |row: &Row<'_>| {
+        Ok((row.get::<_, Arc<str>>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
+    };
+    let mut counts: BTreeMap<Arc<str>, BTreeMap<State, u64>> = BTreeMap::new();
+    for (name, word, number) in tx.statements.rows(query, [], read)? {
+        let state = State::parse(&word).ok_or_else(|| unknown("state", word))?;
+        counts.entry(name).or_default().insert(state, number as u64);
+    }
+    Ok(counts)
+}
+
+fn queues(tx: &mut Transaction<'_, '_>) -> Result<Vec<QueueView>> {
+    let mut queues: BTreeMap<Arc<str>, QueueView> = BTreeMap::new();
+    let view =
+        |name: Arc<str>| QueueView { name, paused_at: None, workers: 0, tasks: BTreeMap::new() };
+    for (name, tasks) in named_counts(tx, Query::QueueCounts)? {
+        queues.insert(name.clone(), QueueView { tasks, ..view(name) });
+    }
+    for name in workers(tx)?.iter().flat_map(|worker| &worker.queues) {
+        queues.entry(name.clone()).or_insert_with(|| view(name.clone())).workers += 1;
+    }
+    for (name, since) in paused(tx)?.iter() {
+        queues.entry(name.clone()).or_insert_with(|| view(name.clone())).paused_at = Some(*since);
+    }
+    Ok(queues.into_values().collect())
+}
+
+fn workers(tx: &mut Transaction<'_, '_>) -> Result<Vec<WorkerView>> {
+    let read = |row: &Row<'_>| {
+        Ok(WorkerView {
+            id: WorkerId(row.get(0)?),
+            alive_until: row.get(1)?,
+            queues: Vec::new(),
+            kinds: Vec::new(),
+            running: row.get::<_, i64>(2)? as u64,
+        })
+    };
+    let mut workers = tx.statements.rows(Query::WorkersAlive, [tx.now], read)?;
+    let read = |row: &Row<'_>| Ok((WorkerId(row.get(0)?), row.get(1)?, row.get(2)?));
+    let served: Vec<(WorkerId, Arc<str>, Arc<str>)> =
+        tx.statements.rows(Query::ServedBy, [tx.now], read)?;
+    for (worker, queue, kind) in served {
+        if let Ok(at) = workers.binary_search_by(|known| known.id.cmp(&worker)) {
+            workers[at].serve(queue, kind);
+        }
+    }
+    Ok(workers)
+}
+
+fn waiters(
+    tx: &mut Transaction<'_, '_>,
+    limit: LimitId,
+    waiters_max: u32,
+) -> Result<Vec<WaiterView>> {
+    let read = |row: &Row<'_>| {
+        let class = usize::try_from(row.get::<_, i64>(3)?).ok();
+        Ok(WaiterView {
+            task: TaskId(row.get(0)?),
+            kind: row.get(1)?,
+            queue: row.get(2)?,
+            class: class.and_then(|at| Class::ALL.get(at).copied()).unwrap_or(Class::NoWorker),
+            weight: row.get(4)?,
+            since: row.get(5)?,
+        })
+    };
+    tx.statements.rows(Query::Waiters, params![limit.0, waiters_max], read)
 }

@@ -25,10 +25,11 @@ use async_trait::async_trait;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
+use tidegate_core::repair::Repair;
 use tidegate_core::{
     Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
-    Millis, Pruned, Reaped, Registered, Registration, Result, SetLimit, Store, Submission,
-    Submitted, TaskId, rules,
+    Millis, Pause, Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result,
+    RetryOutcome, SetLimit, Store, Submission, Submitted, TaskId, repair, rules,
 };
 use tokio::sync::Notify;
 
@@ -268,6 +269,28 @@ impl Store for Sqlite {
 
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
         self.write(tasks.len(), move |tx| rules::cancel(tx, &tasks)).await
+    }
+
+    async fn retry(&self, tasks: Vec<TaskId>) -> Result<Vec<RetryOutcome>> {
+        self.write(tasks.len(), move |tx| rules::retry(tx, &tasks)).await
+    }
+
+    async fn release(&self, release: Release) -> Result<ReleaseOutcome> {
+        self.write(1, move |tx| rules::release(tx, &release)).await
+    }
+
+    async fn pause(&self, pause: Pause) -> Result<bool> {
+        self.write(1, move |tx| rules::pause(tx, &pause)).await
+    }
+
+    async fn repair(&self) -> Result<Vec<Repair>> {
+        self.write(1, |tx| {
+            tx.flush()?;
+            let plan = repair::plan(&inspect::snapshot(tx)?);
+            rules::repair(tx, &plan)?;
+            Ok(plan)
+        })
+        .await
     }
 
     async fn reap(&self) -> Result<Reaped> {

@@ -14,8 +14,10 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: &[Migration] =
-    &[Migration { name: "0001_tasks", sql: include_str!("migrations/0001_tasks.sql") }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { name: "0001_tasks", sql: include_str!("migrations/0001_tasks.sql") },
+    Migration { name: "0002_operations", sql: include_str!("migrations/0002_operations.sql") },
+];
 
 /// How a file's schema relates to the one this version needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

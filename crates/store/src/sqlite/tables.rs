@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rusqlite::params;
 use tidegate_core::tables::{
-    Class, Counters, Final, Lane, Lease, LineRow, Position, ReadyRow, Stopped, Tables, Tags,
+    Class, Counters, Final, Lane, Lease, LineRow, Pace, Position, ReadyRow, Stopped, Tables, Tags,
 };
 use tidegate_core::{
     Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Source,
@@ -27,7 +27,7 @@ pub(super) use limits::read_limit;
 pub(super) use line::read_line;
 pub(super) use ready::read_ready;
 pub(super) use running::slot_held;
-pub(super) use workers::{lanes, read_kind};
+pub(super) use workers::{lanes, paused, read_kind};
 
 /// One transaction, or one command inside a transaction of several.
 pub(super) struct Transaction<'t, 'c> {
@@ -157,6 +157,14 @@ impl Tables for Transaction<'_, '_> {
         workers::is_served(self, lane)
     }
 
+    fn is_paused(&mut self, queue: &str) -> Result<bool> {
+        Ok(workers::paused(self)?.contains_key(queue))
+    }
+
+    fn set_paused(&mut self, queue: &str, paused: bool) -> Result<()> {
+        workers::set_paused(self, queue, paused)
+    }
+
     fn forget_workers(&mut self, before: Millis) -> Result<()> {
         workers::forget(self, before)
     }
@@ -204,6 +212,14 @@ impl Tables for Transaction<'_, '_> {
         limits::free_slots(self, task, limit)
     }
 
+    fn holder(&mut self, limit: LimitId, number: u32) -> Result<Option<TaskId>> {
+        limits::holder(self, limit, number)
+    }
+
+    fn free_slot(&mut self, limit: LimitId, number: u32) -> Result<()> {
+        limits::free_slot(self, limit, number)
+    }
+
     fn slots_of(&mut self, task: TaskId) -> Result<Vec<(LimitId, u32)>> {
         limits::slots_of(self, task)
     }
@@ -230,6 +246,15 @@ impl Tables for Transaction<'_, '_> {
 
     fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()> {
         tasks::end(self, task, end)
+    }
+
+    fn revive_task(&mut self, task: TaskId) -> Result<bool> {
+        tasks::revive(self, task)
+    }
+
+    /// The unique index is the note.
+    fn put_key(&mut self, _: &str, _: Option<TaskId>) -> Result<()> {
+        Ok(())
     }
 
     fn remove_ended(&mut self, tasks_max: u32) -> Result<u32> {
@@ -326,6 +351,14 @@ impl Tables for Transaction<'_, '_> {
         running::cancel_requests(self, tokens)
     }
 
+    fn fence(&mut self, task: TaskId, token: Token) -> Result<()> {
+        self.statements.execute(Query::PutFenced, [token.0, task.0]).map(drop)
+    }
+
+    fn forget_fenced(&mut self) -> Result<()> {
+        self.statements.execute(Query::ForgetFenced, []).map(drop)
+    }
+
     fn running_under(&mut self, token: Token) -> Result<Vec<TaskId>> {
         running::flush(self)?;
         self.statements.rows(Query::RunningUnder, [token.0], |row| Ok(TaskId(row.get(0)?)))
@@ -340,6 +373,20 @@ impl Tables for Transaction<'_, '_> {
 
     fn set_gated(&mut self, task: TaskId, token: Token) -> Result<()> {
         running::set_gated(self, task, token)
+    }
+
+    fn pace(&mut self, group: &str) -> Result<Option<Pace>> {
+        let read = |row: &rusqlite::Row<'_>| Ok(Pace { tasks: row.get(0)?, total_ms: row.get(1)? });
+        self.statements.first(Query::Pace, [group], read)
+    }
+
+    fn put_pace(&mut self, group: &str, pace: Pace) -> Result<()> {
+        let row = params![group, pace.tasks, pace.total_ms, self.now];
+        self.statements.execute(Query::PutPace, row).map(drop)
+    }
+
+    fn forget_paces(&mut self, before: Millis) -> Result<()> {
+        self.statements.execute(Query::ForgetPaces, [before]).map(drop)
     }
 
     fn renew_lease(&mut self, token: Token, worker: &WorkerId, expires_at: Millis) -> Result<bool> {

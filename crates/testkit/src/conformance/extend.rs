@@ -14,6 +14,7 @@ fn beat(worker: &str, tokens: &[Token]) -> Extend {
         tokens: tokens.to_vec(),
         lease_ms: LEASE_MS,
         progress: vec![],
+        ran: vec![],
     }
 }
 

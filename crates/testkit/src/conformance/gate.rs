@@ -228,6 +228,7 @@ pub async fn a_full_worker_keeps_no_slot_for_later(fx: &Fixture) {
         tokens: vec![long[0].token],
         lease_ms: LEASE_MS,
         progress: vec![],
+        ran: vec![],
     };
     for _ in 0..3 {
         assert_eq!(fx.claim(1).await, [], "the slot is taken");
@@ -326,6 +327,7 @@ pub async fn who_collects_slots_does_not_wait_for_a_window(fx: &Fixture) {
         tokens: vec![in_j.token],
         lease_ms: LEASE_MS,
         progress: vec![],
+        ran: vec![],
     };
     fx.store.extend(beat).await.expect("extend");
     fx.advance(LEASE_MS / 2 + 1);

@@ -170,6 +170,7 @@ pub async fn too_much_in_one_call_is_refused(fx: &Fixture) {
         tokens: vec![Token(1); LEASES_MAX + 1],
         lease_ms: LEASE_MS,
         progress: vec![],
+        ran: vec![],
     };
     let beat = fx.store.extend(beat).await;
     let errors = [

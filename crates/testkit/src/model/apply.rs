@@ -182,6 +182,7 @@ impl Side {
                 tokens,
                 lease_ms: 30_000,
                 progress: progress.into_iter().collect(),
+                ran: vec![],
             }
         };
         match self.store.extend(extend).await {

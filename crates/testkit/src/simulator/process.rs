@@ -323,6 +323,7 @@ impl Process {
             tokens: tokens.clone(),
             lease_ms: context.world.lease_ms,
             progress: first.map(|(token, task)| (*task, *token, progress)).into_iter().collect(),
+            ran: vec![],
         });
         self.call(step, context, What::Extend(tokens), request);
     }

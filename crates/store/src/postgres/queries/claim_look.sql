@@ -1,5 +1,5 @@
 -- All that a claim decides by before it takes anything: the time, the lanes the worker serves
--- that are open now, what waits at the gate, and whether the worker has to be noted. Each
+-- that are open now (neither paused nor outside their hours), what waits at the gate, and whether the worker has to be noted. Each
 -- answer is the head of an index; nothing is read that is not looked at next.
 WITH moment AS MATERIALIZED (
     SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
@@ -15,6 +15,7 @@ WITH moment AS MATERIALIZED (
     LEFT JOIN tidegate.kinds k ON k.name = l.kind
     CROSS JOIN LATERAL (SELECT mod(moment.now, 86400000) AS ms) AS of_day
     WHERE l.queue = ANY ($1) AND l.kind = ANY ($2)
+      AND NOT EXISTS (SELECT FROM tidegate.queues q WHERE q.name = l.queue)
       AND CASE
           WHEN k.window_start_ms IS NULL OR k.window_end_ms IS NULL THEN true
           WHEN k.window_start_ms < k.window_end_ms

@@ -2,10 +2,10 @@ UPDATE tidegate.limits l
 SET capacity = n.capacity, source = n.source, base_capacity = n.base_capacity,
     base_source = n.base_source, version = n.version, held = n.held, waiting = n.waiting,
     aside = n.aside, reserver = n.reserver, dirty = n.dirty, last_tag = n.last_tag,
-    ahead = n.ahead, window_full = n.window_full
+    ahead = n.ahead, window_full = n.window_full, refused = n.refused
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::bigint[], $5::int[], $6::bigint[],
             $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::boolean[],
-            $12::bigint[], $13::bigint[], $14::boolean[])
+            $12::bigint[], $13::bigint[], $14::boolean[], $15::bigint[])
      AS n (id, capacity, source, base_capacity, base_source, version, held, waiting, aside,
-           reserver, dirty, last_tag, ahead, window_full)
+           reserver, dirty, last_tag, ahead, window_full, refused)
 WHERE l.id = n.id

@@ -16,6 +16,7 @@ WITH found AS (
         WHERE t.id = place.task
           AND ($2::text IS NULL OR t.kind = $2) AND ($3::text IS NULL OR t.queue = $3)
           AND ($4::text IS NULL OR t.job = $4) AND ($5::text IS NULL OR t.workflow = $5)
+          AND ($9::text IS NULL OR coalesce(t.group_name, t.kind) = $9)
         OFFSET 0
     ) AS is_asked_for
     WHERE place.task > $1 AND (cardinality($6::int[]) = 0 OR place.state = ANY ($6))
@@ -26,6 +27,7 @@ WITH found AS (
       AND (cardinality($6::int[]) = 0 OR t.state = ANY ($6))
       AND ($2::text IS NULL OR t.kind = $2) AND ($3::text IS NULL OR t.queue = $3)
       AND ($4::text IS NULL OR t.job = $4) AND ($5::text IS NULL OR t.workflow = $5)
+      AND ($9::text IS NULL OR coalesce(t.group_name, t.kind) = $9)
     ORDER BY t.id LIMIT {page})
 )
 SELECT t.id, t.kind, t.queue, t.group_name, t.job, t.workflow, t.unique_key, t.weight,

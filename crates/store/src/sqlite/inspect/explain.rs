@@ -1,12 +1,12 @@
 use rusqlite::{Row, params};
-use tidegate_core::inspect::{Explanation, Holder, Reason, TaskView};
+use tidegate_core::inspect::{Explanation, Holder, Reason, TaskView, estimate_ms};
 use tidegate_core::tables::{Lease, LineRow, Position, ReadyRow, Tables};
 use tidegate_core::{LimitId, Millis, Result, TaskId, Token, WorkerId};
 
 use super::{lanes, view};
 use crate::sqlite::error::unknown;
 use crate::sqlite::statements::Query;
-use crate::sqlite::tables::{Transaction, slot_held};
+use crate::sqlite::tables::{Transaction, paused, slot_held};
 
 /// Holders listed in an explanation.
 const HOLDERS_MAX: i64 = 100;
@@ -24,7 +24,24 @@ pub(super) fn explain(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Opti
         Position::Running(token) => running(tx, task, token)?,
         Position::Final(_) => (Reason::Ended, view.finished_at),
     };
-    Ok(Some(Explanation { task, state: position.state(), reason, since }))
+    let running = running_beside(tx, position)?;
+    let pace = tx.pace(view.group.as_ref().unwrap_or(&view.kind))?;
+    let estimate_ms = reason.ahead().and_then(|ahead| estimate_ms(ahead, pace, running));
+    let paused_at = paused(tx)?.get(&view.queue).copied();
+    let state = position.state();
+    Ok(Some(Explanation { task, state, reason, since, paused_at, estimate_ms }))
+}
+
+/// Tasks that run and whose ends are waited for: those that hold slots of the limit, or those of
+/// the lane.
+fn running_beside(tx: &mut Transaction<'_, '_>, position: Position) -> Result<u64> {
+    let (query, of) = match position {
+        Position::Line(row) => (Query::RunningOfLimit, row.limit.0),
+        Position::Ready(row) => (Query::RunningInLane, row.lane.0),
+        _ => return Ok(0),
+    };
+    let running = tx.statements.first(query, [of], |row| row.get::<_, i64>(0))?;
+    Ok(running.unwrap_or_default() as u64)
 }
 
 fn gate(tx: &mut Transaction<'_, '_>, view: &TaskView) -> Result<Reason> {

@@ -13,13 +13,14 @@ use crate::sqlite::statements::Query;
 use crate::sqlite::tables::{Transaction, read_line, read_ready};
 
 /// Every table is read once from end to end, and what stands where is put together in memory.
-pub(super) fn snapshot(tx: &mut Transaction<'_, '_>) -> Result<Snapshot> {
+pub(in crate::sqlite) fn snapshot(tx: &mut Transaction<'_, '_>) -> Result<Snapshot> {
     let mut tasks = tasks(tx)?;
     stand(tx, &mut tasks)?;
     let read = |row: &Row<'_>| {
         let (limit, task) = (LimitId(row.get(0)?), TaskId(row.get(2)?));
         Ok(SlotRow { limit, number: row.get(1)?, task })
     };
+    let keys = tasks.iter().filter_map(|task| Some((task.unique_key.clone()?, task.id))).collect();
     Ok(Snapshot {
         now: tx.now,
         counters: tx.counters()?,
@@ -27,6 +28,7 @@ pub(super) fn snapshot(tx: &mut Transaction<'_, '_>) -> Result<Snapshot> {
         limits: limits(tx, Query::LimitsById)?,
         slots: tx.statements.rows(Query::SnapshotSlots, [], read)?,
         leases: tx.statements.rows(Query::SnapshotLeases, [], read_lease)?,
+        keys,
         finished: counts(tx, Query::Finished)?,
     })
 }

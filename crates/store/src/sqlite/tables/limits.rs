@@ -31,6 +31,7 @@ pub(in crate::sqlite) fn read_limit(row: &Row<'_>) -> rusqlite::Result<Option<Li
         version: row.get(6)?,
         since: row.get(7)?,
         held: row.get(8)?,
+        refused: row.get(16)?,
         waiting: row.get(9)?,
         aside: row.get(10)?,
         reserver: row.get::<_, Option<i64>>(11)?.map(TaskId),
@@ -99,6 +100,7 @@ fn insert(tx: &mut Transaction<'_, '_>, limit: &Limit) -> Result<()> {
         limit.share.map(|share| share.weight),
         limit.share.map(|share| share.last_tag),
         limit.share.map(|share| share.ahead),
+        limit.refused,
     ];
     tx.statements.execute(Query::InsertLimit, row).map(drop)
 }
@@ -142,6 +144,7 @@ pub(super) fn flush(tx: &mut Transaction<'_, '_>) -> Result<()> {
             limit.share.map(|share| share.weight),
             limit.share.map(|share| share.last_tag),
             limit.share.map(|share| share.ahead),
+            limit.refused,
         ];
         tx.statements.execute(Query::PutLimit, row)?;
     }
@@ -214,4 +217,17 @@ pub(super) fn free_slots(
 
 pub(super) fn slots_of(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Vec<(LimitId, u32)>> {
     tx.statements.rows(Query::SlotsOf, [task.0], |row| Ok((LimitId(row.get(0)?), row.get(1)?)))
+}
+
+pub(super) fn holder(
+    tx: &mut Transaction<'_, '_>,
+    limit: LimitId,
+    number: u32,
+) -> Result<Option<TaskId>> {
+    let key = params![limit.0, number];
+    tx.statements.first(Query::Holder, key, |row| Ok(TaskId(row.get(0)?)))
+}
+
+pub(super) fn free_slot(tx: &mut Transaction<'_, '_>, limit: LimitId, number: u32) -> Result<()> {
+    tx.statements.execute(Query::FreeSlot, params![limit.0, number]).map(drop)
 }

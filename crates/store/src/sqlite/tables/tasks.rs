@@ -116,6 +116,11 @@ pub(super) fn end(tx: &mut Transaction<'_, '_>, task: TaskId, end: &Final) -> Re
     tx.statements.execute(Query::EndTask, row).map(drop)
 }
 
+pub(super) fn revive(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<bool> {
+    flush(tx)?;
+    Ok(tx.statements.execute(Query::ReviveTask, [task.0, tx.now])? > 0)
+}
+
 /// Removes what is to be removed, neighbours together.
 pub(super) fn flush(tx: &mut Transaction<'_, '_>) -> Result<()> {
     if tx.removed.is_empty() {

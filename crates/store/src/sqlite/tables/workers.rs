@@ -138,6 +138,32 @@ pub(super) fn is_served(tx: &mut Transaction<'_, '_>, lane: LaneId) -> Result<bo
     Ok(is_served)
 }
 
+/// Paused queues, and since when.
+pub(in crate::sqlite) fn paused<'a>(
+    tx: &'a mut Transaction<'_, '_>,
+) -> Result<&'a mut HashMap<Arc<str>, Millis>> {
+    match &mut tx.cache.paused {
+        Some(paused) => Ok(paused),
+        empty => {
+            let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            let paused = tx.statements.rows(Query::Paused, [], read)?;
+            Ok(empty.insert(paused.into_iter().collect()))
+        }
+    }
+}
+
+pub(super) fn set_paused(tx: &mut Transaction<'_, '_>, queue: &str, is_paused: bool) -> Result<()> {
+    let now = tx.now;
+    if is_paused {
+        paused(tx)?.insert(queue.into(), now);
+        tx.statements.execute(Query::PauseQueue, params![queue, now])?;
+    } else {
+        paused(tx)?.remove(queue);
+        tx.statements.execute(Query::ResumeQueue, [queue])?;
+    }
+    Ok(())
+}
+
 pub(super) fn forget(tx: &mut Transaction<'_, '_>, before: Millis) -> Result<()> {
     tx.statements.execute(Query::ForgetWorkerLanes, [before])?;
     if tx.statements.execute(Query::ForgetWorkers, [before])? > 0 {

@@ -1,0 +1,1 @@
+DELETE FROM tidegate.paces WHERE heard_at < $1

@@ -1,0 +1,1 @@
+SELECT name, paused_at FROM tidegate.queues

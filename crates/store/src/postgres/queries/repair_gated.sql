@@ -1,0 +1,1 @@
+UPDATE tidegate.running SET gated = true WHERE task = ANY ($1)

@@ -1,0 +1,1 @@
+DELETE FROM tidegate.queues WHERE name = $1

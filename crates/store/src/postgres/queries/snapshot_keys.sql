@@ -1,0 +1,1 @@
+SELECT key, task FROM tidegate.unique_keys WHERE task IS NOT NULL ORDER BY key, task

@@ -1,0 +1,1 @@
+SELECT id FROM tidegate.tasks WHERE id = ANY ($1)

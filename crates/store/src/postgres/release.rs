@@ -1,0 +1,64 @@
+//! Takes a slot away from the attempt that holds it.
+
+use tidegate_core::tables::Tables;
+use tidegate_core::{LimitId, Release, ReleaseOutcome, Result, TaskId, rules};
+
+use super::draft::Left;
+use super::error::Fault;
+use super::flush::flush;
+use super::gate::{BUDGET, follow};
+use super::load::{Wanted, gather, moment};
+use super::rows;
+use super::session::Tx;
+use super::{Inner, transact};
+
+const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");
+const SLOT_HOLDER: &str = include_str!("queries/slot_holder.sql");
+const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
+
+pub(super) async fn release(store: &Inner, release: Release) -> Result<ReleaseOutcome> {
+    // No limit has such a name, and the server cannot be asked for it.
+    if release.limit.contains('\0') {
+        return Ok(ReleaseOutcome::NoLimit);
+    }
+    let (outcome, left) = transact!(store, tx => release_one(store, &tx, &release));
+    follow(store, left).await?;
+    Ok(outcome)
+}
+
+/// The holder is looked up without a lock, its attempt is locked, and then the limits.
+async fn release_one(
+    store: &Inner,
+    tx: &Tx<'_>,
+    release: &Release,
+) -> Result<(ReleaseOutcome, Left), Fault> {
+    let names = std::slice::from_ref(&release.limit);
+    let Some(limit) = tx.query(LIMITS_NAMED, &[&names]).await?.first().map(rows::limit) else {
+        return Ok((ReleaseOutcome::NoLimit, Left::default()));
+    };
+    let Some(task) = holder(tx, limit.id, release.slot).await? else {
+        return Ok((ReleaseOutcome::Free, Left::default()));
+    };
+    let running = tx.query(LOCK_RUNNING, &[&vec![task.0]]).await?;
+    let moment = moment(store, tx).await?;
+    let (tasks, limits) = (vec![task], vec![limit.id]);
+    let wanted = Wanted { tasks, limits, in_line: 1, budget: BUDGET, ..Wanted::default() };
+    let mut draft = gather(store, tx, moment, wanted).await?;
+    // It may have changed hands before the lock.
+    if draft.holder(limit.id, release.slot)? != Some(task) {
+        return Err(Fault::Again);
+    }
+    for row in &running {
+        let (task, token, running) = rows::running(row);
+        draft.run(task, token, running);
+    }
+    draft.seal();
+    let outcome = rules::release(&mut draft, release)?;
+    flush(tx, &draft).await?;
+    Ok((outcome, draft.left()))
+}
+
+async fn holder(tx: &Tx<'_>, limit: LimitId, slot: u32) -> Result<Option<TaskId>, Fault> {
+    let rows = tx.query(SLOT_HOLDER, &[&limit.0, &i64::from(slot)]).await?;
+    Ok(rows.first().map(|row| TaskId(row.get("task"))))
+}

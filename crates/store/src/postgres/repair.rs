@@ -1,0 +1,113 @@
+//! Mends what the check finds. Every table is locked, so what is read is all there is.
+
+use tidegate_core::repair::{self, Repair};
+use tidegate_core::tables::Position;
+use tidegate_core::{Limit, Result};
+
+use super::error::Fault;
+use super::flush::put_limits;
+use super::session::Tx;
+use super::{Inner, snapshot, transact};
+
+const LOCK: &str = include_str!("queries/repair_lock.sql");
+const PASSES: &str = include_str!("queries/repair_passes.sql");
+const LEAVE: &str = include_str!("queries/leave.sql");
+const PUT_ARRIVED: &str = include_str!("queries/put_arrived.sql");
+const DROP_LEASES: &str = include_str!("queries/drop_leases.sql");
+const SLOTS: &str = include_str!("queries/repair_slots.sql");
+const GATED: &str = include_str!("queries/repair_gated.sql");
+const FREE_KEYS: &str = include_str!("queries/free_keys.sql");
+const KEYS: &str = include_str!("queries/repair_keys.sql");
+const NUMBERS: &str = include_str!("queries/repair_numbers.sql");
+
+pub(super) async fn repair(store: &Inner) -> Result<Vec<Repair>> {
+    let plan = transact!(reading store, tx => mend(store, &tx));
+    if !plan.is_empty() {
+        store.changed.tell();
+    }
+    Ok(plan)
+}
+
+async fn mend(store: &Inner, tx: &Tx<'_>) -> Result<Vec<Repair>, Fault> {
+    tx.execute(LOCK, &[]).await?;
+    tx.execute(PASSES, &[]).await?;
+    let plan = repair::plan(&snapshot::read(store, tx).await?);
+    leave(tx, &plan).await?;
+    equip(tx, &plan).await?;
+    let limits = plan.iter().filter_map(|step| match step {
+        Repair::Count { limit } => Some(limit),
+        _ => None,
+    });
+    put_limits(tx, &limits.collect::<Vec<&Limit>>()).await?;
+    note(tx, &plan).await?;
+    Ok(plan)
+}
+
+/// Takes tasks out of where they stood, slots out of their hands and leases away; and puts tasks
+/// at the gate.
+async fn leave(tx: &Tx<'_>, plan: &[Repair]) -> Result<(), Fault> {
+    // Scheduled, arrived, ready, line, running: as the statement has them.
+    let mut places: [Vec<i64>; 5] = Default::default();
+    let (mut limits, mut numbers) = (Vec::new(), Vec::new());
+    let (mut arrived, mut leases) = (Vec::new(), Vec::new());
+    for step in plan {
+        match step {
+            Repair::Leave { task, position } => match position {
+                Position::Scheduled(_) => places[0].push(task.0),
+                Position::Arrived => places[1].push(task.0),
+                Position::Ready(_) => places[2].push(task.0),
+                Position::Line(_) => places[3].push(task.0),
+                Position::Running(_) => places[4].push(task.0),
+                Position::Final(_) => {}
+            },
+            Repair::FreeSlot { limit, number, .. } => {
+                limits.push(limit.0);
+                numbers.push(i64::from(*number));
+            }
+            Repair::Arrive { task } => arrived.push(task.0),
+            Repair::EndLease { token } => leases.push(token.0),
+            _ => {}
+        }
+    }
+    let [scheduled, at_gate, ready, line, running] = &places;
+    tx.one(LEAVE, &[scheduled, at_gate, ready, line, running, &limits, &numbers]).await?;
+    tx.execute(PUT_ARRIVED, &[&arrived]).await?;
+    tx.execute(DROP_LEASES, &[&leases]).await?;
+    Ok(())
+}
+
+/// Gives those that run what they run with.
+async fn equip(tx: &Tx<'_>, plan: &[Repair]) -> Result<(), Fault> {
+    for step in plan {
+        match step {
+            Repair::TakeSlots { task, limit, weight, .. } => {
+                tx.execute(SLOTS, &[&limit.0, &i64::from(*weight), &task.0]).await?;
+            }
+            Repair::SetGated { task, .. } => {
+                tx.execute(GATED, &[&vec![task.0]]).await?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+async fn note(tx: &Tx<'_>, plan: &[Repair]) -> Result<(), Fault> {
+    let (mut free, mut keys, mut tasks) = (Vec::new(), Vec::new(), Vec::new());
+    for step in plan {
+        match step {
+            Repair::PutKey { key, task: None } => free.push(&**key),
+            Repair::PutKey { key, task: Some(task) } => {
+                keys.push(&**key);
+                tasks.push(task.0);
+            }
+            Repair::SetCounters { counters } => {
+                tx.query(NUMBERS, &[&counters.token, &counters.place]).await?;
+            }
+            _ => {}
+        }
+    }
+    tx.execute(FREE_KEYS, &[&free]).await?;
+    tx.execute(KEYS, &[&keys, &tasks]).await?;
+    Ok(())
+}

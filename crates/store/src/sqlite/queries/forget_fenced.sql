@@ -1,0 +1,1 @@
+delete from fenced where not exists (select 1 from lease where lease.token = fenced.token)

@@ -1,0 +1,1 @@
+delete from pace where heard_at < ?1

@@ -1,0 +1,1 @@
+update slot set task = null where limit_id = ?1 and number = ?2

@@ -1,0 +1,1 @@
+select tasks, total_ms from pace where group_name = ?1

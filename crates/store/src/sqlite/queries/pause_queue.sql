@@ -1,0 +1,1 @@
+insert into queue (name, paused_at) values (?1, ?2) on conflict (name) do nothing

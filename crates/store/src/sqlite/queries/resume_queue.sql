@@ -1,0 +1,1 @@
+delete from queue where name = ?1
