@@ -241,9 +241,9 @@ pub struct WorkerView {
     pub id: WorkerId,
     /// Until when it lives unless it says so again.
     pub alive_until: Millis,
-    /// Queues it asked for within its last lease.
+    /// Queues it asked for within its last lease, as far as they had tasks of its kinds.
     pub queues: Vec<Arc<str>>,
-    /// Kinds it asked for within its last lease.
+    /// Kinds it asked for within its last lease, as far as there were tasks.
     pub kinds: Vec<Arc<str>>,
     /// Attempts it runs.
     pub running: u64,

@@ -246,6 +246,36 @@ macro_rules! conformance_suite {
                 a_stale_exit_does_not_free_a_key
                 a_refused_submission_takes_no_key
             }
+            retry {
+                a_failed_task_starts_anew
+                a_cancelled_task_starts_anew
+                a_completed_task_stays
+                a_task_that_is_not_due_is_hastened
+                what_waits_or_runs_is_left_alone
+                a_task_named_twice_is_retried_once
+                a_retried_task_has_its_key_again
+                a_key_that_another_task_has_is_not_taken
+                two_ended_tasks_of_one_key_come_back_as_one
+                a_retried_task_passes_its_limits_again
+                too_many_retries_at_once_are_refused
+            }
+            release {
+                the_slot_goes_to_the_next_and_the_holder_is_fenced
+                a_heartbeat_tells_the_fenced_attempt
+                an_attempt_gives_all_its_slots
+                the_last_attempt_fails_the_task
+                a_task_that_was_to_be_cancelled_ends
+                what_cannot_be_released_is_told
+                a_step_keeps_its_workflow
+            }
+            pause {
+                nothing_of_a_paused_queue_is_claimed
+                other_queues_go_on
+                another_handle_sees_a_pause
+                what_a_paused_queue_holds_goes_to_others
+                a_pause_is_shown
+                a_bad_name_is_refused
+            }
             inspect {
                 the_time_is_the_stores
                 tasks_are_listed_by_id_and_paged
@@ -262,6 +292,17 @@ macro_rules! conformance_suite {
                 holders_are_listed_by_slot
                 limits_and_jobs_are_listed_by_name
                 a_look_changes_nothing
+            }
+            lists {
+                queues_show_their_tasks_and_workers
+                workers_show_what_they_serve_and_run
+                workflows_show_their_steps
+                a_line_is_listed_in_its_order
+                refusals_are_counted
+                tasks_are_filtered_by_group
+                the_wait_is_estimated_from_run_times_and_place
+                run_times_are_forgotten_in_time
+                a_repair_leaves_what_is_sound
             }
             input {
                 allowed_names_come_back
