@@ -3,7 +3,10 @@
 use clap::{Args, Parser, Subcommand};
 use tidegate_store::Place;
 
-use crate::commands::{bench, concurrency, doctor, migrate, run, submit, task, verify, worker};
+use crate::commands::{
+    bench, concurrency, doctor, job, migrate, prune, queue, run, submit, task, verify, worker,
+    workers, workflow,
+};
 use crate::output::quoted;
 
 /// The store when nothing is said: a file in the current folder.
@@ -81,11 +84,16 @@ pub(crate) enum Command {
     Submit(submit::Arguments),
     Worker(worker::Arguments),
     Task(task::Arguments),
+    Job(job::Arguments),
+    Queue(queue::Arguments),
+    Workflow(workflow::Arguments),
+    Workers(workers::Arguments),
     Concurrency(concurrency::Arguments),
     Doctor(doctor::Arguments),
     Verify(verify::Arguments),
     Bench(bench::Arguments),
     Migrate(migrate::Arguments),
+    Prune(prune::Arguments),
 }
 
 #[cfg(test)]

@@ -35,9 +35,10 @@ pub(crate) async fn ask(inspect: &dyn Inspect, task: TaskId) -> Result<Option<To
         }
         _ => None,
     };
-    let task = match explanation.reason {
-        Reason::Ended | Reason::AtGate { is_served: false } => inspect.task(task).await?,
-        _ => None,
+    let is_told = matches!(explanation.reason, Reason::Ended | Reason::AtGate { is_served: false });
+    let task = match is_told || explanation.paused_at.is_some() {
+        true => inspect.task(task).await?,
+        false => None,
     };
     Ok(Some(Told { explanation, now: inspect.now().await?, source, task }))
 }
@@ -45,8 +46,32 @@ pub(crate) async fn ask(inspect: &dyn Inspect, task: TaskId) -> Result<Option<To
 impl Told {
     /// One line, without its end.
     pub(crate) fn words(&self, global: &Global) -> String {
-        let Explanation { task, state, .. } = &self.explanation;
-        format!("task {task} is {state}: {}", self.why(global))
+        let Explanation { task, state, paused_at, .. } = &self.explanation;
+        let paused = match (paused_at, &self.task) {
+            (Some(at), Some(task)) => self.paused(global, *at, &task.queue),
+            _ => String::new(),
+        };
+        format!("task {task} is {state}: {}{paused}", self.why(global))
+    }
+
+    /// All that is known: since when, how long still, and the holders of the limit it waits for.
+    pub(crate) fn all_words(&self, global: &Global) -> String {
+        let Explanation { reason, since, estimate_ms, .. } = &self.explanation;
+        let mut text = self.words(global);
+        if let Some(since) = since {
+            let ago = duration((self.now - since).max(0));
+            text.push_str(&format!(", since {ago} ({})", date(*since)));
+        }
+        if let Some(ms) = estimate_ms {
+            text.push_str(&format!("; it starts in about {}", duration(*ms)));
+        }
+        text.push('\n');
+        if let Reason::InLine { holders, .. } = reason {
+            for holder in holders {
+                text.push_str(&format!("  {}\n", holder_words(holder, self.now)));
+            }
+        }
+        text
     }
 
     /// Who holds the first slot of the limit it waits for, and until when at least.
@@ -57,20 +82,30 @@ impl Told {
         }
     }
 
+    /// What runs goes on in a paused queue; what waits cannot start.
+    fn paused(&self, global: &Global, at: Millis, queue: &str) -> String {
+        let ago = duration((self.now - at).max(0));
+        let resume = global.command(&["queue", "resume", queue]);
+        format!("; queue {queue:?} is paused for {ago}, `{resume}` lets it go on")
+    }
+
     fn why(&self, global: &Global) -> String {
         let in_future = |at: Millis| duration((at - self.now).max(0));
         match &self.explanation.reason {
             Reason::NotDue { run_at } => {
                 format!("it is due in {} ({})", in_future(*run_at), date(*run_at))
             }
-            Reason::AtGate { .. } => match &self.task {
-                Some(task) => {
+            Reason::AtGate { is_served } => match &self.task {
+                Some(task) if !is_served => {
                     format!("it is at the gate, and {}", unserved(global, &task.queue, &task.kind))
                 }
-                None => "it is at the gate; the next claim of any worker looks at it".to_owned(),
+                _ => "it is at the gate; the next claim of any worker looks at it".to_owned(),
             },
             Reason::InLine { limit, capacity, held, class, place, .. } => {
                 format!("{}{}", self.line(limit, *capacity, *held, *place), class_words(*class))
+            }
+            Reason::Ready { is_served: true, .. } if self.explanation.paused_at.is_some() => {
+                "it is ready".to_owned()
             }
             Reason::Ready { queue, kind, is_served, is_open, ahead } => {
                 ready(global, queue, kind, *is_served, *is_open, *ahead)

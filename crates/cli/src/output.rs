@@ -1,10 +1,11 @@
 //! Data for stdout, in the form that was asked for, and how an error is told.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use tidegate_core::Millis;
+use tidegate_core::{Millis, State};
 
 use crate::tell::tell;
 
@@ -49,6 +50,20 @@ pub(crate) fn duration(ms: i64) -> String {
         3_600_000..86_400_000 => format!("{} h {} min", ms / 3_600_000, ms / 60_000 % 60),
         _ => format!("{} d {} h", ms / 86_400_000, ms / 3_600_000 % 24),
     }
+}
+
+/// The states of unfinished tasks.
+pub(crate) const STATES_OPEN: [State; 4] =
+    [State::Scheduled, State::Pending, State::Blocked, State::Processing];
+
+/// How many tasks are in each of these states, for a row of a table.
+pub(crate) fn state_counts(tasks: &BTreeMap<State, u64>, states: &[State]) -> Vec<String> {
+    states.iter().map(|state| tasks.get(state).copied().unwrap_or(0).to_string()).collect()
+}
+
+/// A text, or a sign that there is none.
+pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 /// A word as a shell takes it.

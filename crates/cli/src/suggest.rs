@@ -7,6 +7,14 @@ pub(crate) fn suggest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     (nearness(&nearest) > 0.8).then_some(nearest)
 }
 
+/// Says that there is nothing of this name, and which may be meant or how to see all.
+pub(crate) fn no_such(what: &str, word: &str, known: &[&str], list: &str) -> String {
+    match suggest(word, known) {
+        Some(meant) => format!("there is no {what} {word:?}; did you mean {meant:?}?"),
+        None => format!("there is no {what} {word:?}; `tidegate {list}` lists all"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

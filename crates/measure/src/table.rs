@@ -17,7 +17,7 @@ impl Table {
     /// Adds a row; it has as many cells as there are heads.
     pub fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.rows[0].len());
-        self.rows.push(cells);
+        self.rows.push(cells.iter().map(|cell| printable(cell)).collect());
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -50,6 +50,19 @@ fn aligned(place: usize, cell: &str, width: usize) -> String {
     if place == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") }
 }
 
+/// A text that does not move the cursor, and does not turn what stands beside it around.
+pub fn printable(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() || turns(c) {
+            true => printable.extend(c.escape_default()),
+            false => printable.push(c),
+        }
+    }
+    printable
+}
+
 /// A whole number with its thousands apart.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -72,6 +85,15 @@ pub fn counted(number: u64, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_text_reaches_out_of_its_cell() {
+        let mut table = Table::new(&["name", "error"]);
+        table.row(vec!["\u{202e}eman".into(), "a\nb\u{1b}[2J".into()]);
+        let wanted = "name             error\n\\u{202e}eman  a\\nb\\u{1b}[2J\n";
+        assert_eq!(table.to_string(), wanted);
+        assert_eq!(printable("Zoë, 你好, עברית"), "Zoë, 你好, עברית");
+    }
 
     #[test]
     fn thousands_are_apart() {

@@ -4,6 +4,7 @@ use clap::Args;
 use serde::Serialize;
 use tidegate_core::check::{Violation, check, check_at_rest_but};
 use tidegate_core::inspect::Snapshot;
+use tidegate_core::repair::Repair;
 use tidegate_measure::table::counted;
 use tidegate_store::Opened;
 
@@ -13,19 +14,28 @@ use crate::run::is_mark;
 
 /// Checks every rule that one state of a live store can show
 ///
-/// It reads one committed state, changes nothing, and may run beside any number of workers. The
-/// exit code is 0 only when every rule holds.
+/// It reads one committed state, changes nothing without --repair, and may run beside any number
+/// of workers. The exit code is 0 only when every rule holds, or holds again.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  tidegate doctor --store sqlite:tasks.db")]
+#[command(after_help = "Examples:\n  \
+    tidegate doctor --store sqlite:tasks.db\n  \
+    tidegate doctor --repair")]
 pub(crate) struct Arguments {
     /// Expect a store at rest: no unfinished task, no held slot. The marks of interrupted runs
     /// may be there
     #[arg(long)]
     at_rest: bool,
+    /// Mend what is broken, and say each step. Everything else waits meanwhile; what runs under
+    /// a lease is not touched
+    #[arg(long, conflicts_with = "at_rest")]
+    repair: bool,
     /// One JSON object instead of words
     #[arg(long)]
     json: bool,
 }
+
+/// Repairs after which what is left is told.
+const PASSES_MAX: usize = 5;
 
 /// What was looked at and what was found.
 #[derive(Debug, Serialize)]
@@ -37,12 +47,16 @@ struct Diagnosis {
     slots_held: usize,
     leases: usize,
     violations: Vec<Violation>,
+    repairs: Vec<Repair>,
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
     let opened: Opened = super::open_to_read(global).await?;
     let snapshot = opened.inspect.snapshot().await?;
-    let diagnosis = Diagnosis::of(&snapshot, arguments.at_rest);
+    let mut diagnosis = Diagnosis::of(&snapshot, arguments.at_rest);
+    if arguments.repair && !diagnosis.clean {
+        diagnosis.repair(&opened).await?;
+    }
     if arguments.json {
         print_json([&diagnosis])?;
     } else {
@@ -66,7 +80,23 @@ impl Diagnosis {
             slots_held: snapshot.slots.len(),
             leases: snapshot.leases.len(),
             violations,
+            repairs: Vec::new(),
         }
+    }
+
+    /// Mends, lets the gate look at what was brought back, and looks again: one step may bring
+    /// to light what another one has to mend.
+    async fn repair(&mut self, opened: &Opened) -> anyhow::Result<()> {
+        for _ in 0..PASSES_MAX {
+            self.repairs.extend(opened.store.repair().await?);
+            while opened.store.admit().await?.more {}
+            let left = check(&opened.inspect.snapshot().await?);
+            self.clean = left.is_empty();
+            if self.clean {
+                return Ok(());
+            }
+        }
+        Ok(())
     }
 
     fn words(&self) -> String {
@@ -81,9 +111,20 @@ impl Diagnosis {
         for violation in &self.violations {
             text.push_str(&format!("broken: {}: {}\n", violation.rule, violation.found));
         }
-        text.push_str(&match self.violations.len() {
-            0 => "clean: every rule holds\n".to_owned(),
-            number => format!("{}\n", counted(number as u64, "violation")),
+        for repair in &self.repairs {
+            text.push_str(&format!("repaired: {repair}\n"));
+        }
+        let found = counted(self.violations.len() as u64, "violation");
+        text.push_str(&match (self.clean, self.violations.len()) {
+            (true, 0) => "clean: every rule holds\n".to_owned(),
+            (true, _) => format!(
+                "{found}, mended in {}: every rule holds again\n",
+                counted(self.repairs.len() as u64, "step")
+            ),
+            (false, _) if !self.repairs.is_empty() => {
+                format!("{found}, and not all could be mended; `tidegate doctor` shows the rest\n")
+            }
+            (false, _) => format!("{found}; `tidegate doctor --repair` mends what can be mended\n"),
         });
         text
     }

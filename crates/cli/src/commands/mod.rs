@@ -3,12 +3,17 @@
 pub(crate) mod bench;
 pub(crate) mod concurrency;
 pub(crate) mod doctor;
+pub(crate) mod job;
 pub(crate) mod migrate;
+pub(crate) mod prune;
+pub(crate) mod queue;
 pub(crate) mod run;
 pub(crate) mod submit;
 pub(crate) mod task;
 pub(crate) mod verify;
 pub(crate) mod worker;
+pub(crate) mod workers;
+pub(crate) mod workflow;
 
 use std::process::ExitCode;
 
@@ -24,11 +29,16 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Submit(arguments) => submit::run(global, arguments).await,
         Command::Worker(arguments) => worker::run(global, arguments).await,
         Command::Task(arguments) => task::run(global, arguments).await,
+        Command::Job(arguments) => job::run(global, arguments).await,
+        Command::Queue(arguments) => queue::run(global, arguments).await,
+        Command::Workflow(arguments) => workflow::run(global, arguments).await,
+        Command::Workers(arguments) => workers::run(global, arguments).await,
         Command::Concurrency(arguments) => concurrency::run(global, arguments).await,
         Command::Doctor(arguments) => doctor::run(global, arguments).await,
         Command::Verify(arguments) => verify::run(arguments),
         Command::Bench(arguments) => bench::run(global, arguments).await,
         Command::Migrate(_) => migrate::run(global).await,
+        Command::Prune(arguments) => prune::run(global, arguments).await,
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::{
     Attempt, Claim, DayWindow, Exit, Extend, Finish, JobSpec, Kind, Millis, NewTask, Outcome,
-    Progress, Registration, Result, SetLimit, Store, Submission, TaskId, Token, WorkerId,
+    Pause, Progress, Ran, Registration, Release, ReleaseOutcome, Result, SetLimit, Store,
+    Submission, TaskId, Token, WorkerId,
 };
 
 use super::op::{ClaimSpec, ExitSpec, KindSpec, Op, TaskSpec};
@@ -100,17 +101,37 @@ impl Side {
             },
             Op::Finish { exits, claim } => self.finish(exits, claim.as_ref()).await,
             Op::Extend { worker, leases, percent } => self.extend(*worker, leases, *percent).await,
-            Op::Cancel(picks) => {
-                let tasks =
-                    picks.iter().filter_map(|pick| nth(&self.known().tasks, *pick)).collect();
-                answer(self.store.cancel(tasks).await)
+            Op::Cancel(picks) => answer(self.store.cancel(self.pick(picks)).await),
+            Op::Retry(picks) => answer(self.store.retry(self.pick(picks)).await),
+            Op::Release { limit, slot } => self.release(LIMITS[*limit as usize], *slot).await,
+            Op::Pause { queue, paused } => {
+                let queue = QUEUES[*queue as usize].to_owned();
+                answer(self.store.pause(Pause { queue, paused: *paused }).await)
             }
+            Op::Repair => answer(self.store.repair().await),
             // How many passed the gate depends on who looked first; the state tells.
             Op::Admit => self.store.admit().await.map(|_| String::new()),
             Op::Reap => answer(self.store.reap().await),
             Op::Prune => answer(self.store.prune().await),
             Op::Advance(_) => Ok(String::new()),
         }
+    }
+
+    fn pick(&self, picks: &[usize]) -> Vec<TaskId> {
+        let known = self.known();
+        picks.iter().filter_map(|pick| nth(&known.tasks, *pick)).collect()
+    }
+
+    async fn release(&self, limit: &str, slot: u32) -> Result<String> {
+        use ReleaseOutcome::{ForLife, NotRunning, Released};
+        let outcome = self.store.release(Release { limit: limit.to_owned(), slot }).await?;
+        let known = self.known();
+        Ok(match outcome {
+            Released(task) => format!("released {}", known.task(task)),
+            NotRunning(task) => format!("not running {}", known.task(task)),
+            ForLife(task) => format!("for life {}", known.task(task)),
+            other => format!("{other:?}"),
+        })
     }
 
     async fn submit(&self, specs: &[TaskSpec], now: Millis) -> Result<String> {
@@ -182,7 +203,7 @@ impl Side {
                 tokens,
                 lease_ms: 30_000,
                 progress: progress.into_iter().collect(),
-                ran: vec![],
+                ran: last.iter().map(|_| ran(worker)).collect(),
             }
         };
         match self.store.extend(extend).await {
@@ -221,6 +242,12 @@ impl Side {
         });
         format!("{:#?}", words.collect::<Vec<_>>())
     }
+}
+
+/// How long tasks of some kind ran.
+fn ran(worker: u8) -> Ran {
+    let group = KINDS[usize::from(worker) % KINDS.len()].into();
+    Ran { group, tasks: 1 + u32::from(worker), total_ms: 1000 }
 }
 
 fn answer<T: Debug>(result: Result<T>) -> Result<String> {

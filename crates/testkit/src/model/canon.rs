@@ -110,7 +110,7 @@ impl Canon<'_> {
     fn limit(&self, limit: &Limit) -> String {
         format!(
             "limit {} {:?} by {} base {:?} version {} since {} held {} waiting {} \
-             aside {} reserver {:?} dirty {} share {:?}",
+             aside {} refused {} reserver {:?} dirty {} share {:?}",
             limit.name,
             limit.capacity,
             limit.source,
@@ -120,6 +120,7 @@ impl Canon<'_> {
             limit.held,
             limit.waiting,
             limit.aside,
+            limit.refused,
             limit.reserver.map(|task| self.known.task(task)),
             limit.dirty,
             limit.share
@@ -127,7 +128,8 @@ impl Canon<'_> {
     }
 }
 
-/// What people see: every task with its explanation, jobs, kinds and holders.
+/// What people see: every task with its explanation, and every list. Workers are left out:
+/// when one was last seen is written now and then only.
 pub async fn shown(inspect: &dyn Inspect, known: &Known) -> Vec<String> {
     let mut lines = Vec::new();
     let all = TaskFilter { tasks_max: 10_000, ..TaskFilter::default() };
@@ -153,12 +155,21 @@ pub async fn shown(inspect: &dyn Inspect, known: &Known) -> Vec<String> {
             )
         });
         lines.push(format!("{} {:?}", limit.name, holders.collect::<Vec<_>>()));
+        for mut waiter in inspect.waiters(limit.id, 100).await.expect("waiters") {
+            let task = known.task(std::mem::take(&mut waiter.task));
+            lines.push(format!("{} {task} {waiter:?}", limit.name));
+        }
     }
+    for queue in inspect.queues().await.expect("queues") {
+        lines.push(format!("{} {:?} {:?}", queue.name, queue.paused_at, queue.tasks));
+    }
+    let workflows = inspect.workflows().await.expect("workflows");
+    lines.extend(workflows.iter().map(|workflow| format!("{workflow:?}")));
     lines
 }
 
 fn explained(explanation: Explanation, known: &Known) -> String {
-    let Explanation { state, mut reason, since, .. } = explanation;
+    let Explanation { task: _, state, mut reason, since, paused_at, estimate_ms } = explanation;
     let mut named = Vec::new();
     match &mut reason {
         Reason::InLine { holders, .. } => {
@@ -171,5 +182,5 @@ fn explained(explanation: Explanation, known: &Known) -> String {
         }
         _ => {}
     }
-    format!("{state} since {since:?} {reason:?} {named:?}")
+    format!("{state} since {since:?} {reason:?} {named:?} {paused_at:?} {estimate_ms:?}")
 }

@@ -23,6 +23,14 @@ pub enum Op {
     Extend { worker: u8, leases: Vec<usize>, percent: Option<u8> },
     /// Cancels some of the tasks that were ever stored.
     Cancel(Vec<usize>),
+    /// Brings some of the tasks back that were ever stored.
+    Retry(Vec<usize>),
+    /// Takes a slot away from whoever holds it.
+    Release { limit: u8, slot: u32 },
+    /// Pauses a queue or lets it go on.
+    Pause { queue: u8, paused: bool },
+    /// Mends what is broken: nothing is.
+    Repair,
     /// Lets the gate look.
     Admit,
     /// Lets the reaper look.
@@ -122,6 +130,10 @@ fn op() -> impl Strategy<Value = Op> {
         9 => set_limit(),
         5 => extend(),
         6 => prop::collection::vec(any::<usize>(), 1..4).prop_map(Op::Cancel),
+        4 => prop::collection::vec(any::<usize>(), 1..4).prop_map(Op::Retry),
+        3 => (0..6_u8, 0..3_u32).prop_map(|(limit, slot)| Op::Release { limit, slot }),
+        3 => (0..2_u8, any::<bool>()).prop_map(|(queue, paused)| Op::Pause { queue, paused }),
+        1 => Just(Op::Repair),
         3 => Just(Op::Admit),
         5 => Just(Op::Reap),
         2 => Just(Op::Prune),

@@ -1,0 +1,126 @@
+mod effect;
+mod release;
+mod set;
+mod status;
+
+pub(crate) use status::holder_words;
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use tidegate_core::{Limit, Scope, check_capacity};
+
+use crate::cli::Global;
+use crate::suggest::no_such;
+
+/// Shows and changes limits, and takes slots back
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Shows limits: capacity and who set it, slots held and by whom, tasks waiting and refused
+    #[command(after_help = "Examples:\n  \
+        tidegate concurrency status\n  \
+        tidegate concurrency status partner --json")]
+    Status {
+        /// Only this group, with its line; or a whole name such as job:nightly
+        group: Option<String>,
+        /// One JSON object per limit
+        #[arg(long)]
+        json: bool,
+    },
+    /// Sets the limit of a group, at once and for every worker
+    ///
+    /// It outlives deploys: what files, workers and submits say about this group counts again
+    /// after `unset`. Lowering drains: what runs is not touched.
+    #[command(after_help = "Examples:\n  \
+        tidegate concurrency set partner --limit 4\n  \
+        tidegate concurrency set partner --limit 4 --dry-run")]
+    Set {
+        /// A group, or a whole name such as job:nightly
+        group: String,
+        /// Slots in all; 0 pauses
+        #[arg(long, value_name = "N", allow_negative_numbers = true)]
+        limit: i64,
+        /// Say what it would admit or block, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// One JSON object; only with --dry-run
+        #[arg(long, requires = "dry_run")]
+        json: bool,
+    },
+    /// Takes a `set` back, or a limit away that nobody `set`
+    ///
+    /// After a `set`, what a file, a worker or a submit says about the group counts again. Without
+    /// one, what they said is removed: the group is unlimited until one of them says it again.
+    #[command(after_help = "Example:\n  tidegate concurrency unset partner")]
+    Unset {
+        /// A group, or a whole name such as job:nightly
+        group: String,
+    },
+    /// Takes a slot away from the attempt that holds it
+    ///
+    /// The attempt is spent and all its slots go to the next in line. Its worker is told with its
+    /// next heartbeat and nothing it still writes is accepted, but until then its handler may run
+    /// beside the next one. So this is for a handler that hangs, and only with --force.
+    #[command(after_help = "Example:\n  tidegate concurrency release partner 3 --force")]
+    Release {
+        /// A group, or a whole name such as job:nightly
+        group: String,
+        /// The slot's number, as `status` shows it
+        slot: u32,
+        /// The handler may still be running: take the slot all the same
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
+    match arguments.verb {
+        Verb::Status { group, json } => {
+            let opened = super::open_to_read(global).await?;
+            match group {
+                Some(group) => status::one(&opened, &whole_name(&group), json).await?,
+                None => status::all(&opened, json).await?,
+            }
+        }
+        Verb::Set { group, limit, dry_run, json } => {
+            let name = whole_name(&group);
+            let capacity = check_capacity(&name, limit)?;
+            match dry_run {
+                true => {
+                    effect::show(&super::open_to_read(global).await?, name, capacity, json).await?
+                }
+                false => set::set(&super::open_to_write(global).await?, name, capacity).await?,
+            }
+        }
+        Verb::Unset { group } => {
+            set::unset(&super::open_to_read(global).await?, whole_name(&group)).await?;
+        }
+        Verb::Release { group, slot, force } => {
+            let opened = super::open_to_read(global).await?;
+            release::release(global, &opened, whole_name(&group), slot, force).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A bare name is that of a group. `queue:` begins a whole name too: it must not quietly become
+/// the limit of a group that nobody meant.
+fn whole_name(name: &str) -> String {
+    let is_whole = Scope::of(name).is_some() || name.starts_with("queue:");
+    if is_whole { name.to_owned() } else { Scope::Group.name(name) }
+}
+
+fn find<'a>(limits: &'a [Limit], name: &str) -> anyhow::Result<&'a Limit> {
+    if let Some(limit) = limits.iter().find(|limit| &*limit.name == name) {
+        return Ok(limit);
+    }
+    let names: Vec<&str> = limits.iter().map(|limit| &*limit.name).collect();
+    bail!("{}", no_such("limit", name, &names, "concurrency status"))
+}

@@ -1,0 +1,79 @@
+//! Which tasks are meant.
+
+use clap::Args;
+use tidegate_core::inspect::TaskFilter;
+use tidegate_core::{State, TaskId};
+
+use crate::file::unknown;
+
+/// What a task must be like.
+#[derive(Debug, Args)]
+pub(crate) struct Filter {
+    #[arg(long, value_parser = state, help = state_help())]
+    pub(crate) state: Vec<State>,
+    /// Only this kind
+    #[arg(long)]
+    kind: Option<String>,
+    /// Only this queue
+    #[arg(long)]
+    queue: Option<String>,
+    /// Only tasks that count against the limit of this group
+    #[arg(long)]
+    group: Option<String>,
+    /// Only this job
+    #[arg(long)]
+    job: Option<String>,
+    /// Only this workflow
+    #[arg(long)]
+    workflow: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct List {
+    #[command(flatten)]
+    filter: Filter,
+    /// Only ids above this one
+    #[arg(long, value_name = "ID")]
+    after: Option<i64>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    max: u32,
+    /// One JSON object per task
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl List {
+    pub(super) fn filter(self) -> TaskFilter {
+        let after = self.after.map(TaskId);
+        TaskFilter { after, tasks_max: self.max, ..self.filter.meaning() }
+    }
+}
+
+impl Filter {
+    pub(super) fn is_empty(&self) -> bool {
+        let names = [&self.kind, &self.queue, &self.group, &self.job, &self.workflow];
+        self.state.is_empty() && names.iter().all(|name| name.is_none())
+    }
+
+    pub(super) fn meaning(self) -> TaskFilter {
+        TaskFilter {
+            states: self.state,
+            kind: self.kind,
+            queue: self.queue,
+            group: self.group,
+            job: self.job,
+            workflow: self.workflow,
+            ..TaskFilter::default()
+        }
+    }
+}
+
+fn state_help() -> String {
+    format!("Only this state; may be repeated: {}", State::ALL.map(State::as_str).join(", "))
+}
+
+fn state(word: &str) -> Result<State, String> {
+    let known = State::ALL.map(State::as_str);
+    State::parse(word).ok_or_else(|| unknown("state", word, &known))
+}

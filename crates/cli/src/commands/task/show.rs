@@ -1,0 +1,89 @@
+//! A task for people, and for programs.
+
+use serde_json::value::RawValue;
+use tidegate_core::Millis;
+use tidegate_core::inspect::TaskView;
+use tidegate_measure::table::{Table, printable};
+
+use crate::output::{date, duration, or_dash};
+
+pub(super) fn table(tasks: &[TaskView], now: Millis) -> Table {
+    let heads =
+        ["id", "kind", "state", "queue", "job", "workflow", "failed attempts", "age", "error"];
+    let mut table = Table::new(&heads);
+    for task in tasks {
+        table.row(vec![
+            task.id.to_string(),
+            task.kind.to_string(),
+            task.state.to_string(),
+            task.queue.to_string(),
+            or_dash(task.job.as_deref()),
+            or_dash(task.workflow.as_deref()),
+            format!("{} of {}", task.spent, task.max_attempts),
+            duration((now - task.created_at).max(0)),
+            or_dash(task.error.as_deref().map(first_line)),
+        ]);
+    }
+    table
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// Payload and result as JSON beside the rest.
+pub(super) fn whole(task: &TaskView) -> anyhow::Result<serde_json::Value> {
+    let mut value = serde_json::to_value(task)?;
+    for (key, bytes) in [("payload", &task.payload), ("result", &task.result)] {
+        value[key] = match bytes {
+            Some(bytes) => serde_json::from_slice(bytes)?,
+            None => serde_json::Value::Null,
+        };
+    }
+    Ok(value)
+}
+
+pub(super) fn words(task: &TaskView) -> String {
+    let bytes = |bytes: &Option<Vec<u8>>| bytes.as_deref().map(json_line);
+    let progress = task
+        .progress
+        .as_ref()
+        .map(|progress| format!("{} %, {}", progress.percent, progress.message));
+    let group = task.group.as_ref().unwrap_or(&task.kind).to_string();
+    let rows = [
+        ("id", Some(task.id.to_string())),
+        ("kind", Some(task.kind.to_string())),
+        ("state", Some(task.state.to_string())),
+        ("queue", Some(task.queue.to_string())),
+        ("group", Some(group)),
+        ("job", task.job.as_ref().map(ToString::to_string)),
+        ("workflow", task.workflow.as_ref().map(ToString::to_string)),
+        ("unique key", task.unique_key.as_ref().map(ToString::to_string)),
+        ("weight", Some(task.weight.to_string())),
+        ("priority", Some(task.priority.to_string())),
+        ("failed", Some(format!("{} of {} attempts", task.spent, task.max_attempts))),
+        ("deaths", (task.deaths > 0).then(|| task.deaths.to_string())),
+        ("submitted", Some(date(task.created_at))),
+        ("due", task.run_at.map(date)),
+        ("ended", task.finished_at.map(date)),
+        ("progress", progress),
+        ("error", task.error.clone()),
+        ("payload", bytes(&task.payload)),
+        ("result", bytes(&task.result)),
+    ];
+    let row =
+        |(name, value): (&str, Option<String>)| Some(format!("{name:<11}{}\n", printable(&value?)));
+    rows.into_iter().filter_map(row).collect()
+}
+
+/// A result as a line of its own.
+pub(super) fn result_line(task: &TaskView) -> String {
+    let result = task.result.as_deref().map_or_else(|| "null".to_owned(), json_line);
+    format!("{result}\n")
+}
+
+/// JSON as it is stored; what is not JSON is no text either.
+fn json_line(bytes: &[u8]) -> String {
+    serde_json::from_slice::<&RawValue>(bytes)
+        .map_or_else(|_| format!("{} bytes", bytes.len()), |raw| raw.get().to_owned())
+}

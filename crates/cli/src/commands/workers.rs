@@ -1,0 +1,48 @@
+use std::process::ExitCode;
+
+use clap::Args;
+use tidegate_core::Millis;
+use tidegate_core::inspect::WorkerView;
+use tidegate_measure::table::Table;
+
+use crate::cli::Global;
+use crate::output::{duration, or_dash, print, print_json};
+use crate::tell::tell;
+
+/// Lists live workers: what they serve and how much of it they run
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tidegate workers")]
+pub(crate) struct Arguments {
+    /// One JSON object per worker
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let inspect = super::open_to_read(global).await?.inspect;
+    let workers = inspect.workers().await?;
+    if arguments.json {
+        print_json(&workers)?;
+    } else if workers.is_empty() {
+        tell!("no worker lives; start one with `{}`", global.command(&["worker"]));
+    } else {
+        print(&table(&workers, inspect.now().await?).to_string())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(workers: &[WorkerView], now: Millis) -> Table {
+    let mut table = Table::new(&["worker", "running", "queues", "kinds", "seen again within"]);
+    for worker in workers {
+        let names =
+            |names: &[std::sync::Arc<str>]| or_dash((!names.is_empty()).then(|| names.join(",")));
+        table.row(vec![
+            worker.id.to_string(),
+            worker.running.to_string(),
+            names(&worker.queues),
+            names(&worker.kinds),
+            duration((worker.alive_until - now).max(0)),
+        ]);
+    }
+    table
+}

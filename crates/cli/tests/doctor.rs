@@ -1,0 +1,319 @@
+//! Corruptions planted by hand in the database: `doctor` says each of them in words, `--repair`
+//! mends it, and all work is done afterwards.
+
+mod common;
+
+use common::{Shell, shown};
+use tidegate_core::{
+    Attempt, Claim, Exit, Finish, NewTask, Outcome, SetLimit, Source, Submission, WorkerId,
+};
+use tidegate_store::{OpenOptions, Opened};
+use tidegate_testkit::conformance::fixture::settle;
+use tidegate_testkit::postgres::{Database, Server};
+
+/// A lease that does not run out in a test.
+const LEASE_MS: i64 = 3_600_000;
+
+/// A corruption, in the SQL of both stores, and what `doctor` says about it.
+struct Corruption {
+    name: &'static str,
+    sqlite: &'static str,
+    postgres: &'static str,
+    words: &'static str,
+}
+
+/// Tasks 1 and 2 run, 3 and 4 wait for their slots, 5 is ready and has a key, 6 is not due, 7 is
+/// completed.
+const CORRUPTIONS: [Corruption; 16] = [
+    Corruption {
+        name: "more slots counted than held",
+        sqlite: "update limits set held = held + 1",
+        postgres: "update tidegate.limits set held = held + 1",
+        words: "group:g counts (3, 2, 0) held, waiting and set aside; there are (2, 2, 0)",
+    },
+    Corruption {
+        name: "fewer tasks counted than wait",
+        sqlite: "update limits set waiting = 0",
+        postgres: "update tidegate.limits set waiting = 0",
+        words: "group:g counts (2, 0, 0) held, waiting and set aside; there are (2, 2, 0)",
+    },
+    Corruption {
+        name: "a slot of a task that has ended",
+        sqlite: "insert or replace into slot values (1, 9, 7)",
+        postgres: "insert into tidegate.slots values (1, 9, 7)",
+        words: "1 of group:g by task 7, which is not there",
+    },
+    Corruption {
+        name: "a running task without its slot",
+        sqlite: "update slot set task = null where task = 1",
+        postgres: "delete from tidegate.slots where task = 1",
+        words: "task 1 needs 1 of group:g and holds 0",
+    },
+    Corruption {
+        name: "running tasks without a lease",
+        sqlite: "delete from lease",
+        postgres: "delete from tidegate.leases",
+        words: "task 1 runs under token 2, which is gone",
+    },
+    Corruption {
+        name: "a lease that nothing runs under",
+        sqlite: "insert into lease values (0, 'ghost', 9000000000000)",
+        postgres: "insert into tidegate.leases values (0, 'ghost', 9000000000000)",
+        words: "nothing runs under token 0 of ghost",
+    },
+    Corruption {
+        name: "a task in two places",
+        sqlite: "insert into arrived values (3)",
+        postgres: "insert into tidegate.arrived values (3)",
+        words: "a task is in exactly one state: task 3 stands",
+    },
+    Corruption {
+        name: "a task that stands nowhere",
+        sqlite: "delete from line where task = 4",
+        postgres: "delete from tidegate.line where task = 4",
+        words: "task 4 stands nowhere",
+    },
+    Corruption {
+        name: "a row without a task",
+        sqlite: "insert into arrived values (4711)",
+        postgres: "insert into tidegate.arrived values (4711)",
+        words: "task 4711 stands at the gate, and has ended or is not there",
+    },
+    Corruption {
+        name: "a task that has ended and is to start",
+        sqlite: "insert into scheduled values (7, 0)",
+        postgres: "insert into tidegate.scheduled values (7, 0)",
+        words: "task 7 stands among the scheduled, and has ended or is not there",
+    },
+    Corruption {
+        name: "a task that waits beside a free slot",
+        sqlite: "update limits set capacity = 3; insert or ignore into slot values (1, 2, null)",
+        postgres: "update tidegate.limits set capacity = 3",
+        words: "task 3 waits for group:g (2 of 3 slots held)",
+    },
+    Corruption {
+        name: "a seat for one who does not reserve",
+        sqlite: "update limits set reserver = 5",
+        postgres: "update tidegate.limits set reserver = 5",
+        words: "task 5 has the seat of group:g",
+    },
+    Corruption {
+        name: "tokens that would be given twice",
+        sqlite: "update meta set token = 0",
+        postgres: "select setval('tidegate.tokens', 1)",
+        words: "token 2 is in use, and the last one given is",
+    },
+    Corruption {
+        name: "places that would be given twice",
+        sqlite: "update meta set place = 0",
+        postgres: "select setval('tidegate.places', 1)",
+        words: "is taken, and the last one given is",
+    },
+    Corruption {
+        name: "a line of a limit that is not there",
+        sqlite: "update line set limit_id = 99 where task = 3",
+        postgres: "update tidegate.line set limit_id = 99 where task = 3",
+        words: "task 3 waits for limit 99",
+    },
+    Corruption {
+        name: "a ready task that is ready twice over",
+        sqlite: "insert into line values (1, 0, 0, 0, 0, 5, 1, 0, 0, 0)",
+        postgres: "insert into tidegate.line values (5, 1, 0, 0, 0, 0, 1, 0, false, 0)",
+        words: "task 5 stands",
+    },
+];
+
+/// What only PostgreSQL keeps by hand.
+const KEYS: [Corruption; 2] = [
+    Corruption {
+        name: "a key that nobody carries",
+        sqlite: "",
+        postgres: "insert into tidegate.unique_keys values ('gone', 7)",
+        words: "\"gone\" is noted for task 7, which does not carry it",
+    },
+    Corruption {
+        name: "a key that is not noted",
+        sqlite: "",
+        postgres: "update tidegate.unique_keys set task = null where key = 'k'",
+        words: "\"k\" is carried by task 5 and not noted",
+    },
+];
+
+/// A store that work goes on in.
+struct Busy {
+    shell: Shell,
+    url: String,
+    running: Vec<Attempt>,
+    /// Dropped last: the data goes with it.
+    database: Option<Database>,
+}
+
+impl Busy {
+    async fn on_sqlite() -> Self {
+        let shell = Shell::new();
+        let url = format!("sqlite:{}", shell.path("t.db").display());
+        Self::over(shell, url, None).await
+    }
+
+    async fn on_postgres() -> Self {
+        let database = Server::shared().database();
+        Self::over(Shell::new(), database.url(), Some(database)).await
+    }
+
+    async fn over(shell: Shell, url: String, database: Option<Database>) -> Self {
+        let Opened { store, .. } = open(&url).await;
+        store.migrate().await.expect("migrate");
+        let capacity = Some(2);
+        let set = SetLimit { name: "group:g".into(), capacity, source: Source::Operator };
+        store.set_limit(set).await.expect("set a limit");
+        let new = || NewTask::new("noop", "null");
+        let limited = || NewTask { group: Some("g".into()), ..new() };
+        let keyed = NewTask { unique_key: Some("k".into()), ..new() };
+        let late = NewTask { run_at: Some(9_000_000_000_000), ..new() };
+        let tasks = vec![limited(), limited(), limited(), limited(), keyed, late];
+        let other = NewTask { queue: Some("other".into()), ..new() };
+        let submission = |tasks| Submission { tasks, ..Submission::default() };
+        store.submit(submission(tasks)).await.expect("submit");
+        store.submit(submission(vec![other])).await.expect("submit");
+        let ended = store.claim(claim("other", 1)).await.expect("claim");
+        finish(&*store, &ended).await;
+        store.claim(claim("default", 0)).await.expect("claim none");
+        settle(&*store).await;
+        let mut running = store.claim(claim("default", 2)).await.expect("claim");
+        if running.iter().any(|one| one.task.0 == 5) {
+            panic!("task 5 is to stay ready: {running:?}");
+        }
+        settle(&*store).await;
+        running.sort_by_key(|one| one.task);
+        assert_eq!(running.iter().map(|one| one.task.0).collect::<Vec<_>>(), [1, 2]);
+        Self { shell, url, running, database }
+    }
+
+    async fn plant(&self, corruption: &Corruption) {
+        match &self.database {
+            None => {
+                let connection = rusqlite::Connection::open(self.shell.path("t.db")).expect("open");
+                connection.execute_batch(corruption.sqlite).expect(corruption.name);
+            }
+            Some(database) => {
+                let (client, connection) =
+                    tokio_postgres::connect(&database.url(), tokio_postgres::NoTls)
+                        .await
+                        .expect("connect");
+                tokio::spawn(connection);
+                client.batch_execute(corruption.postgres).await.expect(corruption.name);
+            }
+        }
+    }
+
+    fn tidegate(&self, arguments: &[&str]) -> String {
+        let output = self.shell.command(arguments).env("TIDEGATE_STORE", &self.url).output();
+        shown(&output.expect("run the binary"))
+    }
+
+    /// What was done is done, and the rest is.
+    async fn work_off(&self, name: &str) {
+        finish(&*open(&self.url).await.store, &self.running).await;
+        let hastened = self.tidegate(&["task", "retry", "6"]);
+        assert_eq!(hastened, "exit 0\ntask 6 is due now\n", "{name}");
+        let worked = self.tidegate(&["worker", "--until-idle"]);
+        assert!(worked.starts_with("exit 0\n"), "{name}: {worked}");
+        let left = self.tidegate(&["doctor", "--at-rest"]);
+        assert!(left.starts_with("exit 0\n"), "{name}: {left}");
+        assert!(left.contains("0 unfinished and 7 finished tasks"), "{name}: {left}");
+    }
+
+    async fn is_mended(&self, name: &str, words: &[&str]) {
+        let found = self.tidegate(&["doctor"]);
+        assert!(found.starts_with("exit 1\n"), "{name}: {found}");
+        for words in words {
+            assert!(found.contains(words), "{name}: {found}");
+        }
+        let repaired = self.tidegate(&["doctor", "--repair"]);
+        assert!(repaired.starts_with("exit 0\n"), "{name}: {repaired}");
+        assert!(repaired.contains("\nrepaired: "), "{name}: {repaired}");
+        println!("{name}\n{repaired}");
+        let clean = self.tidegate(&["doctor"]);
+        assert!(clean.ends_with("clean: every rule holds\n"), "{name}: {clean}");
+        self.work_off(name).await;
+    }
+}
+
+async fn open(url: &str) -> Opened {
+    tidegate_store::open(url, OpenOptions::default()).await.expect("open")
+}
+
+fn claim(queue: &str, tasks_max: u32) -> Claim {
+    Claim {
+        worker: WorkerId("gone".into()),
+        queues: [queue.into()].into(),
+        kinds: ["noop".into()].into(),
+        tasks_max,
+        lease_ms: LEASE_MS,
+    }
+}
+
+/// What a repair took back is lost, and runs again.
+async fn finish(store: &dyn tidegate_core::Store, attempts: &[Attempt]) {
+    let outcome = Outcome::Completed(b"null".to_vec());
+    let exits = attempts.iter().map(|one| Exit {
+        task: one.task,
+        token: one.token,
+        outcome: outcome.clone(),
+    });
+    store.finish(Finish { exits: exits.collect(), claim: None }).await.expect("finish");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_planted_in_sqlite_is_found_and_mended() {
+    for corruption in &CORRUPTIONS {
+        let busy = Busy::on_sqlite().await;
+        busy.plant(corruption).await;
+        busy.is_mended(corruption.name, &[corruption.words]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_planted_in_postgres_is_found_and_mended() {
+    for corruption in CORRUPTIONS.iter().chain(&KEYS) {
+        let busy = Busy::on_postgres().await;
+        busy.plant(corruption).await;
+        busy.is_mended(corruption.name, &[corruption.words]).await;
+    }
+}
+
+/// One fault often comes with others.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_faults_at_once_are_mended() {
+    let together = [0, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13];
+    for busy in [Busy::on_sqlite().await, Busy::on_postgres().await] {
+        for corruption in together {
+            busy.plant(&CORRUPTIONS[corruption]).await;
+        }
+        busy.is_mended("many", &["task 4 stands nowhere", "token 2 is in use"]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sound_store_is_left_alone() {
+    for busy in [Busy::on_sqlite().await, Busy::on_postgres().await] {
+        let words = "exit 0\nlooked at 6 unfinished and 1 finished task, 1 limit, 2 held slots, \
+                     1 lease\nclean: every rule holds\n";
+        assert_eq!(busy.tidegate(&["doctor"]), words);
+        assert_eq!(busy.tidegate(&["doctor", "--repair"]), words);
+        busy.work_off("sound").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repair_is_told_to_programs() {
+    let busy = Busy::on_sqlite().await;
+    busy.plant(&CORRUPTIONS[8]).await;
+    let told = busy.tidegate(&["doctor", "--repair", "--json"]);
+    let told: serde_json::Value =
+        serde_json::from_str(told.strip_prefix("exit 0\n").expect("it is mended")).expect("JSON");
+    assert_eq!(told["clean"], true);
+    assert_eq!(told["repairs"][0]["repair"], "leave");
+    assert_eq!(told["repairs"][0]["task"], 4711);
+    assert_eq!(told["violations"][0]["rule"], "what stands somewhere is an unfinished task");
+}
