@@ -74,7 +74,7 @@ impl Diagnosis {
         };
         Self {
             clean: violations.is_empty(),
-            tasks_unfinished: snapshot.tasks.len(),
+            tasks_unfinished: snapshot.tasks.iter().filter(|task| !task.is_orphan()).count(),
             tasks_finished: snapshot.finished.values().sum(),
             limits: snapshot.limits.len(),
             slots_held: snapshot.slots.len(),

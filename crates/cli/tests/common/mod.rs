@@ -36,11 +36,13 @@ impl Shell {
     }
 
     /// Runs a command; gives its exit code, stdout and stderr.
+    #[allow(dead_code, reason = "not every test binary needs it")]
     pub(crate) fn run(&self, arguments: &[&str]) -> String {
         shown(&self.command(arguments).output().expect("run the binary"))
     }
 
     /// Runs a command that must succeed; gives its stdout.
+    #[allow(dead_code, reason = "not every test binary needs it")]
     #[track_caller]
     pub(crate) fn good(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().expect("run the binary");
