@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -5,10 +6,11 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
-use tidegate_core::{Inspect, Millis, NewTask, Scope, check_capacity};
+use tidegate_core::{Inspect, JobSpec, Millis, NewTask, Scope, check_capacity};
 use tidegate_engine::{Client, Task};
 
 use crate::cli::Global;
+use crate::config::apply;
 use crate::file::unknown;
 use crate::kinds;
 use crate::output::print;
@@ -73,17 +75,23 @@ pub(crate) struct Arguments {
 struct Meaning {
     task: Task,
     kind: String,
+    job: Option<String>,
     new_kind: bool,
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
     let meaning = arguments.meaning()?;
+    let limits = global.config.limits();
     let opened = super::open_to_write(global).await?;
+    // Whoever submits need not hear what an operator has set.
+    apply(&opened, limits).await?;
     if !meaning.new_kind {
         check_kind(&*opened.inspect, &meaning.kind).await?;
     }
+    let job = meaning.job.and_then(|name| job_spec(name, limits));
     let client = Client::new(opened.store, opened.inspect);
-    let submitted = client.submit(meaning.task).await?;
+    let submitted = client.submit_jobs(job, [meaning.task]).await?;
+    let submitted = submitted.first().context("the store took a task and named no id")?;
     if !submitted.is_new {
         tell!("an unfinished task carries this unique key already");
     }
@@ -114,6 +122,7 @@ impl Arguments {
         new.timeout_ms = self.timeout.map(millis).transpose().context("read --timeout")?;
         new.check(PAYLOAD_BYTES_MAX)?;
         kinds::check(&new.kind, &new.payload, false).map_err(anyhow::Error::msg)?;
+        let job = new.job.clone();
         let limit = self.limit.map(|limit| check_capacity(&Scope::Group.name(new.group()), limit));
         let mut task = Task::from(new);
         if let Some(limit) = limit.transpose()? {
@@ -122,8 +131,14 @@ impl Arguments {
         if let Some(delay) = self.delay {
             task = task.delay(delay.try_into().context("--delay cannot be negative")?);
         }
-        Ok(Meaning { task, kind: self.kind, new_kind: self.new_kind })
+        Ok(Meaning { task, kind: self.kind, job, new_kind: self.new_kind })
     }
+}
+
+/// A job that does not exist yet begins with the limit that the configuration gives it.
+fn job_spec(name: String, limits: &BTreeMap<String, u32>) -> Option<JobSpec> {
+    let capacity = *limits.get(&Scope::Job.name(&name))?;
+    Some(JobSpec { name, concurrency: Some(capacity), weight: 1 })
 }
 
 fn millis(duration: jiff::SignedDuration) -> anyhow::Result<Millis> {
