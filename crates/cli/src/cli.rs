@@ -117,6 +117,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+    use crate::config::SETTINGS;
 
     #[test]
     fn the_commands_are_well_formed() {
@@ -136,6 +137,24 @@ mod tests {
             next(Some("postgres://me:secret@host:1/db?password=x")),
             "tidegate run 'a b.toml' --store postgres://host:1/db"
         );
+    }
+
+    /// The flags that the table of settings names can be typed.
+    #[test]
+    fn every_setting_has_its_flag() {
+        let mut root = Cli::command();
+        root.build();
+        // These two are not flags of these commands yet.
+        let flags = SETTINGS.iter().filter_map(|setting| setting.flag);
+        for text in flags.filter(|flag| !flag.ends_with("-allow")) {
+            let (commands, flag) = text.split_once("--").expect("a flag");
+            let commands = commands.split(',').map(str::trim).filter(|name| !name.is_empty());
+            for name in commands.chain(["task"].into_iter().filter(|_| text.starts_with("--"))) {
+                let command = root.find_subcommand(name).expect(name);
+                let has_it = command.get_arguments().any(|known| known.get_long() == Some(flag));
+                assert!(has_it, "{name} has no --{flag}");
+            }
+        }
     }
 
     #[test]

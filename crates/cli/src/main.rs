@@ -1,5 +1,6 @@
 //! The `tidegate` binary. What was typed is in [`cli`], what each command does in [`commands`].
 
+mod bulk;
 mod cli;
 mod commands;
 mod config;

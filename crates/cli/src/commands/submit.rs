@@ -1,14 +1,16 @@
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use serde::Serialize;
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
-use tidegate_core::{Inspect, JobSpec, Millis, NewTask, Scope, check_capacity};
+use tidegate_core::{Inspect, JobSpec, Millis, NewTask, Scope, Submitted, TaskId, check_capacity};
 use tidegate_engine::{Client, Task};
 
+use crate::bulk::{Bulk, PLACE, Payload};
 use crate::cli::Global;
 use crate::config::apply;
 use crate::file::unknown;
@@ -16,11 +18,19 @@ use crate::kinds;
 use crate::output::print;
 use crate::tell::tell;
 
-/// Submits one task and prints its id
+/// Submits a task and prints its id; or one for each line of stdin
+///
+/// With --each-line every line of stdin is one task, and blank lines are skipped. {} stands for the
+/// line in the strings of the payload and in the names (--queue, --group, --job, --workflow,
+/// --unique-key); without --payload the line itself is the payload, as JSON. Lines are submitted in
+/// order and in batches, as they come. A line that is no task ends the command: those before it are
+/// submitted, and the error says how many. With a unique key the same lines can be given again:
+/// those whose task is unfinished are not submitted twice.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidegate submit sleep --payload '{\"ms\": 500}' --group partner --limit 10\n  \
-    tidegate submit noop --delay 5m --unique-key nightly")]
+    tidegate submit noop --delay 5m --unique-key nightly\n  \
+    seq 1000 | tidegate submit noop --each-line --payload '{\"row\": \"{}\"}' --unique-key 'import-{}'")]
 pub(crate) struct Arguments {
     /// Names the handler
     kind: String,
@@ -69,61 +79,127 @@ pub(crate) struct Arguments {
     /// Take a kind that nobody has registered yet
     #[arg(long)]
     new_kind: bool,
+    /// Submit a task for each line of stdin
+    #[arg(long)]
+    each_line: bool,
+    /// One JSON object per task instead of its id
+    #[arg(long)]
+    json: bool,
 }
 
-/// What it means.
-struct Meaning {
-    task: Task,
-    kind: String,
+/// A task that is ready to be submitted.
+pub(crate) struct Made {
+    pub(crate) task: Task,
     job: Option<String>,
-    new_kind: bool,
+    /// The size of its payload.
+    pub(crate) bytes: usize,
+}
+
+/// What is told about a submitted task.
+#[derive(Debug, Serialize)]
+pub(crate) struct Told {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u64>,
+    task: TaskId,
+    is_new: bool,
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let meaning = arguments.meaning()?;
-    let limits = global.config.limits();
-    let opened = super::open_to_write(global).await?;
-    // Whoever submits need not hear what an operator has set.
-    apply(&opened, limits).await?;
-    if !meaning.new_kind {
-        check_kind(&*opened.inspect, &meaning.kind).await?;
+    if arguments.each_line {
+        return run_each_line(global, &arguments).await;
     }
-    let job = meaning.job.and_then(|name| job_spec(name, limits));
-    let client = Client::new(opened.store, opened.inspect);
-    let submitted = client.submit_jobs(job, [meaning.task]).await?;
-    let submitted = submitted.first().context("the store took a task and named no id")?;
-    if !submitted.is_new {
+    let made = arguments.make(arguments.payload()?, None)?;
+    let client = arguments.open(global).await?;
+    let jobs = job_specs(std::slice::from_ref(&made), global.config.limits());
+    let submitted = client.submit_jobs(jobs, [made.task]).await?;
+    if submitted.iter().any(|submitted| !submitted.is_new) {
         tell!("an unfinished task carries this unique key already");
     }
     if global.is_memory() {
         tell!("note: the store is in memory: the task is gone with this command");
     }
-    print(&format!("{}\n", submitted.task))?;
+    let lines = submitted.iter().map(|submitted| Told::of(submitted, None));
+    print(&told(lines, arguments.json)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
+async fn run_each_line(global: &Global, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let payload = arguments.payload_of_lines()?;
+    let make = |line: &str| arguments.make(payload.fill(line).into_bytes(), Some(line));
+    let client = arguments.open(global).await?;
+    let stdin = std::io::stdin().lock();
+    if stdin.is_terminal() {
+        tell!("each line is a task; Ctrl-D ends");
+    }
+    let limits = global.config.limits();
+    Bulk { client, limits, make: &make, json: arguments.json }.run(stdin).await
+}
+
 impl Arguments {
-    fn meaning(self) -> anyhow::Result<Meaning> {
-        let payload = match (&self.payload, &self.payload_file) {
-            (Some(payload), _) => payload.clone().into_bytes(),
-            (None, Some(path)) => read(path)?,
-            (None, None) => b"null".to_vec(),
+    /// Opens the store, in which the limits of the configuration hold and the kind is known.
+    async fn open(&self, global: &Global) -> anyhow::Result<Client> {
+        let opened = super::open_to_write(global).await?;
+        // Whoever submits need not hear what an operator has set.
+        apply(&opened, global.config.limits()).await?;
+        if !self.new_kind {
+            check_kind(&*opened.inspect, &self.kind).await?;
+        }
+        Ok(Client::new(opened.store, opened.inspect))
+    }
+
+    fn payload(&self) -> anyhow::Result<Vec<u8>> {
+        match (&self.payload, &self.payload_file) {
+            (Some(payload), _) => Ok(payload.clone().into_bytes()),
+            (None, Some(path)) => read(path),
+            (None, None) => Ok(b"null".to_vec()),
+        }
+    }
+
+    /// How lines become payloads. Lines that all make the same task are a mistake.
+    fn payload_of_lines(&self) -> anyhow::Result<Payload> {
+        if self.payload_file.as_deref() == Some(Path::new("-")) {
+            bail!("stdin has the lines; --payload-file needs a file of its own");
+        }
+        let is_line = self.payload.is_none() && self.payload_file.is_none();
+        let payload = match is_line {
+            true => Payload::Line,
+            false => {
+                let json = String::from_utf8(self.payload()?).context("read the payload")?;
+                Payload::template(&json)?
+            }
+        };
+        let mut names = self.names().into_iter().flatten();
+        if !payload.has_place() && !names.any(|name| name.contains(PLACE)) {
+            bail!(
+                "nothing uses the lines; put {PLACE} into a string of the payload, such as \
+                 '{{\"row\": \"{PLACE}\"}}'"
+            );
+        }
+        Ok(payload)
+    }
+
+    /// The names that may have the line in them.
+    fn names(&self) -> [&Option<String>; 5] {
+        [&self.queue, &self.group, &self.job, &self.workflow, &self.unique_key]
+    }
+
+    /// The task with a payload; `line` goes into its names.
+    fn make(&self, payload: Vec<u8>, line: Option<&str>) -> anyhow::Result<Made> {
+        let filled = |name: &Option<String>| match (name, line) {
+            (Some(name), Some(line)) => Some(name.replace(PLACE, line)),
+            (name, _) => name.clone(),
         };
         let mut new = NewTask::new(&self.kind, payload);
-        new.queue = self.queue;
-        new.group = self.group;
-        new.job = self.job;
-        new.workflow = self.workflow;
+        [new.queue, new.group, new.job, new.workflow, new.unique_key] = self.names().map(filled);
         new.weight = self.weight;
         new.priority = self.priority;
-        new.unique_key = self.unique_key;
         new.max_attempts = self.max_attempts;
         new.run_at = self.run_at.map(jiff::Timestamp::as_millisecond);
         new.timeout_ms = self.timeout.map(millis).transpose().context("read --timeout")?;
         new.check(PAYLOAD_BYTES_MAX)?;
         kinds::check(&new.kind, &new.payload, false).map_err(anyhow::Error::msg)?;
-        let job = new.job.clone();
         let limit = self.limit.map(|limit| check_capacity(&Scope::Group.name(new.group()), limit));
+        let (job, bytes) = (new.job.clone(), new.payload.len());
         let mut task = Task::from(new);
         if let Some(limit) = limit.transpose()? {
             task = task.concurrency_limit(limit);
@@ -131,14 +207,39 @@ impl Arguments {
         if let Some(delay) = self.delay {
             task = task.delay(delay.try_into().context("--delay cannot be negative")?);
         }
-        Ok(Meaning { task, kind: self.kind, job, new_kind: self.new_kind })
+        Ok(Made { task, job, bytes })
     }
 }
 
-/// A job that does not exist yet begins with the limit that the configuration gives it.
-fn job_spec(name: String, limits: &BTreeMap<String, u32>) -> Option<JobSpec> {
-    let capacity = *limits.get(&Scope::Job.name(&name))?;
-    Some(JobSpec { name, concurrency: Some(capacity), weight: 1 })
+impl Told {
+    pub(crate) fn of(submitted: &Submitted, line: Option<u64>) -> Self {
+        Self { line, task: submitted.task, is_new: submitted.is_new }
+    }
+}
+
+/// A line for each task: its id, or JSON.
+pub(crate) fn told(lines: impl Iterator<Item = Told>, json: bool) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for told in lines {
+        match json {
+            true => text.push_str(&serde_json::to_string(&told)?),
+            false => text.push_str(&told.task.to_string()),
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// Jobs that do not exist yet begin with the limit that the configuration gives them.
+pub(crate) fn job_specs(tasks: &[Made], limits: &BTreeMap<String, u32>) -> Vec<JobSpec> {
+    let mut names: Vec<&String> = tasks.iter().filter_map(|made| made.job.as_ref()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let spec = |name: &String| {
+        let capacity = *limits.get(&Scope::Job.name(name))?;
+        Some(JobSpec { name: name.clone(), concurrency: Some(capacity), weight: 1 })
+    };
+    names.into_iter().filter_map(spec).collect()
 }
 
 fn millis(duration: jiff::SignedDuration) -> anyhow::Result<Millis> {
