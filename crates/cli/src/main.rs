@@ -1,6 +1,5 @@
 //! The `tidegate` binary. What was typed is in [`cli`], what each command does in [`commands`].
 
-mod bulk;
 mod cli;
 mod commands;
 mod config;
@@ -10,6 +9,7 @@ mod kinds;
 mod output;
 mod reference;
 mod run;
+mod submit;
 mod suggest;
 mod tell;
 mod worker;

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
 use common::{Shell, shown};
@@ -151,12 +152,33 @@ fn a_job_has_the_limit_of_the_file_from_its_first_task() {
 
 #[test]
 fn a_run_has_the_limits_of_the_configuration() {
-    let shell = shell("[concurrency.limits]\nsleep = 2\n[run]\nconcurrency = 3\n");
-    let file = "[[task]]\nkind = \"sleep\"\ncount = 6\npayload = { ms = 5 }\n";
+    let limits = "[concurrency.limits]\nsleep = 2\nnoop = 3\n\"job:night\" = 4\n";
+    let shell = shell(format!("{limits}[run]\nconcurrency = 3\n"));
+    let file = "[[limit]]\ngroup = \"noop\"\ncapacity = 9\n[[job]]\nname = \"night\"\n\
+                [[task]]\nkind = \"sleep\"\ncount = 6\njob = \"night\"\npayload = { ms = 5 }\n";
     shell.file("a.toml", file);
     let summary = shell.good(&["run", "a.toml"]);
-    assert!(summary.contains("group:sleep"), "{summary}");
     assert!(summary.contains("violations: 0 in "), "{summary}");
+    let status = shell.good(&["concurrency", "status"]);
+    for limit in ["group:sleep 2", "group:noop 9", "job:night 4"] {
+        let is_it = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words[..2].join(" ") == limit && words[4] == "configuration"
+        };
+        assert!(status.lines().any(is_it), "{limit}: {status}");
+    }
+}
+
+/// What is set for the machine would falsify what is measured: here it would never end.
+#[test]
+fn a_measurement_goes_by_its_flags_alone() {
+    let shell = shell("store = \"never.db\"\n[concurrency.limits]\nnoop = 0\nsleep = 0\n");
+    let size = ["--tasks", "50", "--processes", "1", "--permits", "20", "--json"];
+    let mut command = shell.command(&[&["bench", "limits"][..], &size].concat());
+    let output = command.env("TIDEGATE_CONCURRENCY_LIMITS", "noop=0").output().expect("run");
+    let told = shown(&output);
+    assert!(told.contains("\"completed\":51,"), "{told}");
+    assert!(!shell.path("never.db").exists(), "the store of the file was taken");
 }
 
 /// The lease of a worker is that of the file where no flag says another.
@@ -200,6 +222,10 @@ fn variables_are_checked_too_and_a_mistyped_one_is_noted() {
     let told = run("TIDEGATE_STOER", "x");
     let note = "\nnote: unknown variable TIDEGATE_STOER; did you mean TIDEGATE_STORE?\n";
     assert!(told.starts_with("exit 0\n") && told.ends_with(note), "{told}");
+    let mut command = shell.command(&["config"]);
+    command.env("TIDEGATE_LOG", std::ffi::OsStr::from_bytes(b"\xff"));
+    let told = shown(&command.output().expect("run"));
+    assert_eq!(told, "exit 1\nerror: TIDEGATE_LOG is not UTF-8\n");
     assert!(!run("TIDEGATE_PG_DIR", "x").contains("note"), "it is somebody else's");
 }
 

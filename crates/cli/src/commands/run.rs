@@ -14,7 +14,7 @@ use tidegate_measure::table::counted;
 use tidegate_store::Opened;
 
 use crate::cli::Global;
-use crate::config::Key;
+use crate::config::{Config, Key, apply_to_jobs};
 use crate::explain;
 use crate::file::{self, Plan};
 use crate::output::print;
@@ -55,7 +55,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     }
     let shutdown = signals()?;
     let opened = super::open_to_work(global).await?;
-    let begun = prepare(&opened, &plan).await?;
+    let begun = prepare(&opened, &plan, &global.config).await?;
     let kinds = settings(&*opened.inspect).await?;
     let server = match plan.server {
         Some(server) => Some(Server::start(server).await.context("start the server")?),
@@ -86,11 +86,17 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 }
 
 /// Registers, submits, and gives what is to be done.
-async fn prepare(opened: &Opened, plan: &Plan) -> anyhow::Result<BTreeMap<TaskId, String>> {
+async fn prepare(
+    opened: &Opened,
+    plan: &Plan,
+    config: &Config,
+) -> anyhow::Result<BTreeMap<TaskId, String>> {
     let Opened { store, inspect } = opened;
     let kinds = plan.kinds(settings(&**inspect).await?);
     register(&**store, kinds, &plan.limits, Source::Configuration).await?;
     let submitted = run::submit(&**store, &**inspect, plan).await?;
+    // Jobs of the file are there only now; that an operator holds one was told on opening.
+    apply_to_jobs(opened, config.limits()).await?;
     let left = run::remaining(&**inspect, &plan.run).await?;
     if submitted.continued {
         tell!("continuing: {} of {} tasks are left", left.len(), plan.tasks.len());

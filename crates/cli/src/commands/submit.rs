@@ -1,21 +1,19 @@
-use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use serde::Serialize;
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
-use tidegate_core::{Inspect, JobSpec, Millis, NewTask, Scope, Submitted, TaskId, check_capacity};
+use tidegate_core::{Inspect, Millis, NewTask, Scope, check_capacity};
 use tidegate_engine::{Client, Task};
 
-use crate::bulk::{Bulk, PLACE, Payload};
 use crate::cli::Global;
 use crate::config::apply;
 use crate::file::unknown;
 use crate::kinds;
 use crate::output::print;
+use crate::submit::{Bulk, Made, PLACE, Payload, Told, job_specs, told};
 use crate::tell::tell;
 
 /// Submits a task and prints its id; or one for each line of stdin
@@ -87,23 +85,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// A task that is ready to be submitted.
-pub(crate) struct Made {
-    pub(crate) task: Task,
-    job: Option<String>,
-    /// The size of its payload.
-    pub(crate) bytes: usize,
-}
-
-/// What is told about a submitted task.
-#[derive(Debug, Serialize)]
-pub(crate) struct Told {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    line: Option<u64>,
-    task: TaskId,
-    is_new: bool,
-}
-
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
     if arguments.each_line {
         return run_each_line(global, &arguments).await;
@@ -115,9 +96,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     if submitted.iter().any(|submitted| !submitted.is_new) {
         tell!("an unfinished task carries this unique key already");
     }
-    if global.is_memory() {
-        tell!("note: the store is in memory: the task is gone with this command");
-    }
+    note_memory(global);
     let lines = submitted.iter().map(|submitted| Told::of(submitted, None));
     print(&told(lines, arguments.json)?)?;
     Ok(ExitCode::SUCCESS)
@@ -131,8 +110,15 @@ async fn run_each_line(global: &Global, arguments: &Arguments) -> anyhow::Result
     if stdin.is_terminal() {
         tell!("each line is a task; Ctrl-D ends");
     }
+    note_memory(global);
     let limits = global.config.limits();
     Bulk { client, limits, make: &make, json: arguments.json }.run(stdin).await
+}
+
+fn note_memory(global: &Global) {
+    if global.is_memory() {
+        tell!("note: the store is in memory: the task is gone with this command");
+    }
 }
 
 impl Arguments {
@@ -209,37 +195,6 @@ impl Arguments {
         }
         Ok(Made { task, job, bytes })
     }
-}
-
-impl Told {
-    pub(crate) fn of(submitted: &Submitted, line: Option<u64>) -> Self {
-        Self { line, task: submitted.task, is_new: submitted.is_new }
-    }
-}
-
-/// A line for each task: its id, or JSON.
-pub(crate) fn told(lines: impl Iterator<Item = Told>, json: bool) -> anyhow::Result<String> {
-    let mut text = String::new();
-    for told in lines {
-        match json {
-            true => text.push_str(&serde_json::to_string(&told)?),
-            false => text.push_str(&told.task.to_string()),
-        }
-        text.push('\n');
-    }
-    Ok(text)
-}
-
-/// Jobs that do not exist yet begin with the limit that the configuration gives them.
-pub(crate) fn job_specs(tasks: &[Made], limits: &BTreeMap<String, u32>) -> Vec<JobSpec> {
-    let mut names: Vec<&String> = tasks.iter().filter_map(|made| made.job.as_ref()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let spec = |name: &String| {
-        let capacity = *limits.get(&Scope::Job.name(name))?;
-        Some(JobSpec { name: name.clone(), concurrency: Some(capacity), weight: 1 })
-    };
-    names.into_iter().filter_map(spec).collect()
 }
 
 fn millis(duration: jiff::SignedDuration) -> anyhow::Result<Millis> {

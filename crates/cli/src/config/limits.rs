@@ -27,28 +27,30 @@ pub(crate) async fn apply(
         let registration = Registration { limits: groups, source, ..Registration::default() };
         overruled = opened.store.register(registration).await?.overruled;
     }
-    let jobs = limits.iter().filter(|(name, _)| Scope::of(name) == Some(Scope::Job));
-    let jobs: Vec<(&String, &u32)> = jobs.collect();
-    if !jobs.is_empty() {
-        overruled.extend(apply_to_jobs(opened, &jobs).await?);
-    }
+    overruled.extend(apply_to_jobs(opened, limits).await?);
     Ok(overruled)
 }
 
-async fn apply_to_jobs(opened: &Opened, jobs: &[(&String, &u32)]) -> Result<Vec<Overruled>> {
-    let known = opened.inspect.limits().await?;
+/// Sets the limits of those jobs that exist.
+pub(crate) async fn apply_to_jobs(
+    opened: &Opened,
+    limits: &BTreeMap<String, u32>,
+) -> Result<Vec<Overruled>> {
+    let is_job = |(name, _): &(&String, &u32)| Scope::of(name) == Some(Scope::Job);
+    let jobs: Vec<(&String, &u32)> = limits.iter().filter(is_job).collect();
     let mut overruled = Vec::new();
+    if jobs.is_empty() {
+        return Ok(overruled);
+    }
+    let known = opened.inspect.limits().await?;
     for (name, capacity) in jobs {
-        let is_it = |limit: &&Limit| *limit.name == ***name;
+        let is_it = |limit: &&Limit| *limit.name == **name;
         let Some(limit) = known.iter().find(is_it) else { continue };
-        let set = SetLimit {
-            name: (*name).clone(),
-            capacity: Some(**capacity),
-            source: Source::Configuration,
-        };
+        let (capacity, source) = (Some(*capacity), Source::Configuration);
+        let set = SetLimit { name: name.clone(), capacity, source };
         let is_set = opened.store.set_limit(set).await?.is_some();
-        if !is_set && limit.capacity != Some(**capacity) {
-            overruled.push(((*name).clone(), limit.capacity, limit.source));
+        if !is_set && limit.capacity != capacity {
+            overruled.push((name.clone(), limit.capacity, limit.source));
         }
     }
     Ok(overruled)

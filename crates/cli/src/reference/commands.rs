@@ -128,3 +128,40 @@ fn code(examples: &str) -> String {
     let lines: Vec<&str> = lines.collect();
     format!("```sh\n{}\n```\n", lines.join("\n"))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    /// The words of a line of a shell, without its quotes.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut is_quoted) = (vec![String::new()], false);
+        for sign in line.chars() {
+            match (sign, words.last_mut()) {
+                ('\'', _) => is_quoted = !is_quoted,
+                (' ', _) if !is_quoted => words.push(String::new()),
+                (sign, Some(word)) => word.push(sign),
+                (_, None) => {}
+            }
+        }
+        words
+    }
+
+    #[test]
+    fn every_example_can_be_typed() {
+        let page = page();
+        let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let mut examples = 0;
+        for line in blocks.flat_map(str::lines) {
+            for part in words(line).split(|word| ["&", "|", ">"].contains(&&**word)) {
+                let Some(start) = part.iter().position(|word| word == "tidegate") else { continue };
+                let typed = Cli::try_parse_from(&part[start..]);
+                assert!(typed.is_ok(), "{line}: {}", typed.unwrap_err());
+                examples += 1;
+            }
+        }
+        assert!(examples > 15, "{examples}");
+    }
+}

@@ -44,7 +44,7 @@ the configuration and a run file, the one that was told last holds.
 
 - A bare name is that of a group, and the group of a task is its kind unless it names another.
 - `\"job:NAME\"` is the limit of a job. It is set at the first start that finds the job; a job that
-  `tidegate submit --job NAME` makes has it from its first task.
+  `tidegate submit` or `tidegate run` makes has it from its first task.
 - A limit that is taken out of the file stays in the store, as one that is taken out of a run file
   does: `tidegate concurrency unset NAME` removes it.
 ";

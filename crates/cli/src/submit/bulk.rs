@@ -1,9 +1,6 @@
 //! Submits a task for each line of standard input, in batches and in order. Nothing of it is kept:
 //! memory does not grow with the input.
 
-mod lines;
-mod template;
-
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, IsTerminal as _, Read};
 use std::process::ExitCode;
@@ -14,12 +11,10 @@ use tidegate_core::Submitted;
 use tidegate_engine::Client;
 use tidegate_measure::table::counted;
 
-use crate::commands::submit::{Made, Told, job_specs, told};
+use super::lines::Lines;
+use super::{Made, Told, job_specs, told};
 use crate::output::print;
 use crate::tell::tell;
-
-use lines::Lines;
-pub(crate) use template::{PLACE, Payload};
 
 /// Tasks in one submit.
 const TASKS_MAX: usize = 1000;
