@@ -8,7 +8,7 @@ use tidegate_core::{Scope, check_capacity, name};
 use tidegate_store::Place;
 use tracing_subscriber::EnvFilter;
 
-use crate::file::{self, Node, Source, unknown};
+use crate::file::{self, Field, Node, Source, unknown};
 use crate::kinds;
 
 /// A value of a setting.
@@ -103,15 +103,7 @@ impl Shape {
             Self::Limits => {
                 let fields = node.table(source).ok_or_else(|| wrong(node, "a table"))?;
                 let mut limits = Limits::default();
-                for field in fields {
-                    let number = field.value.integer();
-                    let number = number.ok_or_else(|| {
-                        let (key, found) = (&field.key, found(field.value));
-                        let text = format!("the limit {key:?} is a whole number, not {found}");
-                        fault(field.value, text)
-                    })?;
-                    limits.add(&field.key, number).map_err(|text| source.fault(field.at, text))?;
-                }
+                fields.iter().try_for_each(|field| limits.read(source, field))?;
                 Ok(Value::Limits(limits.0))
             }
         }
@@ -178,6 +170,16 @@ impl Limits {
         let parts = parts.and_then(|(name, number)| Some((name, number.parse().ok()?)));
         let (name, number) = parts.ok_or_else(|| format!("the limit {text:?} is not NAME=N"))?;
         self.add(name, number)
+    }
+
+    /// Adds one as it stands in a file.
+    fn read(&mut self, source: Source<'_>, field: &Field<'_>) -> file::Result<()> {
+        let number = field.value.integer().ok_or_else(|| {
+            let (key, found) = (&field.key, found(field.value));
+            let text = format!("the limit {key:?} is a whole number, not {found}");
+            source.fault(field.value.at(source), text)
+        })?;
+        self.add(&field.key, number).map_err(|text| source.fault(field.at, text))
     }
 
     fn add(&mut self, name: &str, number: i64) -> Read<()> {
