@@ -112,6 +112,14 @@ pub(crate) enum Command {
     Reference(reference::Arguments),
 }
 
+impl Command {
+    /// Whether it goes by the configuration. What does not must not fail by it either: a shell
+    /// asks for completions whatever is in the current folder.
+    pub(crate) fn is_configured(&self) -> bool {
+        !matches!(self, Self::Completions(_) | Self::Reference(_))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;

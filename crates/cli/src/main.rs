@@ -27,11 +27,9 @@ fn main() -> ExitCode {
 }
 
 fn start(mut cli: cli::Cli) -> anyhow::Result<ExitCode> {
-    // A shell asks for completions whatever is in the current folder.
-    if let cli::Command::Completions(arguments) = &cli.command {
-        return commands::completions::run(arguments);
+    if cli.command.is_configured() {
+        cli.global.configure()?;
     }
-    cli.global.configure()?;
     log(cli.global.config.text(Key::Log))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(commands::run(cli))
