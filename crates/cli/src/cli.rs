@@ -1,24 +1,22 @@
 //! What can be typed.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand};
 use tidegate_store::Place;
 
 use crate::commands::{
-    bench, concurrency, doctor, job, migrate, prune, queue, run, submit, task, verify, worker,
-    workers, workflow,
+    bench, completions, concurrency, config, doctor, job, migrate, prune, queue, reference, run,
+    submit, task, verify, worker, workers, workflow,
 };
+use crate::config::{Config, Flags, Key, Origin, note_mistyped, variables};
 use crate::output::quoted;
-
-/// The store when nothing is said: a file in the current folder.
-const STORE: &str = "sqlite:tidegate.db";
-
-/// The variable that names the store where the command does not.
-const STORE_VARIABLE: &str = "TIDEGATE_STORE";
 
 /// Durable tasks under exact concurrency limits.
 ///
 /// Data goes to stdout, talk to stderr. The exit code is 0 when all went well, 1 when something
-/// is wrong, 2 when the command was not understood. TIDEGATE_LOG=info tells more.
+/// is wrong, 2 when the command was not understood. TIDEGATE_LOG=info tells more; `tidegate config`
+/// shows every setting and where it comes from.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidegate",
@@ -35,34 +33,53 @@ pub(crate) struct Cli {
 }
 
 /// What every command takes.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Global {
     /// Where the tasks are: sqlite:PATH, a path, postgres://..., or memory: (gone at the end of
     /// the command). sqlite:PATH?synchronous=normal is quicker, and may forget the last commits
-    /// when the power fails. Default: sqlite:tidegate.db; `bench` makes a store of its own, `verify`
-    /// needs none
-    #[arg(long, value_name = "URL", env = STORE_VARIABLE, hide_env_values = true, global = true)]
-    pub(crate) store: Option<String>,
+    /// when the power fails. Default: TIDEGATE_STORE, or `store` of the configuration, or
+    /// sqlite:tidegate.db; `bench` makes a store of its own, `verify` needs none
+    #[arg(long, value_name = "URL", global = true)]
+    store: Option<String>,
+    /// The file with the configuration. Default: TIDEGATE_CONFIG, or tidegate.toml if it is there
+    #[arg(long = "config", value_name = "FILE", global = true)]
+    config_file: Option<PathBuf>,
+    /// What holds, once it is read.
+    #[arg(skip)]
+    pub(crate) config: Config,
 }
 
 impl Global {
+    /// Reads the configuration.
+    pub(crate) fn configure(&mut self) -> anyhow::Result<()> {
+        let variables = variables();
+        note_mistyped(&variables);
+        let flags = Flags { file: self.config_file.as_deref(), store: self.store.as_deref() };
+        self.config = Config::load(&flags, &variables)?;
+        Ok(())
+    }
+
     /// The store's URL.
     pub(crate) fn url(&self) -> &str {
-        self.store.as_deref().unwrap_or(STORE)
+        self.config.text(Key::Store)
+    }
+
+    /// The store's URL, if it was named for this command and not for all of them.
+    pub(crate) fn named_url(&self) -> Option<&str> {
+        Some(self.url()).filter(|_| self.config.origin(Key::Store) >= Origin::Variable)
     }
 
     /// A command that a person can type next, on the same store: what was given is given again,
     /// without a password. What the environment says it says the next time too.
     pub(crate) fn command(&self, words: &[&str]) -> String {
-        let given = self.store.as_deref();
-        let given = given.filter(|url| std::env::var(STORE_VARIABLE).ok().as_deref() != Some(*url));
-        let store = given.map(|url| match Place::parse(url) {
-            Ok(Place::Postgres(_)) => self.shown(),
+        let store = self.store.as_deref().map(|url| match Place::parse(url) {
+            Ok(place @ Place::Postgres(_)) => place.to_string(),
             _ => url.to_owned(),
         });
+        let file = self.config_file.as_ref().map(|file| file.display().to_string());
         let mut words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-        if let Some(store) = store {
-            words.extend(["--store".to_owned(), quoted(&store)]);
+        for (flag, value) in [("--store", store), ("--config", file)] {
+            words.extend(value.into_iter().flat_map(|value| [flag.to_owned(), quoted(&value)]));
         }
         format!("tidegate {}", words.join(" "))
     }
@@ -94,6 +111,18 @@ pub(crate) enum Command {
     Bench(bench::Arguments),
     Migrate(migrate::Arguments),
     Prune(prune::Arguments),
+    Config(config::Arguments),
+    Completions(completions::Arguments),
+    #[command(hide = true)]
+    Reference(reference::Arguments),
+}
+
+impl Command {
+    /// Whether it goes by the configuration. What does not must not fail by it either: a shell
+    /// asks for completions whatever is in the current folder.
+    pub(crate) fn is_configured(&self) -> bool {
+        !matches!(self, Self::Completions(_) | Self::Reference(_))
+    }
 }
 
 #[cfg(test)]
@@ -101,6 +130,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+    use crate::config::SETTINGS;
 
     #[test]
     fn the_commands_are_well_formed() {
@@ -110,7 +140,8 @@ mod tests {
     #[test]
     fn the_next_command_is_on_the_same_store_and_has_no_password() {
         let next = |store: Option<&str>| {
-            Global { store: store.map(str::to_owned) }.command(&["run", "a b.toml"])
+            let store = store.map(str::to_owned);
+            Global { store, ..Global::default() }.command(&["run", "a b.toml"])
         };
         assert_eq!(next(None), "tidegate run 'a b.toml'");
         let sqlite = "sqlite:a.db?synchronous=normal";
@@ -119,6 +150,24 @@ mod tests {
             next(Some("postgres://me:secret@host:1/db?password=x")),
             "tidegate run 'a b.toml' --store postgres://host:1/db"
         );
+    }
+
+    /// The flags that the table of settings names can be typed.
+    #[test]
+    fn every_setting_has_its_flag() {
+        let mut root = Cli::command();
+        root.build();
+        // These two are not flags of these commands yet.
+        let flags = SETTINGS.iter().filter_map(|setting| setting.flag);
+        for text in flags.filter(|flag| !flag.ends_with("-allow")) {
+            let (commands, flag) = text.split_once("--").expect("a flag");
+            let commands = commands.split(',').map(str::trim).filter(|name| !name.is_empty());
+            for name in commands.chain(["task"].into_iter().filter(|_| text.starts_with("--"))) {
+                let command = root.find_subcommand(name).expect(name);
+                let has_it = command.get_arguments().any(|known| known.get_long() == Some(flag));
+                assert!(has_it, "{name} has no --{flag}");
+            }
+        }
     }
 
     #[test]

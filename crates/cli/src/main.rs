@@ -2,11 +2,14 @@
 
 mod cli;
 mod commands;
+mod config;
 mod explain;
 mod file;
 mod kinds;
 mod output;
+mod reference;
 mod run;
+mod submit;
 mod suggest;
 mod tell;
 mod worker;
@@ -17,23 +20,27 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use tracing_subscriber::EnvFilter;
 
+use crate::config::Key;
+
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
-    log();
-    let outcome = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(anyhow::Error::from)
-        .and_then(|runtime| runtime.block_on(commands::run(cli)));
-    outcome.unwrap_or_else(|error| output::report(&error))
+    start(cli::Cli::parse()).unwrap_or_else(|error| output::report(&error))
 }
 
-/// What the engine notes goes to stderr: warnings, or as much as `TIDEGATE_LOG` asks for.
-fn log() {
-    let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+fn start(mut cli: cli::Cli) -> anyhow::Result<ExitCode> {
+    if cli.command.is_configured() {
+        cli.global.configure()?;
+    }
+    log(cli.global.config.text(Key::Log))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(commands::run(cli))
+}
+
+/// What the engine notes goes to stderr, as much of it as is asked for.
+fn log(filter: &str) -> anyhow::Result<()> {
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(EnvFilter::try_new(filter)?)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
+    Ok(())
 }

@@ -104,7 +104,7 @@ struct Size {
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
     let mut out = Out { json: arguments.json, lines: Vec::new() };
-    let url = global.store.clone();
+    let url = global.named_url().map(str::to_owned);
     let mut good = true;
     match arguments.scenario {
         Scenario::Throughput { tasks, processes, batch: batches, rounds } => {

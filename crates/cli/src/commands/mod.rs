@@ -1,12 +1,15 @@
 //! One file per command: what it takes, and what it does.
 
 pub(crate) mod bench;
+pub(crate) mod completions;
 pub(crate) mod concurrency;
+pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod job;
 pub(crate) mod migrate;
 pub(crate) mod prune;
 pub(crate) mod queue;
+pub(crate) mod reference;
 pub(crate) mod run;
 pub(crate) mod submit;
 pub(crate) mod task;
@@ -20,6 +23,7 @@ use std::process::ExitCode;
 use tidegate_store::{OpenOptions, Opened};
 
 use crate::cli::{Cli, Command, Global};
+use crate::config::{apply, tell_overruled};
 
 /// Runs the command that was typed.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -39,6 +43,9 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Bench(arguments) => bench::run(global, arguments).await,
         Command::Migrate(_) => migrate::run(global).await,
         Command::Prune(arguments) => prune::run(global, arguments).await,
+        Command::Config(arguments) => config::run(global, &arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
+        Command::Reference(arguments) => reference::run(&arguments),
     }
 }
 
@@ -46,6 +53,13 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 pub(crate) async fn open_to_write(global: &Global) -> anyhow::Result<Opened> {
     let opened = tidegate_store::open(global.url(), OpenOptions::default()).await?;
     opened.store.migrate().await?;
+    Ok(opened)
+}
+
+/// Opens the store to work with it: as to write, and the limits of the configuration hold in it.
+pub(crate) async fn open_to_work(global: &Global) -> anyhow::Result<Opened> {
+    let opened = open_to_write(global).await?;
+    tell_overruled(apply(&opened, global.config.limits()).await?);
     Ok(opened)
 }
 

@@ -14,6 +14,7 @@ use tidegate_measure::table::counted;
 use tidegate_store::Opened;
 
 use crate::cli::Global;
+use crate::config::{Config, Key, apply_to_jobs};
 use crate::explain;
 use crate::file::{self, Plan};
 use crate::output::print;
@@ -42,9 +43,9 @@ const LOOKS_MAX: u32 = 20;
 pub(crate) struct Arguments {
     /// The file
     file: PathBuf,
-    /// Tasks that run at once in this process
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    concurrency: u32,
+    /// Tasks that run at once in this process [default: `run.concurrency` of the configuration, 64]
+    #[arg(long, value_name = "N")]
+    concurrency: Option<u32>,
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -53,8 +54,8 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         tell!("warning: {} has no tasks, so there is nothing to run", arguments.file.display());
     }
     let shutdown = signals()?;
-    let opened = super::open_to_write(global).await?;
-    let begun = prepare(&opened, &plan).await?;
+    let opened = super::open_to_work(global).await?;
+    let begun = prepare(&opened, &plan, &global.config).await?;
     let kinds = settings(&*opened.inspect).await?;
     let server = match plan.server {
         Some(server) => Some(Server::start(server).await.context("start the server")?),
@@ -64,10 +65,12 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let path = folder.path().join("history.jsonl");
     let history = Arc::new(History::begin(&path, &*opened.inspect).await?);
     let watch = Arc::new(Watch::new(history.clone()));
+    let config = &global.config;
     let worker = build(Parts {
         store: opened.store.clone(),
         options: Options {
-            concurrency: arguments.concurrency,
+            concurrency: arguments.concurrency.unwrap_or(config.number(Key::RunConcurrency)),
+            lease: Duration::from_secs(config.number(Key::LeaseSeconds).into()),
             queues: plan.queues(&kinds),
             ..Options::default()
         },
@@ -83,11 +86,17 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 }
 
 /// Registers, submits, and gives what is to be done.
-async fn prepare(opened: &Opened, plan: &Plan) -> anyhow::Result<BTreeMap<TaskId, String>> {
+async fn prepare(
+    opened: &Opened,
+    plan: &Plan,
+    config: &Config,
+) -> anyhow::Result<BTreeMap<TaskId, String>> {
     let Opened { store, inspect } = opened;
     let kinds = plan.kinds(settings(&**inspect).await?);
     register(&**store, kinds, &plan.limits, Source::Configuration).await?;
     let submitted = run::submit(&**store, &**inspect, plan).await?;
+    // Jobs of the file are there only now; that an operator holds one was told on opening.
+    apply_to_jobs(opened, config.limits()).await?;
     let left = run::remaining(&**inspect, &plan.run).await?;
     if submitted.continued {
         tell!("continuing: {} of {} tasks are left", left.len(), plan.tasks.len());

@@ -1,4 +1,4 @@
-use std::io::Read as _;
+use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,16 +9,26 @@ use tidegate_core::{Inspect, Millis, NewTask, Scope, check_capacity};
 use tidegate_engine::{Client, Task};
 
 use crate::cli::Global;
+use crate::config::apply;
 use crate::file::unknown;
 use crate::kinds;
 use crate::output::print;
+use crate::submit::{Bulk, Made, PLACE, Payload, Told, job_specs, told};
 use crate::tell::tell;
 
-/// Submits one task and prints its id
+/// Submits a task and prints its id; or one for each line of stdin
+///
+/// With --each-line every line of stdin is one task, and blank lines are skipped. {} stands for the
+/// line in the strings of the payload and in the names (--queue, --group, --job, --workflow,
+/// --unique-key); without --payload the line itself is the payload, as JSON. Lines are submitted in
+/// order and in batches, as they come. A line that is no task ends the command: those before it are
+/// submitted, and the error says how many. With a unique key the same lines can be given again:
+/// those whose task is unfinished are not submitted twice.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidegate submit sleep --payload '{\"ms\": 500}' --group partner --limit 10\n  \
-    tidegate submit noop --delay 5m --unique-key nightly")]
+    tidegate submit noop --delay 5m --unique-key nightly\n  \
+    seq 1000 | tidegate submit noop --each-line --payload '{\"row\": \"{}\"}' --unique-key 'import-{}'")]
 pub(crate) struct Arguments {
     /// Names the handler
     kind: String,
@@ -67,54 +77,115 @@ pub(crate) struct Arguments {
     /// Take a kind that nobody has registered yet
     #[arg(long)]
     new_kind: bool,
-}
-
-/// What it means.
-struct Meaning {
-    task: Task,
-    kind: String,
-    new_kind: bool,
+    /// Submit a task for each line of stdin
+    #[arg(long)]
+    each_line: bool,
+    /// One JSON object per task instead of its id
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let meaning = arguments.meaning()?;
-    let opened = super::open_to_write(global).await?;
-    if !meaning.new_kind {
-        check_kind(&*opened.inspect, &meaning.kind).await?;
+    if arguments.each_line {
+        return run_each_line(global, &arguments).await;
     }
-    let client = Client::new(opened.store, opened.inspect);
-    let submitted = client.submit(meaning.task).await?;
-    if !submitted.is_new {
+    let made = arguments.make(arguments.payload()?, None)?;
+    let client = arguments.open(global).await?;
+    let jobs = job_specs(std::slice::from_ref(&made), global.config.limits());
+    let submitted = client.submit_jobs(jobs, [made.task]).await?;
+    if submitted.iter().any(|submitted| !submitted.is_new) {
         tell!("an unfinished task carries this unique key already");
     }
-    if global.is_memory() {
-        tell!("note: the store is in memory: the task is gone with this command");
-    }
-    print(&format!("{}\n", submitted.task))?;
+    note_memory(global);
+    let lines = submitted.iter().map(|submitted| Told::of(submitted, None));
+    print(&told(lines, arguments.json)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
+async fn run_each_line(global: &Global, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let payload = arguments.payload_of_lines()?;
+    let make = |line: &str| arguments.make(payload.fill(line).into_bytes(), Some(line));
+    let client = arguments.open(global).await?;
+    let stdin = std::io::stdin().lock();
+    if stdin.is_terminal() {
+        tell!("each line is a task; Ctrl-D ends");
+    }
+    note_memory(global);
+    let limits = global.config.limits();
+    Bulk { client, limits, make: &make, json: arguments.json }.run(stdin).await
+}
+
+fn note_memory(global: &Global) {
+    if global.is_memory() {
+        tell!("note: the store is in memory: the task is gone with this command");
+    }
+}
+
 impl Arguments {
-    fn meaning(self) -> anyhow::Result<Meaning> {
-        let payload = match (&self.payload, &self.payload_file) {
-            (Some(payload), _) => payload.clone().into_bytes(),
-            (None, Some(path)) => read(path)?,
-            (None, None) => b"null".to_vec(),
+    /// Opens the store, in which the limits of the configuration hold and the kind is known.
+    async fn open(&self, global: &Global) -> anyhow::Result<Client> {
+        let opened = super::open_to_write(global).await?;
+        // Whoever submits need not hear what an operator has set.
+        apply(&opened, global.config.limits()).await?;
+        if !self.new_kind {
+            check_kind(&*opened.inspect, &self.kind).await?;
+        }
+        Ok(Client::new(opened.store, opened.inspect))
+    }
+
+    fn payload(&self) -> anyhow::Result<Vec<u8>> {
+        match (&self.payload, &self.payload_file) {
+            (Some(payload), _) => Ok(payload.clone().into_bytes()),
+            (None, Some(path)) => read(path),
+            (None, None) => Ok(b"null".to_vec()),
+        }
+    }
+
+    /// How lines become payloads. Lines that all make the same task are a mistake.
+    fn payload_of_lines(&self) -> anyhow::Result<Payload> {
+        if self.payload_file.as_deref() == Some(Path::new("-")) {
+            bail!("stdin has the lines; --payload-file needs a file of its own");
+        }
+        let is_line = self.payload.is_none() && self.payload_file.is_none();
+        let payload = match is_line {
+            true => Payload::Line,
+            false => {
+                let json = String::from_utf8(self.payload()?).context("read the payload")?;
+                Payload::template(&json)?
+            }
+        };
+        let mut names = self.names().into_iter().flatten();
+        if !payload.has_place() && !names.any(|name| name.contains(PLACE)) {
+            bail!(
+                "nothing uses the lines; put {PLACE} into a string of the payload, such as \
+                 '{{\"row\": \"{PLACE}\"}}'"
+            );
+        }
+        Ok(payload)
+    }
+
+    /// The names that may have the line in them.
+    fn names(&self) -> [&Option<String>; 5] {
+        [&self.queue, &self.group, &self.job, &self.workflow, &self.unique_key]
+    }
+
+    /// The task with a payload; `line` goes into its names.
+    fn make(&self, payload: Vec<u8>, line: Option<&str>) -> anyhow::Result<Made> {
+        let filled = |name: &Option<String>| match (name, line) {
+            (Some(name), Some(line)) => Some(name.replace(PLACE, line)),
+            (name, _) => name.clone(),
         };
         let mut new = NewTask::new(&self.kind, payload);
-        new.queue = self.queue;
-        new.group = self.group;
-        new.job = self.job;
-        new.workflow = self.workflow;
+        [new.queue, new.group, new.job, new.workflow, new.unique_key] = self.names().map(filled);
         new.weight = self.weight;
         new.priority = self.priority;
-        new.unique_key = self.unique_key;
         new.max_attempts = self.max_attempts;
         new.run_at = self.run_at.map(jiff::Timestamp::as_millisecond);
         new.timeout_ms = self.timeout.map(millis).transpose().context("read --timeout")?;
         new.check(PAYLOAD_BYTES_MAX)?;
         kinds::check(&new.kind, &new.payload, false).map_err(anyhow::Error::msg)?;
         let limit = self.limit.map(|limit| check_capacity(&Scope::Group.name(new.group()), limit));
+        let (job, bytes) = (new.job.clone(), new.payload.len());
         let mut task = Task::from(new);
         if let Some(limit) = limit.transpose()? {
             task = task.concurrency_limit(limit);
@@ -122,7 +193,7 @@ impl Arguments {
         if let Some(delay) = self.delay {
             task = task.delay(delay.try_into().context("--delay cannot be negative")?);
         }
-        Ok(Meaning { task, kind: self.kind, new_kind: self.new_kind })
+        Ok(Made { task, job, bytes })
     }
 }
 

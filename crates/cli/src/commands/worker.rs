@@ -10,6 +10,7 @@ use tidegate_engine::{Observer, Options, Phase, Shutdown, Summary, signals, time
 use tokio::task::AbortHandle;
 
 use crate::cli::Global;
+use crate::config::{Config, Key};
 use crate::file::unknown;
 use crate::run::has_work;
 use crate::tell::tell;
@@ -28,21 +29,24 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(200);
     tidegate worker --concurrency 50\n  \
     tidegate worker --queues mail,default --max-concurrent http=10 --history worker-1.jsonl")]
 pub(crate) struct Arguments {
-    /// Queues to claim from, with commas between [default: the queues of its kinds]
+    /// Queues to claim from, with commas between [default: `worker.queues` of the configuration, or
+    /// the queues of its kinds]
     #[arg(long, value_name = "QUEUE,..", value_delimiter = ',')]
     queues: Vec<String>,
-    /// Kinds to serve, with commas between [default: all built-in ones]
+    /// Kinds to serve, with commas between [default: `worker.kinds` of the configuration, or all
+    /// built-in ones]
     #[arg(long, value_name = "KIND,..", value_delimiter = ',')]
     kinds: Vec<String>,
-    /// Tasks that run at once
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    concurrency: u32,
-    /// Tasks in one claim
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    claim_batch: u32,
-    /// How long the store waits for a sign of life, such as 2s
-    #[arg(long, value_name = "DURATION", default_value = "30s")]
-    lease: jiff::SignedDuration,
+    /// Tasks that run at once [default: `worker.concurrency` of the configuration, 16]
+    #[arg(long, value_name = "N")]
+    concurrency: Option<u32>,
+    /// Tasks in one claim [default: `worker.claim_batch` of the configuration, 100]
+    #[arg(long, value_name = "N")]
+    claim_batch: Option<u32>,
+    /// How long the store waits for a sign of life, such as 2s [default:
+    /// `concurrency.default_lease_duration_secs` of the configuration, 30s]
+    #[arg(long, value_name = "DURATION")]
+    lease: Option<jiff::SignedDuration>,
     /// Append a record to this file as each handler enters and exits, for `tidegate verify`
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
@@ -64,9 +68,9 @@ struct Meaning {
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let meaning = arguments.meaning()?;
+    let meaning = arguments.meaning(&global.config)?;
     let shutdown = signals()?;
-    let opened = super::open_to_write(global).await?;
+    let opened = super::open_to_work(global).await?;
     register(&*opened.store, Vec::new(), &meaning.limits, Source::Registration).await?;
     let mut served: Vec<Kind> = settings(&*opened.inspect).await?;
     served.retain(|kind| meaning.kinds.iter().any(|name| *name == *kind.name));
@@ -98,27 +102,36 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 }
 
 impl Arguments {
-    fn meaning(self) -> anyhow::Result<Meaning> {
-        let kinds = if self.kinds.is_empty() {
-            kinds::NAMES.map(str::to_owned).to_vec()
-        } else {
-            self.kinds
-        };
+    fn meaning(self, config: &Config) -> anyhow::Result<Meaning> {
+        let all = kinds::NAMES.map(str::to_owned);
+        let kinds = first_said([&self.kinds, config.list(Key::WorkerKinds), &all]);
         kinds.iter().try_for_each(|kind| check_kind(kind))?;
         let limits = self.max_concurrent.iter().map(|text| max_concurrent(text));
         Ok(Meaning {
             limits: limits.collect::<anyhow::Result<_>>()?,
             options: Options {
-                queues: self.queues,
-                concurrency: self.concurrency,
-                claim_batch: self.claim_batch,
-                lease: self.lease.try_into().context("--lease cannot be negative")?,
+                queues: first_said([&self.queues, config.list(Key::WorkerQueues)]),
+                concurrency: self.concurrency.unwrap_or(config.number(Key::WorkerConcurrency)),
+                claim_batch: self.claim_batch.unwrap_or(config.number(Key::WorkerClaimBatch)),
+                lease: lease(self.lease, config)?,
                 ..Options::default()
             },
             kinds,
             history: self.history,
             until_idle: self.until_idle,
         })
+    }
+}
+
+/// The first list that says something.
+fn first_said<const N: usize>(lists: [&[String]; N]) -> Vec<String> {
+    lists.into_iter().find(|list| !list.is_empty()).unwrap_or_default().to_vec()
+}
+
+fn lease(flag: Option<jiff::SignedDuration>, config: &Config) -> anyhow::Result<Duration> {
+    match flag {
+        Some(lease) => lease.try_into().context("--lease cannot be negative"),
+        None => Ok(Duration::from_secs(config.number(Key::LeaseSeconds).into())),
     }
 }
 

@@ -12,38 +12,51 @@ mod sections;
 mod source;
 mod tasks;
 
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::Context as _;
+use toml::Spanned;
+use toml::de::DeTable;
 
+pub(crate) use node::{Field, Node, toml_fields};
 pub(crate) use plan::{Plan, ServerPlan};
-pub(crate) use source::unknown;
-
-use source::Source;
+pub(crate) use source::{Result, Source, unknown};
 
 /// A run file may have so many bytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Reads and checks the file at `path`.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Plan> {
-    let name = path.display().to_string();
     let format = Format::of(path)?;
-    let size = std::fs::metadata(path).with_context(|| format!("read {name}"))?.len();
+    let text = read_text(path, "a run file", FILE_BYTES_MAX)?;
+    Ok(parse(Source { name: &path.display().to_string(), text: &text }, format)?)
+}
+
+/// Reads the text of a file, but not much more than is allowed: a device has no end. `what` says
+/// what kind of file it is.
+pub(crate) fn read_text(path: &Path, what: &str, bytes_max: u64) -> anyhow::Result<String> {
+    let name = path.display().to_string();
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes))
+        .with_context(|| format!("read {name}"))?;
     anyhow::ensure!(
-        size <= FILE_BYTES_MAX,
-        "{name} has {size} bytes; a run file may have {FILE_BYTES_MAX}"
+        bytes.len() as u64 <= bytes_max,
+        "{name} has more than {bytes_max} bytes, the most that {what} may have"
     );
-    let bytes = std::fs::read(path).with_context(|| format!("read {name}"))?;
-    let text = match String::from_utf8(bytes) {
-        Ok(text) => text,
-        Err(bad) => {
-            let at = bad.utf8_error().valid_up_to();
-            let good = String::from_utf8_lossy(&bad.as_bytes()[..at]).into_owned();
-            let source = Source { name: &name, text: &good };
-            return Err(source.fault(at, "this is not UTF-8; save the file as UTF-8").into());
-        }
-    };
-    Ok(parse(Source { name: &name, text: &text }, format)?)
+    String::from_utf8(bytes).map_err(|bad| {
+        let at = bad.utf8_error().valid_up_to();
+        let good = String::from_utf8_lossy(&bad.as_bytes()[..at]).into_owned();
+        let source = Source { name: &name, text: &good };
+        source.fault(at, "this is not UTF-8; save the file as UTF-8").into()
+    })
+}
+
+/// Reads the text as TOML.
+pub(crate) fn toml_table<'a>(source: Source<'a>) -> Result<Spanned<DeTable<'a>>> {
+    DeTable::parse(source.text)
+        .map_err(|error| source.fault(error.span().map_or(0, |span| span.start), error.message()))
 }
 
 /// How a file is written.
@@ -66,12 +79,10 @@ impl Format {
     }
 }
 
-fn parse(source: Source<'_>, format: Format) -> source::Result<Plan> {
+fn parse(source: Source<'_>, format: Format) -> Result<Plan> {
     match format {
         Format::Toml => {
-            let table = toml::de::DeTable::parse(source.text).map_err(|error| {
-                source.fault(error.span().map_or(0, |span| span.start), error.message())
-            })?;
+            let table = toml_table(source)?;
             plan::make(source, sections::toml(source, table.get_ref())?)
         }
         Format::JsonLines => plan::make(source, sections::json_lines(source)?),
@@ -82,11 +93,11 @@ fn parse(source: Source<'_>, format: Format) -> source::Result<Plan> {
 mod tests {
     use super::*;
 
-    fn toml(text: &str) -> Result<Plan, String> {
+    fn toml(text: &str) -> std::result::Result<Plan, String> {
         parse(Source { name: "f.toml", text }, Format::Toml).map_err(|fault| fault.to_string())
     }
 
-    fn json(text: &str) -> Result<Plan, String> {
+    fn json(text: &str) -> std::result::Result<Plan, String> {
         parse(Source { name: "f.jsonl", text }, Format::JsonLines)
             .map_err(|fault| fault.to_string())
     }

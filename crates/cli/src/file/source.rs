@@ -37,6 +37,11 @@ impl Source<'_> {
         self.fault(at, unknown(what, word, known))
     }
 
+    /// The line of a byte, from 1.
+    pub(crate) fn line(&self, at: usize) -> usize {
+        self.place(at).0
+    }
+
     /// Line and column of a byte, both from 1; columns count characters.
     fn place(&self, at: usize) -> (usize, usize) {
         let at = self.text.floor_char_boundary(at.min(self.text.len()));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tidegate_core::{Inspect, Kind, Registration, Source, Store};
 use tidegate_engine::{KindOptions, Observer, Options, Result, Worker};
 
+use crate::config::tell_overruled;
 use crate::kinds;
-use crate::tell::tell;
 
 /// What a worker is built from.
 #[derive(Debug)]
@@ -61,9 +61,6 @@ pub(crate) async fn register(
         limits: limits.to_vec(),
         source: Some(source),
     };
-    for (group, capacity, by) in store.register(registration).await?.overruled {
-        let capacity = capacity.map_or_else(|| "unlimited".to_owned(), |n| n.to_string());
-        tell!("note: the limit of {group:?} stays {capacity}, set by {by}");
-    }
+    tell_overruled(store.register(registration).await?.overruled);
     Ok(())
 }

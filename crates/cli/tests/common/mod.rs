@@ -27,11 +27,8 @@ impl Shell {
     /// The command, not yet started.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command
-            .args(arguments)
-            .current_dir(self.folder.path())
-            .env_remove("TIDEGATE_STORE")
-            .stdin(Stdio::null());
+        command.args(arguments).current_dir(self.folder.path()).stdin(Stdio::null());
+        without_settings(&mut command);
         command
     }
 
@@ -48,6 +45,15 @@ impl Shell {
         let output = self.command(arguments).output().expect("run the binary");
         assert!(output.status.success(), "{arguments:?}: {}", shown(&output));
         String::from_utf8(output.stdout).expect("stdout is UTF-8")
+    }
+}
+
+/// Takes away what the environment sets for the binary.
+pub(crate) fn without_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TIDEGATE_") {
+            command.env_remove(name);
+        }
     }
 }
 

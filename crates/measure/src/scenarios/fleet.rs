@@ -298,7 +298,14 @@ impl<'a> Run<'a> {
         let name = format!("worker-{:04}", self.started);
         self.started += 1;
         let log = File::create(self.histories.path.join(format!("{name}.log")))?;
-        Command::new(&self.fleet.binary)
+        let mut command = Command::new(&self.fleet.binary);
+        // What is set for other workers of this machine is not what is measured.
+        let set = std::env::vars_os().map(|(name, _)| name);
+        for name in set.filter(|name| name.to_string_lossy().starts_with("TIDEGATE_")) {
+            command.env_remove(name);
+        }
+        command
+            .env("TIDEGATE_CONFIG", "")
             .args(["worker", "--until-idle", "--kinds", "noop,sleep"])
             .args(["--store", self.url])
             .args(["--concurrency", &self.fleet.permits.to_string()])

@@ -221,6 +221,7 @@ impl Process {
         batch: u32,
     ) -> anyhow::Result<Self> {
         let mut child = Command::new(program)
+            .env("TIDEGATE_CONFIG", "")
             .args(arguments)
             .arg(url)
             .arg(batch.to_string())

@@ -1,0 +1,191 @@
+//! The configuration: what the flags, the variables, `tidegate.toml` and the defaults say
+//! together. A flag is stronger than a variable, a variable than the file, the file than the
+//! default. What can be set is in [`settings`].
+
+mod file;
+mod limits;
+mod settings;
+mod shape;
+mod variables;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+pub(crate) use limits::{apply, apply_to_jobs, tell_overruled};
+pub(crate) use settings::{FILE_VARIABLE, Key, SETTINGS, Setting, sections};
+pub(crate) use shape::{Shape, Value};
+
+/// The file that is read where none is named, if it is there.
+pub(crate) const FILE: &str = "tidegate.toml";
+
+/// What holds.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// The file that was read.
+    file: Option<PathBuf>,
+    values: BTreeMap<Key, (Value, Origin)>,
+}
+
+/// Who said it, weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Origin {
+    Default,
+    /// The file, in this line.
+    File(usize),
+    Variable,
+    Flag,
+}
+
+/// What was typed.
+#[derive(Debug)]
+pub(crate) struct Flags<'a> {
+    pub(crate) file: Option<&'a Path>,
+    pub(crate) store: Option<&'a str>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let value = |setting: &Setting| {
+            let value = setting.shape.parse(setting.name, setting.default);
+            (setting.key, (value.expect("the table has good defaults"), Origin::Default))
+        };
+        Self { file: None, values: SETTINGS.iter().map(value).collect() }
+    }
+}
+
+impl Config {
+    /// Reads everything there is.
+    pub(crate) fn load(
+        flags: &Flags<'_>,
+        variables: &[(OsString, OsString)],
+    ) -> anyhow::Result<Self> {
+        let mut config = Self::default();
+        if let Some(path) = file_to_read(flags.file, variables) {
+            for file::Entry { key, value, line } in file::read(&path)? {
+                config.set(key, value, Origin::File(line));
+            }
+            config.file = Some(path);
+        }
+        for (key, value) in variables::read(variables)? {
+            config.set(key, value, Origin::Variable);
+        }
+        if let Some(store) = flags.store {
+            let value = Shape::Store.parse("--store", store).map_err(anyhow::Error::msg)?;
+            config.set(Key::Store, value, Origin::Flag);
+        }
+        Ok(config)
+    }
+
+    fn set(&mut self, key: Key, value: Value, origin: Origin) {
+        self.values.insert(key, (value, origin));
+    }
+
+    /// Who said it.
+    pub(crate) fn origin(&self, key: Key) -> Origin {
+        self.values[&key].1
+    }
+
+    /// The value of a setting.
+    pub(crate) fn value(&self, key: Key) -> &Value {
+        &self.values[&key].0
+    }
+
+    /// The value of a setting that is a text.
+    pub(crate) fn text(&self, key: Key) -> &str {
+        match self.value(key) {
+            Value::Text(text) => text,
+            other => unreachable!("{key:?} is no text but {other:?}"),
+        }
+    }
+
+    /// The value of a setting that is a number. Its bounds keep it within 32 bits.
+    pub(crate) fn number(&self, key: Key) -> u32 {
+        match self.value(key) {
+            Value::Number(number) => u32::try_from(*number).unwrap_or(u32::MAX),
+            other => unreachable!("{key:?} is no number but {other:?}"),
+        }
+    }
+
+    /// The value of a setting that is a list.
+    pub(crate) fn list(&self, key: Key) -> &[String] {
+        match self.value(key) {
+            Value::List(list) => list,
+            other => unreachable!("{key:?} is no list but {other:?}"),
+        }
+    }
+
+    /// Capacities by the whole name of the limit.
+    pub(crate) fn limits(&self) -> &BTreeMap<String, u32> {
+        match self.value(Key::Limits) {
+            Value::Limits(limits) => limits,
+            other => unreachable!("the limits are no limits but {other:?}"),
+        }
+    }
+
+    /// Where the value of a setting comes from, in words.
+    pub(crate) fn origin_words(&self, setting: &Setting) -> impl fmt::Display + use<> {
+        match self.origin(setting.key) {
+            Origin::Default => "default".to_owned(),
+            Origin::File(line) => {
+                let file = self.file.as_deref().unwrap_or(Path::new(FILE));
+                format!("{}:{line}", file.display())
+            }
+            Origin::Variable => setting.variable.to_owned(),
+            Origin::Flag => setting.flag.unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+/// The variables of this process.
+pub(crate) fn variables() -> Vec<(OsString, OsString)> {
+    std::env::vars_os()
+        .filter(|(name, _)| name.to_string_lossy().starts_with("TIDEGATE_"))
+        .collect()
+}
+
+/// Says which variables look like a mistyped one.
+pub(crate) fn note_mistyped(variables: &[(OsString, OsString)]) {
+    variables::mistyped(variables).iter().for_each(|note| crate::tell::tell!("note: {note}"));
+}
+
+/// The file that is to be read. A file that is named must be there; an empty name is that of none.
+fn file_to_read(flag: Option<&Path>, variables: &[(OsString, OsString)]) -> Option<PathBuf> {
+    let variable = || variables.iter().find(|(name, _)| name == FILE_VARIABLE);
+    let named = flag.map(PathBuf::from).or_else(|| variable().map(|(_, path)| path.into()));
+    match named {
+        Some(path) => Some(path).filter(|path| !path.as_os_str().is_empty()),
+        None => Some(PathBuf::from(FILE)).filter(|path| path.exists()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_has_the_shape_it_is_asked_for() {
+        let config = Config::default();
+        assert_eq!(config.text(Key::Store), "sqlite:tidegate.db");
+        assert_eq!(config.text(Key::Log), "warn");
+        let numbers =
+            [Key::RunConcurrency, Key::WorkerConcurrency, Key::WorkerClaimBatch, Key::LeaseSeconds];
+        assert_eq!(numbers.map(|key| config.number(key)), [64, 16, 100, 30]);
+        let lists = [Key::WorkerQueues, Key::WorkerKinds, Key::HttpAllow, Key::ExecAllow];
+        assert!(lists.iter().all(|key| config.list(*key).is_empty()));
+        assert!(config.limits().is_empty());
+    }
+
+    #[test]
+    fn a_flag_goes_before_a_variable() {
+        let variables = [("TIDEGATE_STORE".into(), "memory:".into())];
+        let load = |store| Config::load(&Flags { file: Some(Path::new("")), store }, &variables);
+        let by_variable = load(None).unwrap();
+        assert_eq!(by_variable.text(Key::Store), "memory:");
+        assert_eq!(by_variable.origin(Key::Store), Origin::Variable);
+        let by_flag = load(Some("a.db")).unwrap();
+        assert_eq!(by_flag.text(Key::Store), "a.db");
+        assert_eq!(by_flag.origin(Key::Store), Origin::Flag);
+    }
+}

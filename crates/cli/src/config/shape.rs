@@ -1,0 +1,211 @@
+//! What a setting can be: how it is read from a variable and from a file, and its bounds.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tidegate_core::bounds::BATCH_MAX;
+use tidegate_core::{Scope, check_capacity, name};
+use tidegate_store::Place;
+use tracing_subscriber::EnvFilter;
+
+use crate::file::{self, Field, Node, Source, unknown};
+use crate::kinds;
+
+/// A value of a setting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Value {
+    Text(String),
+    Number(i64),
+    List(Vec<String>),
+    /// Capacities by the whole name of the limit.
+    Limits(BTreeMap<String, u32>),
+}
+
+/// What a setting can be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Shape {
+    /// The URL of a store.
+    Store,
+    /// How much is told.
+    Log,
+    /// A whole number between two bounds.
+    Number { low: i64, high: i64 },
+    /// Names of queues.
+    Queues,
+    /// Names of built-in kinds.
+    Kinds,
+    /// Words that somebody else looks into.
+    Words,
+    /// Capacities by group.
+    Limits,
+}
+
+/// A value, or what is wrong with it; the sentence has no subject yet.
+type Read<T> = Result<T, String>;
+
+impl Shape {
+    /// Reads what a variable says. `what` names the variable.
+    pub(crate) fn parse(self, what: &str, text: &str) -> Read<Value> {
+        match self {
+            Self::Store | Self::Log => {
+                self.check_text(text)?;
+                Ok(Value::Text(text.to_owned()))
+            }
+            Self::Number { .. } => {
+                let number = text.trim().parse();
+                let number = number.map_err(|_| format!("{what} is no whole number: {text:?}"))?;
+                self.check_number(what, number)?;
+                Ok(Value::Number(number))
+            }
+            Self::Queues | Self::Kinds | Self::Words => {
+                let list = items(text).map(|item| self.check_text(item).map(|()| item.to_owned()));
+                Ok(Value::List(list.collect::<Read<_>>()?))
+            }
+            Self::Limits => {
+                let mut limits = Limits::default();
+                items(text).try_for_each(|item| limits.parse(item))?;
+                Ok(Value::Limits(limits.0))
+            }
+        }
+    }
+
+    /// Reads what a file says. `what` is the key.
+    pub(crate) fn read(
+        self,
+        source: Source<'_>,
+        what: &str,
+        node: Node<'_>,
+    ) -> file::Result<Value> {
+        let fault = |node: Node<'_>, text: String| source.fault(node.at(source), text);
+        let wrong = |node: Node<'_>, wanted: &str| {
+            fault(node, format!("`{what}` is {wanted}, not {}", found(node)))
+        };
+        let text = |node: Node<'_>, wanted: &str| {
+            let text = node.text().ok_or_else(|| wrong(node, wanted))?.into_owned();
+            self.check_text(&text).map_err(|text| fault(node, text))?;
+            Ok(text)
+        };
+        match self {
+            Self::Store | Self::Log => Ok(Value::Text(text(node, "a string")?)),
+            Self::Number { .. } => {
+                let number = node.integer().ok_or_else(|| wrong(node, "a whole number"))?;
+                let checked = self.check_number(&format!("`{what}`"), number);
+                checked.map_err(|text| fault(node, text))?;
+                Ok(Value::Number(number))
+            }
+            Self::Queues | Self::Kinds | Self::Words => {
+                const WANTED: &str = "an array of strings";
+                let items = node.array().ok_or_else(|| wrong(node, WANTED))?;
+                let items = items.into_iter().map(|item| text(item, WANTED));
+                Ok(Value::List(items.collect::<file::Result<_>>()?))
+            }
+            Self::Limits => {
+                let fields = node.table(source).ok_or_else(|| wrong(node, "a table"))?;
+                let mut limits = Limits::default();
+                fields.iter().try_for_each(|field| limits.read(source, field))?;
+                Ok(Value::Limits(limits.0))
+            }
+        }
+    }
+
+    fn check_text(self, text: &str) -> Read<()> {
+        match self {
+            Self::Store => Place::parse(text).map(drop).map_err(|error| hidden(text, &error)),
+            Self::Log => EnvFilter::try_new(text)
+                .map(drop)
+                .map_err(|error| format!("{text:?} does not say what to log: {error}")),
+            Self::Kinds if !kinds::NAMES.contains(&text) => {
+                Err(unknown("kind", text, &kinds::NAMES))
+            }
+            Self::Queues => name::check("queue", text).map_err(|error| error.to_string()),
+            Self::Words if text.trim().is_empty() => Err("an item is empty; remove it".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_number(self, what: &str, number: i64) -> Read<()> {
+        match self {
+            Self::Number { low, high } if !(low..=high).contains(&number) => {
+                Err(format!("{what} is {number}; it must be between {low} and {high}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The items between commas.
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+/// What stands there instead of what is wanted. An integer is that only if it has too many digits.
+fn found(node: Node<'_>) -> String {
+    match node.what() {
+        "integer" if node.integer().is_none() => "a number of so many digits".to_owned(),
+        word if word.starts_with(['a', 'e', 'i', 'o', 'u']) => format!("an {word}"),
+        word => format!("a {word}"),
+    }
+}
+
+/// What is wrong with a URL, without the password that may stand in it.
+fn hidden(url: &str, error: &tidegate_core::Error) -> String {
+    let text = error.to_string();
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => {
+            text.replace(&format!("{url:?}"), &format!("{:?}", format!("{scheme}://{rest}")))
+        }
+        _ => text,
+    }
+}
+
+/// Limits as they are read.
+#[derive(Default)]
+struct Limits(BTreeMap<String, u32>);
+
+impl Limits {
+    /// Adds one in the form `NAME=N`.
+    fn parse(&mut self, text: &str) -> Read<()> {
+        let parts = text.rsplit_once('=').map(|(name, number)| (name.trim(), number.trim()));
+        let parts = parts.and_then(|(name, number)| Some((name, number.parse().ok()?)));
+        let (name, number) = parts.ok_or_else(|| format!("the limit {text:?} is not NAME=N"))?;
+        self.add(name, number)
+    }
+
+    /// Adds one as it stands in a file.
+    fn read(&mut self, source: Source<'_>, field: &Field<'_>) -> file::Result<()> {
+        let number = field.value.integer().ok_or_else(|| {
+            let (key, found) = (&field.key, found(field.value));
+            let text = format!("the limit {key:?} is a whole number, not {found}");
+            source.fault(field.value.at(source), text)
+        })?;
+        self.add(&field.key, number).map_err(|text| source.fault(field.at, text))
+    }
+
+    fn add(&mut self, name: &str, number: i64) -> Read<()> {
+        let whole = whole_name(name)?;
+        let capacity = check_capacity(&whole, number).map_err(|error| error.to_string())?;
+        if self.0.insert(whole.clone(), capacity).is_some() {
+            return Err(format!("the limit {whole:?} is there twice"));
+        }
+        if self.0.len() > BATCH_MAX {
+            return Err(format!("there are more than {BATCH_MAX} limits, the most that may be"));
+        }
+        Ok(())
+    }
+}
+
+/// A bare name is that of a group.
+fn whole_name(name: &str) -> Read<String> {
+    let whole = match Scope::of(name) {
+        Some(Scope::Group | Scope::Job) => name.to_owned(),
+        None if !name.starts_with("queue:") => Scope::Group.name(name),
+        _ => {
+            let text = "has a capacity of its own; name a group or job:NAME";
+            return Err(format!("the limit {name:?} {text}"));
+        }
+    };
+    let (_, of) = whole.split_once(':').unwrap_or_default();
+    name::check("name of the limit", of).map_err(|error| error.to_string())?;
+    Ok(whole)
+}

@@ -1,0 +1,81 @@
+//! Reads the variables of the environment.
+
+use std::ffi::OsString;
+
+use anyhow::anyhow;
+
+use super::settings::{FILE_VARIABLE, Key, SETTINGS};
+use super::shape::Value;
+use crate::suggest::suggest;
+
+const PREFIX: &str = "TIDEGATE_";
+
+/// What the variables set. An empty one sets nothing.
+pub(crate) fn read(variables: &[(OsString, OsString)]) -> anyhow::Result<Vec<(Key, Value)>> {
+    let mut values = Vec::new();
+    for setting in &SETTINGS {
+        let name = setting.variable;
+        let Some((_, text)) = variables.iter().find(|(variable, _)| variable == name) else {
+            continue;
+        };
+        let text = text.to_str().ok_or_else(|| anyhow!("{name} is not UTF-8"))?;
+        if text.is_empty() {
+            continue;
+        }
+        let value = setting.shape.parse("it", text);
+        values.push((setting.key, value.map_err(|error| anyhow!("read {name}: {error}"))?));
+    }
+    Ok(values)
+}
+
+/// Notes about variables that look like a mistyped one. Others may have variables with this
+/// beginning too, so what is near to none is not spoken of.
+pub(crate) fn mistyped(variables: &[(OsString, OsString)]) -> Vec<String> {
+    let names = SETTINGS.iter().map(|setting| setting.variable).chain([FILE_VARIABLE]);
+    let known: Vec<&str> = names.filter_map(|name| name.strip_prefix(PREFIX)).collect();
+    let note = |(name, _): &(OsString, OsString)| {
+        let word = name.to_str()?.strip_prefix(PREFIX)?;
+        let meant = suggest(word, &known).filter(|meant| *meant != word)?;
+        Some(format!("unknown variable {PREFIX}{word}; did you mean {PREFIX}{meant}?"))
+    };
+    variables.iter().filter_map(note).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    #[test]
+    fn variables_are_read_as_their_setting_asks() {
+        let given = variables(&[
+            ("TIDEGATE_STORE", ""),
+            ("TIDEGATE_WORKER_CONCURRENCY", " 7 "),
+            ("TIDEGATE_WORKER_QUEUES", "a, b,"),
+            ("TIDEGATE_CONCURRENCY_LIMITS", "mail=3, job:x = 1"),
+        ]);
+        let limits = [("group:mail".to_owned(), 3), ("job:x".to_owned(), 1)];
+        assert_eq!(
+            read(&given).unwrap(),
+            [
+                (Key::WorkerConcurrency, Value::Number(7)),
+                (Key::WorkerQueues, Value::List(vec!["a".to_owned(), "b".to_owned()])),
+                (Key::Limits, Value::Limits(limits.into())),
+            ]
+        );
+    }
+
+    #[test]
+    fn only_what_is_near_is_noted() {
+        let given = variables(&[("TIDEGATE_STOER", "x"), ("TIDEGATE_STORE", "x")]);
+        let note = "unknown variable TIDEGATE_STOER; did you mean TIDEGATE_STORE?";
+        assert_eq!(mistyped(&given), [note]);
+        let others = ["PG_DIR", "PG_BIN", "PG_FROM", "BLESS", "TASKS", "PROCESSES", "KILLS"];
+        for other in others.map(|name| format!("{PREFIX}{name}")) {
+            assert_eq!(mistyped(&variables(&[(&other, "x")])), [""; 0], "{other}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The pages of the reference that are made from the code.
+
+mod commands;
+mod configuration;
+
+use clap::ValueEnum;
+
+/// Which page.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Page {
+    /// Every command, from what can be typed.
+    Commands,
+    /// Every setting, from the table of settings.
+    Configuration,
+}
+
+impl Page {
+    /// The page as Markdown.
+    pub(crate) fn text(self) -> String {
+        let page = match self {
+            Self::Commands => commands::page(),
+            Self::Configuration => configuration::page(),
+        };
+        format!("{NOTE}\n\n{page}")
+    }
+}
+
+/// Who edits the page should edit the code.
+const NOTE: &str = "<!-- Made from the code. `TIDEGATE_BLESS=1 cargo test -p tidegate-cli --test \
+                    reference` writes it again. -->";
+
+/// A row of a table. What Markdown would take for its own is escaped, except inside of code.
+fn row(cells: &[&str]) -> String {
+    let cells: Vec<String> = cells.iter().map(|cell| escaped(cell)).collect();
+    format!("| {} |\n", cells.join(" | "))
+}
+
+/// A text in which only what stands between backticks is not for reading.
+fn escaped(text: &str) -> String {
+    let part = |(place, part): (usize, &str)| match place % 2 {
+        0 => part.replace('|', "\\|").replace('*', "\\*").replace('<', "\\<"),
+        _ => part.replace('|', "\\|"),
+    };
+    text.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_stay_cells() {
+        assert_eq!(row(&["a|b", "* `*`", ""]), "| a\\|b | \\* `*` |  |\n");
+    }
+}

@@ -1,0 +1,237 @@
+//! `submit --each-line`: a task for each line of stdin.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Stdio};
+
+use common::{Shell, shown};
+
+/// Runs a command that reads `input`; gives its exit code, stdout and stderr.
+fn feed(shell: &Shell, arguments: &[&str], input: impl AsRef<[u8]>) -> String {
+    let mut child = start(shell, arguments);
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let input = input.as_ref().to_vec();
+    // A command that ends early leaves its input unread.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().expect("run the binary");
+    writer.join().expect("write to the binary");
+    shown(&output)
+}
+
+fn start(shell: &Shell, arguments: &[&str]) -> Child {
+    let mut command = shell.command(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("start the binary")
+}
+
+/// `submit noop --each-line` with more arguments.
+fn submit(shell: &Shell, arguments: &[&str], input: impl AsRef<[u8]>) -> String {
+    feed(shell, &[&["submit", "noop", "--each-line"], arguments].concat(), input)
+}
+
+fn numbers(to: u32) -> String {
+    (1..=to).map(|number| format!("{number}\n")).collect()
+}
+
+/// The payloads in the store, in order.
+fn payloads(shell: &Shell) -> Vec<String> {
+    let ids = shell.good(&["task", "list", "--json"]).lines().count();
+    let payload = |id: usize| {
+        let told = shell.good(&["task", "show", &id.to_string(), "--json"]);
+        let (_, rest) = told.split_once("\"payload\":").expect("a payload");
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter();
+        let value: serde_json::Value = values.next().expect("a value").expect("JSON");
+        value.to_string()
+    };
+    (1..=ids).map(payload).collect()
+}
+
+#[test]
+fn every_line_is_a_task_in_order() {
+    let shell = Shell::new();
+    let told = submit(&shell, &["--payload", "{\"row\":\"{}\",\"o\":{}}"], numbers(2500));
+    let ids = numbers(2500);
+    assert_eq!(told, format!("exit 0\n{ids}submitted 2,500 tasks\n"));
+    let last = shell.good(&["task", "show", "2500", "--json"]);
+    assert!(last.contains("\"payload\":{\"o\":{},\"row\":\"2500\"}"), "{last}");
+    shell.good(&["doctor"]);
+    let worked = shell.good(&["worker", "--until-idle"]);
+    assert!(worked.starts_with("2500 completed, 0 failed"), "{worked}");
+    shell.good(&["doctor", "--at-rest"]);
+}
+
+#[test]
+fn a_line_is_put_into_strings_and_names_whatever_is_in_it() {
+    let shell = Shell::new();
+    let lines = "a\"b\\\r\n\n   \n{}\nünïcode, 'quotes' $(x) `y`\n[1]";
+    let arguments = ["--payload", "[\"<{}>\",{},\"{}\"]", "--group", "g {}"];
+    let told = submit(&shell, &arguments, lines);
+    assert_eq!(told, "exit 0\n1\n2\n3\n4\nsubmitted 4 tasks\n");
+    assert_eq!(
+        payloads(&shell),
+        [
+            r#"["<a\"b\\>",{},"a\"b\\"]"#,
+            r#"["<{}>",{},"{}"]"#,
+            r#"["<ünïcode, 'quotes' $(x) `y`>",{},"ünïcode, 'quotes' $(x) `y`"]"#,
+            r#"["<[1]>",{},"[1]"]"#,
+        ]
+    );
+    let last = shell.good(&["task", "show", "4", "--json"]);
+    assert!(last.contains("\"g [1]\""), "{last}");
+}
+
+#[test]
+fn without_a_payload_the_line_is_it() {
+    let shell = Shell::new();
+    let told = submit(&shell, &[], "{\"a\": 1}\n\"text\"\n3\n");
+    assert_eq!(told, "exit 0\n1\n2\n3\nsubmitted 3 tasks\n");
+    assert_eq!(payloads(&shell), ["{\"a\":1}", "\"text\"", "3"]);
+}
+
+#[test]
+fn json_tells_the_line_of_each_task() {
+    let shell = Shell::new();
+    let told = submit(&shell, &["--json", "--unique-key", "k-{}"], "1\n\n2\n1\n");
+    assert_eq!(
+        told,
+        "exit 0\n\
+         {\"line\":1,\"task\":1,\"is_new\":true}\n\
+         {\"line\":3,\"task\":2,\"is_new\":true}\n\
+         {\"line\":4,\"task\":1,\"is_new\":false}\n\
+         submitted 2 tasks; lines with the unique key of an unfinished task: 1\n"
+    );
+    let one = shell.run(&["submit", "noop", "--json"]);
+    assert_eq!(one, "exit 0\n{\"task\":3,\"is_new\":true}\n");
+}
+
+#[test]
+fn with_a_unique_key_the_same_lines_can_be_given_again() {
+    let shell = Shell::new();
+    let arguments = ["--unique-key", "import-{}"];
+    assert!(submit(&shell, &arguments, numbers(3)).ends_with("submitted 3 tasks\n"));
+    let again = submit(&shell, &arguments, numbers(5));
+    let known = "lines with the unique key of an unfinished task: 3";
+    assert_eq!(again, format!("exit 0\n{}submitted 2 tasks; {known}\n", numbers(5)));
+}
+
+/// What was before a bad line is submitted, wherever the batches end; what is after it is not.
+#[test]
+fn a_bad_line_ends_it_and_those_before_it_stay() {
+    let cases: [(&[u8], &str); 3] = [
+        (b"{oops\n", "the payload is not JSON: key must be a string"),
+        (b"\"a\xff\"\n", "it is not UTF-8 from byte 3 on"),
+        (b"[[[[", "the payload is not JSON: EOF while parsing a list"),
+    ];
+    for (bad, error) in cases {
+        for before in [0, 1, 1500] {
+            let shell = Shell::new();
+            let input = [numbers(before).as_bytes(), bad, b"\n7\n8\n"].concat();
+            let told = submit(&shell, &[], input);
+            let (ids, line) = (numbers(before), before + 1);
+            let start = format!("exit 1\n{ids}error: line {line}: {error}");
+            assert!(told.starts_with(&start), "{told}");
+            let tasks = ["0 tasks", "1 task", "1,500 tasks"][before.min(2) as usize];
+            assert!(told.ends_with(&format!("; submitted before that: {tasks}\n")), "{told}");
+            let list = shell.good(&["task", "list", "--max", "5000"]);
+            assert_eq!(list.lines().count().saturating_sub(1), before as usize, "{list}");
+        }
+    }
+}
+
+#[test]
+fn a_line_that_is_too_long_is_refused() {
+    let shell = Shell::new();
+    let told = submit(&shell, &[], format!("1\n\"{}\"\n", "x".repeat(1 << 20)));
+    assert_eq!(
+        told,
+        "exit 1\n1\nerror: line 2: it has more than 1048576 bytes, the most there may be; \
+         submitted before that: 1 task\n"
+    );
+}
+
+#[test]
+fn a_name_that_a_line_spoils_is_refused() {
+    let shell = Shell::new();
+    let told = submit(&shell, &["--unique-key", "{}"], format!("1\n\"{}\"\n", "x".repeat(300)));
+    assert_eq!(
+        told,
+        "exit 1\n1\nerror: line 2: the unique key has 302 bytes; at most 200 are allowed; submitted \
+         before that: 1 task\n"
+    );
+}
+
+#[test]
+fn what_the_store_refuses_is_told_with_its_lines() {
+    let shell = Shell::new();
+    let told = submit(&shell, &["--limit", "2", "--weight", "3"], numbers(2));
+    assert_eq!(
+        told,
+        "exit 1\nerror: lines 1 to 2: a task of weight 3 can never run under \"group:noop\", whose \
+         limit is 2; lower its weight or raise the limit; submitted before that: 0 tasks\n"
+    );
+}
+
+#[test]
+fn a_command_that_makes_no_sense_is_refused_before_a_line_is_read() {
+    let shell = Shell::new();
+    assert_eq!(
+        submit(&shell, &["--payload", "{\"a\":{}}"], "1\n"),
+        "exit 1\nerror: nothing uses the lines; put {} into a string of the payload, such as \
+         '{\"row\": \"{}\"}'\n"
+    );
+    assert_eq!(
+        submit(&shell, &["--payload-file", "-"], "1\n"),
+        "exit 1\nerror: stdin has the lines; --payload-file needs a file of its own\n"
+    );
+    let told = submit(&shell, &["--payload", "{\"a\":"], "1\n");
+    assert!(told.starts_with("exit 1\nerror: the payload is not JSON: EOF while"), "{told}");
+    assert!(!shell.path("tidegate.db").exists(), "a store was made");
+    let told = feed(&shell, &["submit", "mial", "--each-line"], "1\n");
+    assert!(told.starts_with("exit 1\nerror: unknown kind `mial`"), "{told}");
+}
+
+#[test]
+fn nothing_to_submit_is_told() {
+    let told = submit(&Shell::new(), &[], "\n \n");
+    assert_eq!(told, "exit 0\nsubmitted 0 tasks\nnote: stdin has no lines but blank ones\n");
+}
+
+/// What comes slowly is submitted as it comes, and not when a batch is full.
+#[test]
+fn a_line_does_not_wait_for_the_next() {
+    let shell = Shell::new();
+    let mut child = start(&shell, &["submit", "noop", "--each-line"]);
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let mut ids = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    for number in ["1", "2", "3"] {
+        writeln!(stdin, "{number}").expect("write a line");
+        assert_eq!(ids.next().expect("an id").expect("read"), number);
+    }
+    drop(stdin);
+    assert!(child.wait().expect("wait").success());
+}
+
+/// Who no longer reads the ids wants the tasks all the same.
+#[test]
+fn a_reader_that_leaves_early_does_not_end_it() {
+    let shell = Shell::new();
+    let mut child = start(&shell, &["submit", "noop", "--each-line"]);
+    drop(child.stdout.take());
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(numbers(3000).as_bytes()).expect("write the lines");
+    drop(stdin);
+    let output = child.wait_with_output().expect("wait");
+    assert_eq!(shown(&output), "exit 0\nsubmitted 3,000 tasks\n");
+    let list = shell.good(&["task", "list", "--after", "2999", "--json"]);
+    assert!(list.contains("\"id\":3000,"), "{list}");
+}
+
+#[test]
+fn the_limits_of_the_configuration_hold_for_jobs_that_lines_name() {
+    let shell = Shell::new();
+    shell.file("tidegate.toml", "[concurrency.limits]\n\"job:a\" = 2\n");
+    assert!(submit(&shell, &["--job", "{}", "--payload", "1"], "a\nb\na\n").starts_with("exit 0"));
+    let status = shell.good(&["concurrency", "status", "job:a", "--json"]);
+    assert!(status.contains("\"capacity\":2,"), "{status}");
+}

@@ -1,0 +1,359 @@
+//! `tidegate.toml` and the variables: who is heard, what is refused, and what holds afterwards.
+
+mod common;
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::{Command, Stdio};
+
+use common::{Shell, shown};
+
+/// A shell with a configuration.
+fn shell(config: impl AsRef<[u8]>) -> Shell {
+    let shell = Shell::new();
+    shell.file("tidegate.toml", config);
+    shell
+}
+
+/// What `config --json` says of a setting.
+fn held(shell: &Shell, variables: &[(&str, &str)], arguments: &[&str], setting: &str) -> String {
+    let mut command = shell.command(&["config", "--json"]);
+    let output = command.args(arguments).envs(variables.iter().copied()).output().expect("run");
+    let text = shown(&output);
+    let line = text.lines().find(|line| line.contains(&format!("\"{setting}\"")));
+    line.unwrap_or(&text).to_owned()
+}
+
+#[test]
+fn without_a_file_everything_is_a_default() {
+    assert_eq!(
+        Shell::new().run(&["config"]),
+        "exit 0\n\
+         setting                                               value     from\n\
+         store                                    sqlite:tidegate.db  default\n\
+         log                                                    warn  default\n\
+         run.concurrency                                          64  default\n\
+         worker.concurrency                                       16  default\n\
+         worker.claim_batch                                      100  default\n\
+         worker.queues                                             -  default\n\
+         worker.kinds                                              -  default\n\
+         concurrency.default_lease_duration_secs                  30  default\n\
+         concurrency.limits                                        -  default\n\
+         http.allow                                                -  default\n\
+         exec.allow                                                -  default\n"
+    );
+}
+
+#[test]
+fn a_flag_goes_before_a_variable_and_a_variable_before_the_file() {
+    let shell = shell("store = \"file.db\"\n[worker]\nconcurrency = 5\n");
+    let store = |variables: &[(&str, &str)], arguments: &[&str]| {
+        held(&shell, variables, arguments, "store")
+    };
+    let line = |value: &str, from: &str| {
+        format!("{{\"setting\":\"store\",\"value\":\"sqlite:{value}\",\"from\":\"{from}\"}}")
+    };
+    let variable = [("TIDEGATE_STORE", "variable.db")];
+    assert_eq!(store(&[], &[]), line("file.db", "tidegate.toml:1"));
+    assert_eq!(store(&variable, &[]), line("variable.db", "TIDEGATE_STORE"));
+    assert_eq!(store(&variable, &["--store", "flag.db"]), line("flag.db", "--store"));
+    assert_eq!(store(&[("TIDEGATE_STORE", "")], &[]), line("file.db", "tidegate.toml:1"));
+    assert_eq!(
+        held(&shell, &[], &[], "worker.concurrency"),
+        "{\"setting\":\"worker.concurrency\",\"value\":5,\"from\":\"tidegate.toml:3\"}"
+    );
+    shell.good(&["submit", "noop"]);
+    assert!(shell.path("file.db").exists(), "the file names the store");
+}
+
+#[test]
+fn a_named_file_must_be_there_and_an_empty_name_is_that_of_none() {
+    let shell = shell("log = \"info\"\n");
+    shell.file("other.toml", "\nlog = \"error\"\n");
+    let log =
+        |variables: &[(&str, &str)], arguments: &[&str]| held(&shell, variables, arguments, "log");
+    let other = "{\"setting\":\"log\",\"value\":\"error\",\"from\":\"other.toml:2\"}";
+    let variable = |path| [("TIDEGATE_CONFIG", path)];
+    assert_eq!(log(&[], &["--config", "other.toml"]), other);
+    assert_eq!(log(&variable("other.toml"), &[]), other);
+    assert_eq!(log(&variable("no.toml"), &["--config", "other.toml"]), other);
+    let none = "{\"setting\":\"log\",\"value\":\"warn\",\"from\":\"default\"}";
+    assert_eq!(log(&variable(""), &[]), none);
+    assert_eq!(
+        shell.run(&["config", "--config", "no.toml"]),
+        "exit 1\nerror: read no.toml: No such file or directory (os error 2)\n"
+    );
+}
+
+#[test]
+fn a_password_is_not_shown() {
+    let shell = shell("store = \"postgres://me:secret@host:1/db?password=secret\"\n");
+    for arguments in [&["config"][..], &["config", "--json"]] {
+        let told = shell.run(arguments);
+        assert!(told.contains("postgres://host:1/db") && !told.contains("secret"), "{told}");
+    }
+    shell.file("tidegate.toml", "store = \"mysql://me:secret@host/db\"\n");
+    assert_eq!(
+        shell.run(&["config"]),
+        "exit 1\nerror: tidegate.toml:1:9: \"mysql://host/db\" has the scheme \"mysql\", which is \
+         no store; known are sqlite:PATH, postgres://... and memory:\n"
+    );
+}
+
+/// The limits of the file hold for what is submitted; an operator's word is stronger and stays.
+#[test]
+fn the_limits_of_the_file_hold_below_an_operators() {
+    let shell = shell("[concurrency.limits]\npartner = 3\n\"group:mail\" = 0\n");
+    assert_eq!(
+        shell.run(&["submit", "noop", "--group", "partner", "--limit", "9"]),
+        "exit 0\n1\n",
+        "a submit is weaker"
+    );
+    let status = || shell.good(&["concurrency", "status"]);
+    assert_eq!(
+        status(),
+        "limit          capacity  held  waiting         set by  version\n\
+         group:mail            0     0        0  configuration        1\n\
+         group:partner         3     0        0  configuration        1\n"
+    );
+    shell.good(&["concurrency", "set", "partner", "--limit", "1"]);
+    let worker = shell.run(&["worker", "--until-idle", "--max-concurrent", "noop=2"]);
+    let note = "note: the limit of \"partner\" stays 1, set by operator\nworker ";
+    assert!(worker.contains(note), "{worker}");
+    let submit = shell.run(&["submit", "noop"]);
+    assert_eq!(submit, "exit 0\n2\n", "a submit does not speak of it");
+    let unset = shell.run(&["concurrency", "unset", "partner"]);
+    assert!(unset.contains("group:partner is 3, set by configuration"), "{unset}");
+    shell.file("tidegate.toml", "[concurrency.limits]\npartner = 7\nnoop = 4\n");
+    shell.good(&["worker", "--until-idle", "--max-concurrent", "noop=2"]);
+    assert_eq!(
+        status(),
+        "limit          capacity  held  waiting         set by  version\n\
+         group:mail            0     0        0  configuration        1\n\
+         group:noop            4     0        0  configuration        2\n\
+         group:partner         7     0        0  configuration        4\n",
+        "what the file no longer names stays; the file goes before a worker"
+    );
+}
+
+#[test]
+fn a_job_has_the_limit_of_the_file_from_its_first_task() {
+    let shell = shell("[concurrency.limits]\n\"job:nightly\" = 2\n");
+    shell.good(&["submit", "noop", "--job", "nightly"]);
+    let capacity = |told: &str| {
+        let line = told.lines().find(|line| line.starts_with("job:nightly"));
+        line.map(|line| line.split_whitespace().nth(1) == Some("2"))
+    };
+    let first = shell.good(&["concurrency", "status"]);
+    assert_eq!(capacity(&first), Some(true), "{first}");
+    shell.good(&["worker", "--until-idle"]);
+    let then = shell.good(&["concurrency", "status"]);
+    assert!(then.contains("configuration") && capacity(&then) == Some(true), "{then}");
+}
+
+#[test]
+fn a_run_has_the_limits_of_the_configuration() {
+    let limits = "[concurrency.limits]\nsleep = 2\nnoop = 3\n\"job:night\" = 4\n";
+    let shell = shell(format!("{limits}[run]\nconcurrency = 3\n"));
+    let file = "[[limit]]\ngroup = \"noop\"\ncapacity = 9\n[[job]]\nname = \"night\"\n\
+                [[task]]\nkind = \"sleep\"\ncount = 6\njob = \"night\"\npayload = { ms = 5 }\n";
+    shell.file("a.toml", file);
+    let summary = shell.good(&["run", "a.toml"]);
+    assert!(summary.contains("violations: 0 in "), "{summary}");
+    let status = shell.good(&["concurrency", "status"]);
+    for limit in ["group:sleep 2", "group:noop 9", "job:night 4"] {
+        let is_it = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words[..2].join(" ") == limit && words[4] == "configuration"
+        };
+        assert!(status.lines().any(is_it), "{limit}: {status}");
+    }
+}
+
+/// What is set for the machine would falsify what is measured: here it would never end.
+#[test]
+fn a_measurement_goes_by_its_flags_alone() {
+    let shell = shell("store = \"never.db\"\n[concurrency.limits]\nnoop = 0\nsleep = 0\n");
+    let size = ["--tasks", "50", "--processes", "1", "--permits", "20", "--json"];
+    let mut command = shell.command(&[&["bench", "limits"][..], &size].concat());
+    let output = command.env("TIDEGATE_CONCURRENCY_LIMITS", "noop=0").output().expect("run");
+    let told = shown(&output);
+    assert!(told.contains("\"completed\":51,"), "{told}");
+    assert!(!shell.path("never.db").exists(), "the store of the file was taken");
+}
+
+/// The lease of a worker is that of the file where no flag says another.
+#[test]
+fn the_lease_of_the_file_is_that_of_the_worker() {
+    let shell = shell("[concurrency]\ndefault_lease_duration_secs = 7200\n");
+    shell.good(&["submit", "sleep", "--payload", "{\"ms\":600000}", "--limit", "1"]);
+    let mut worker = shell.command(&["worker"]);
+    let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
+    let mut status = String::new();
+    while !status.contains("on worker") {
+        status = shell.run(&["concurrency", "status", "sleep"]);
+    }
+    // The second signal stops what runs.
+    while worker.try_wait().expect("look at the worker").is_none() {
+        let id = worker.id().to_string();
+        let told = Command::new("kill").args(["-INT", &id]).stderr(Stdio::null()).status();
+        told.expect("run kill");
+    }
+    assert!(status.contains("lease ends in 1 h 59 min"), "{status}");
+}
+
+#[test]
+fn variables_are_checked_too_and_a_mistyped_one_is_noted() {
+    let shell = Shell::new();
+    let run = |name: &str, value: &str| {
+        shown(&shell.command(&["config"]).env(name, value).output().expect("run"))
+    };
+    for (name, value, error) in [
+        ("WORKER_CONCURRENCY", "0", "it is 0; it must be between 1 and 100000"),
+        ("WORKER_CONCURRENCY", "many", "it is no whole number: \"many\""),
+        ("CONCURRENCY_LIMITS", "mail", "the limit \"mail\" is not NAME=N"),
+        ("CONCURRENCY_LIMITS", "mail=1,group:mail=2", "the limit \"group:mail\" is there twice"),
+    ] {
+        let name = format!("TIDEGATE_{name}");
+        assert_eq!(run(&name, value), format!("exit 1\nerror: read {name}: {error}\n"));
+    }
+    let told = run("TIDEGATE_WORKER_KINDS", "noop,slep");
+    let error = "error: read TIDEGATE_WORKER_KINDS: unknown kind `slep`; did you mean `sleep`?";
+    assert!(told.starts_with(&format!("exit 1\n{error}")), "{told}");
+    let told = run("TIDEGATE_STOER", "x");
+    let note = "\nnote: unknown variable TIDEGATE_STOER; did you mean TIDEGATE_STORE?\n";
+    assert!(told.starts_with("exit 0\n") && told.ends_with(note), "{told}");
+    let mut command = shell.command(&["config"]);
+    command.env("TIDEGATE_LOG", std::ffi::OsStr::from_bytes(b"\xff"));
+    let told = shown(&command.output().expect("run"));
+    assert_eq!(told, "exit 1\nerror: TIDEGATE_LOG is not UTF-8\n");
+    assert!(!run("TIDEGATE_PG_DIR", "x").contains("note"), "it is somebody else's");
+}
+
+const SECTIONS: &str = "`store`, `log`, `run`, `worker`, `concurrency`, `http`, `exec`";
+const WORKER: &str = "`worker.concurrency`, `worker.claim_batch`, `worker.queues`, `worker.kinds`";
+
+/// Whatever is wrong is told with its place, and no store is made.
+#[test]
+fn bad_files_are_refused() {
+    let known = |text: &str| format!("{text} Known: {SECTIONS}");
+    let deep = format!("store = {}\n", "[".repeat(100_000));
+    let cases: Vec<(Vec<u8>, String)> = [
+        ("stroe = \"a.db\"\n", known("1:1: unknown key `stroe`; did you mean `store`?")),
+        ("[wroker]\n", known("1:2: unknown key `wroker`; did you mean `worker`?")),
+        ("zebra = 1\n", format!("1:1: unknown key `zebra`; known: {SECTIONS}")),
+        (
+            "[worker]\n\nconcurency = 3\n",
+            format!(
+                "3:1: unknown key `worker.concurency`; did you mean `worker.concurrency`? Known: \
+                 {WORKER}"
+            ),
+        ),
+        (
+            "default_lease_duration_secs = 3\n",
+            known(
+                "1:1: unknown key `default_lease_duration_secs`; did you mean \
+                 `concurrency.default_lease_duration_secs`?",
+            ),
+        ),
+        ("worker = 4\n", "1:10: `worker` is a table; write [worker] above its keys".to_owned()),
+        ("store = 4\n", "1:9: `store` is a string, not an integer".to_owned()),
+        (
+            "worker.concurrency = 1.5\n",
+            "1:22: `worker.concurrency` is a whole number, not a float".to_owned(),
+        ),
+        (
+            "worker.concurrency = -1\n",
+            "1:22: `worker.concurrency` is -1; it must be between 1 and 100000".to_owned(),
+        ),
+        (
+            "worker.concurrency = 99999999999999999999\n",
+            "1:22: `worker.concurrency` is a whole number, not a number of so many digits"
+                .to_owned(),
+        ),
+        (
+            "worker.queues = [\"a\", 3]\n",
+            "1:23: `worker.queues` is an array of strings, not an integer".to_owned(),
+        ),
+        ("http.allow = [\" \"]\n", "1:15: an item is empty; remove it".to_owned()),
+        (
+            "[concurrency.limits]\na = -1\n",
+            "2:1: the limit \"group:a\" cannot be -1; it must be between 0 (paused) and \
+             2147483647; where nobody sets a limit there is none"
+                .to_owned(),
+        ),
+        (
+            "[concurrency.limits]\n\"workflow:a\" = 1\n",
+            "2:1: the limit \"workflow:a\" has a capacity of its own; name a group or job:NAME"
+                .to_owned(),
+        ),
+        (
+            "[concurrency.limits]\na = \"1\"\n",
+            "2:5: the limit \"a\" is a whole number, not a string".to_owned(),
+        ),
+        (
+            "[concurrency.limits]\na = 1\n\"group:a\" = 2\n",
+            "3:1: the limit \"group:a\" is there twice".to_owned(),
+        ),
+        (
+            "[concurrency.limits]\n\"\" = 1\n",
+            "2:1: the name of the limit is empty; give it at least one character".to_owned(),
+        ),
+        ("store = \"a\"\nstore = \"b\"\n", "2:1: duplicate key".to_owned()),
+        ("store = \n", "1:9: string values must be quoted, expected literal string".to_owned()),
+        (&deep, "1:89: cannot recurse further; max recursion depth met".to_owned()),
+    ]
+    .into_iter()
+    .map(|(text, error)| (text.as_bytes().to_vec(), error))
+    .chain([(b"# caf\xe9\n".to_vec(), "1:6: this is not UTF-8; save the file as UTF-8".to_owned())])
+    .collect();
+    for (text, error) in cases {
+        let shell = shell(&text);
+        let told = shell.run(&["submit", "noop"]);
+        let text = String::from_utf8_lossy(&text[..text.len().min(60)]).into_owned();
+        assert_eq!(told, format!("exit 1\nerror: tidegate.toml:{error}\n"), "{text}");
+        assert!(!shell.path("tidegate.db").exists(), "a store was made: {text}");
+    }
+}
+
+#[test]
+fn an_unknown_kind_is_refused() {
+    let told = shell("worker.kinds = [\"noop\", \"slep\"]\n").run(&["config"]);
+    let error = "tidegate.toml:1:25: unknown kind `slep`; did you mean `sleep`? Known: `noop`,";
+    assert!(told.starts_with(&format!("exit 1\nerror: {error}")), "{told}");
+}
+
+#[test]
+fn a_file_without_end_is_refused() {
+    let most = "the most that a configuration may have";
+    assert_eq!(
+        shell("#".repeat((1 << 20) + 1)).run(&["config"]),
+        format!("exit 1\nerror: tidegate.toml has more than 1048576 bytes, {most}\n")
+    );
+    assert_eq!(
+        Shell::new().run(&["config", "--config", "/dev/zero"]),
+        format!("exit 1\nerror: /dev/zero has more than 1048576 bytes, {most}\n")
+    );
+}
+
+#[test]
+fn completions_come_for_every_shell_whatever_the_file_says() {
+    let shell = shell("this is no TOML");
+    for name in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = shell.good(&["completions", name]);
+        assert!(script.contains("tidegate") && script.contains("until-idle"), "{name}");
+    }
+    let told = shell.run(&["completions", "tcsh"]);
+    assert!(told.starts_with("exit 2\n") && told.contains("bash, elvish, fish"), "{told}");
+}
+
+/// A shell takes the script without complaint.
+#[test]
+fn bash_takes_its_completions() {
+    let shell = Shell::new();
+    shell.file("tidegate.bash", shell.good(&["completions", "bash"]));
+    let source = "set -eu; source ./tidegate.bash; complete -p tidegate";
+    let mut command = Command::new("bash");
+    let output = command.args(["-c", source]).current_dir(shell.path(".")).output();
+    let told = shown(&output.expect("run bash"));
+    assert!(told.starts_with("exit 0\ncomplete "), "{told}");
+}

@@ -1,0 +1,48 @@
+//! The pages that are made from the code are as the code makes them. `TIDEGATE_BLESS=1` writes them.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::Shell;
+
+fn path(page: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(format!("{page}.md"))
+}
+
+#[track_caller]
+fn check(page: &str) {
+    let made = Shell::new().good(&["reference", page]);
+    if std::env::var_os("TIDEGATE_BLESS").is_some() {
+        std::fs::write(path(page), &made).expect("write a page");
+    }
+    let kept = std::fs::read_to_string(path(page)).unwrap_or_default();
+    let difference = made.lines().zip(kept.lines()).find(|(made, kept)| made != kept);
+    let how = "TIDEGATE_BLESS=1 cargo test -p tidegate-cli --test reference";
+    assert!(made == kept, "{page} is not as the code makes it; `{how}` writes it: {difference:?}");
+}
+
+#[test]
+fn the_page_of_the_commands_is_as_the_code_makes_it() {
+    check("commands");
+}
+
+#[test]
+fn the_page_of_the_configuration_is_as_the_code_makes_it() {
+    check("configuration");
+}
+
+/// Every example of the page is a good file, the one with every setting too.
+#[test]
+fn the_examples_of_the_configuration_are_good() {
+    let page = Shell::new().good(&["reference", "configuration"]);
+    let examples: Vec<&str> = page.split("```toml\n").skip(1).collect();
+    assert!(examples.len() > 10, "{}", examples.len());
+    for example in examples {
+        let example = example.split("```").next().unwrap_or_default();
+        let shell = Shell::new();
+        shell.file("tidegate.toml", example);
+        let held = shell.good(&["config"]);
+        assert!(held.contains("tidegate.toml:"), "{example}: {held}");
+    }
+}
