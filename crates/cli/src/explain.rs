@@ -82,6 +82,10 @@ impl Told {
         }
     }
 
+    fn is_paused(&self) -> bool {
+        self.explanation.paused_at.is_some()
+    }
+
     /// What runs goes on in a paused queue; what waits cannot start.
     fn paused(&self, global: &Global, at: Millis, queue: &str) -> String {
         let ago = duration((self.now - at).max(0));
@@ -95,6 +99,9 @@ impl Told {
             Reason::NotDue { run_at } => {
                 format!("it is due in {} ({})", in_future(*run_at), date(*run_at))
             }
+            // Nobody claims from a paused queue, so nobody is missed there.
+            Reason::Ready { .. } if self.is_paused() => "it is ready".to_owned(),
+            Reason::AtGate { .. } if self.is_paused() => "it is at the gate".to_owned(),
             Reason::AtGate { is_served } => match &self.task {
                 Some(task) if !is_served => {
                     format!("it is at the gate, and {}", unserved(global, &task.queue, &task.kind))
@@ -102,10 +109,11 @@ impl Told {
                 _ => "it is at the gate; the next claim of any worker looks at it".to_owned(),
             },
             Reason::InLine { limit, capacity, held, class, place, .. } => {
-                format!("{}{}", self.line(limit, *capacity, *held, *place), class_words(*class))
-            }
-            Reason::Ready { is_served: true, .. } if self.explanation.paused_at.is_some() => {
-                "it is ready".to_owned()
+                let class = match class {
+                    Class::NoWorker if self.is_paused() => "",
+                    class => class_words(*class),
+                };
+                format!("{}{class}", self.line(limit, *capacity, *held, *place))
             }
             Reason::Ready { queue, kind, is_served, is_open, ahead } => {
                 ready(global, queue, kind, *is_served, *is_open, *ahead)

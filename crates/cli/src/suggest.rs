@@ -9,7 +9,12 @@ pub(crate) fn suggest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
 
 /// Says that there is nothing of this name, and which may be meant or how to see all.
 pub(crate) fn no_such(what: &str, word: &str, known: &[&str], list: &str) -> String {
-    match suggest(word, known) {
+    no_such_but(what, word, suggest(word, known), list)
+}
+
+/// The same where it is known what may be meant.
+pub(crate) fn no_such_but(what: &str, word: &str, meant: Option<&str>, list: &str) -> String {
+    match meant {
         Some(meant) => format!("there is no {what} {word:?}; did you mean {meant:?}?"),
         None => format!("there is no {what} {word:?}; `tidegate {list}` lists all"),
     }

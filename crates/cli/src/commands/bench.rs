@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use tidegate_measure::report::{Line, Lines};
 use tidegate_measure::scenarios::backlog::{Backlog, backlog};
 use tidegate_measure::scenarios::drain;
+use tidegate_measure::scenarios::estimate::{Estimate, estimate};
 use tidegate_measure::scenarios::fleet::{Fleet, fleet};
 use tidegate_measure::scenarios::throughput::{Throughput, throughput};
 
@@ -50,6 +51,13 @@ enum Scenario {
         /// Tasks in the way
         #[arg(long, value_name = "N", default_value_t = 1_000_000)]
         tasks: u64,
+    },
+    /// How far the wait that `task explain` tells is off
+    #[command(after_help = "Example:\n  tidegate bench estimate --seconds 10 --json")]
+    Estimate {
+        /// How long each line takes to drain, about
+        #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        seconds: u64,
     },
     /// Many worker processes under limits of 1, 4 and 500: are they kept, and reached?
     #[command(after_help = "Example:\n  tidegate bench limits --processes 8 --tasks 20000")]
@@ -114,6 +122,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         }
         Scenario::BlockedBacklog { tasks } => {
             backlog(&Backlog { url, tasks }, |line| out.take(line)).await?;
+        }
+        Scenario::Estimate { seconds } => {
+            estimate(&Estimate { url, seconds }, |line| out.take(line)).await?;
         }
         Scenario::Limits { size } => {
             good = run_fleet(size.fleet(url, 0, Duration::ZERO)?, &mut out).await?;

@@ -2,10 +2,12 @@
 //!
 //! - [`throughput`]: how many tasks per second, beside the raw loop.
 //! - [`backlog`]: what a claim costs with a million tasks in the way, beside the cost without.
+//! - [`estimate`]: how far the wait that `explain` tells is off.
 //! - [`fleet`]: many worker processes under limits, with or without being killed.
 
 pub mod backlog;
 pub mod drain;
+pub mod estimate;
 pub mod fleet;
 mod mixture;
 mod target;

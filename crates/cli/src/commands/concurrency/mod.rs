@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use tidegate_core::{Limit, Scope, check_capacity};
 
 use crate::cli::Global;
-use crate::suggest::no_such;
+use crate::suggest::{no_such_but, suggest};
 
 /// Shows and changes limits, and takes slots back
 #[derive(Debug, Args)]
@@ -121,6 +121,10 @@ fn find<'a>(limits: &'a [Limit], name: &str) -> anyhow::Result<&'a Limit> {
     if let Some(limit) = limits.iter().find(|limit| &*limit.name == name) {
         return Ok(limit);
     }
-    let names: Vec<&str> = limits.iter().map(|limit| &*limit.name).collect();
-    bail!("{}", no_such("limit", name, &names, "concurrency status"))
+    // The word before the colon is alike in all of them and says nothing.
+    let scope = &name[..name.find(':').map_or(0, |at| at + 1)];
+    let others = limits.iter().filter_map(|limit| limit.name.strip_prefix(scope));
+    let meant = suggest(&name[scope.len()..], &others.collect::<Vec<_>>());
+    let meant = meant.map(|meant| format!("{scope}{meant}"));
+    bail!("{}", no_such_but("limit", name, meant.as_deref(), "concurrency status"))
 }
