@@ -23,7 +23,11 @@ use tracing_subscriber::EnvFilter;
 use crate::config::Key;
 
 fn main() -> ExitCode {
-    start(cli::Cli::parse()).unwrap_or_else(|error| output::report(&error))
+    match cli::Cli::try_parse() {
+        Ok(cli) => start(cli).unwrap_or_else(|error| output::report(&error)),
+        Err(error) if error.use_stderr() => output::not_understood(&error),
+        Err(help) => help.exit(),
+    }
 }
 
 fn start(mut cli: cli::Cli) -> anyhow::Result<ExitCode> {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use tidegate_core::{Millis, State};
+use tidegate_measure::table::printable;
 
 use crate::tell::tell;
 
@@ -32,8 +33,22 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(|cause| cause.downcast_ref().is_some_and(left)) {
         return ExitCode::SUCCESS;
     }
-    tell!("error: {error:#}");
+    tell_safely(&format!("error: {error:#}"));
     ExitCode::FAILURE
+}
+
+/// An error repeats what it was given: names, paths, lines of files. None of it may move the
+/// cursor.
+fn tell_safely(text: &str) {
+    for line in text.lines() {
+        tell!("{}", printable(line));
+    }
+}
+
+/// Tells that a command was not understood.
+pub(crate) fn not_understood(error: &clap::Error) -> ExitCode {
+    tell_safely(&error.to_string());
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 /// A moment of the store's clock, as a date.

@@ -6,6 +6,7 @@ use std::process::{Child, Stdio};
 
 use common::Shell;
 use serde_json::Value;
+use tidegate_engine::time;
 
 /// A store in which a limit is full, a queue has work, and some tasks have ended.
 ///
@@ -34,6 +35,9 @@ fn store() -> Shell {
     shell.good(&["concurrency", "set", "partner", "--limit", "2"]);
     shell
 }
+
+/// No test waits longer than this.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// A process that does not outlive the test.
 struct Running(Child);
@@ -74,9 +78,9 @@ fn with_worker(shell: &Shell) -> Running {
 
 #[track_caller]
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = tidegate_engine::time::now();
+    let began = time::now();
     while !is_so() {
-        assert!(began.elapsed().as_secs() < 30, "waited too long until {what}");
+        assert!(time::now() - began < PATIENCE, "waited too long until {what}");
         std::thread::yield_now();
     }
 }

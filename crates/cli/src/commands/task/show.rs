@@ -1,5 +1,6 @@
 //! A task for people, and for programs.
 
+use serde::Serialize;
 use serde_json::value::RawValue;
 use tidegate_core::Millis;
 use tidegate_core::inspect::TaskView;
@@ -31,16 +32,20 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
+/// A task with its payload and its result, byte by byte as they are stored.
+#[derive(Debug, Serialize)]
+pub(super) struct Whole<'a> {
+    #[serde(flatten)]
+    task: &'a TaskView,
+    payload: Option<&'a RawValue>,
+    result: Option<&'a RawValue>,
+}
+
 /// Payload and result as JSON beside the rest.
-pub(super) fn whole(task: &TaskView) -> anyhow::Result<serde_json::Value> {
-    let mut value = serde_json::to_value(task)?;
-    for (key, bytes) in [("payload", &task.payload), ("result", &task.result)] {
-        value[key] = match bytes {
-            Some(bytes) => serde_json::from_slice(bytes)?,
-            None => serde_json::Value::Null,
-        };
-    }
-    Ok(value)
+pub(super) fn whole(task: &TaskView) -> anyhow::Result<Whole<'_>> {
+    let payload = task.payload.as_deref().map(serde_json::from_slice).transpose()?;
+    let result = task.result.as_deref().map(serde_json::from_slice).transpose()?;
+    Ok(Whole { task, payload, result })
 }
 
 pub(super) fn words(task: &TaskView) -> String {
