@@ -86,6 +86,9 @@ pub(crate) enum Command {
     Verify(verify::Arguments),
     Bench(bench::Arguments),
     Migrate(migrate::Arguments),
+    /// Runs one command of `exec` and ends what it starts; workers start it
+    #[command(hide = true)]
+    GuardExec,
 }
 
 #[cfg(test)]

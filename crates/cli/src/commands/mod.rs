@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use tidegate_store::{OpenOptions, Opened};
 
 use crate::cli::{Cli, Command, Global};
+use crate::kinds::exec;
 
 /// Runs the command that was typed.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -29,6 +30,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Verify(arguments) => verify::run(arguments),
         Command::Bench(arguments) => bench::run(global, arguments).await,
         Command::Migrate(_) => migrate::run(global).await,
+        Command::GuardExec => exec::guard::run().await,
     }
 }
 

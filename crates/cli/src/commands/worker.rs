@@ -11,27 +11,32 @@ use tokio::task::AbortHandle;
 
 use crate::cli::Global;
 use crate::file::unknown;
+use crate::kinds::{self, Allow, Handlers, Permissions};
+use crate::output;
 use crate::run::has_work;
 use crate::tell::tell;
 use crate::worker::history::History;
 use crate::worker::{Parts, build, register, settings};
-use crate::{kinds, output};
 
 /// How often `--until-idle` looks.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Works on tasks of the built-in kinds: noop, sleep, http
+/// Works on tasks of the built-in kinds: noop, sleep, http, exec
+///
+/// It takes `http` and `exec` tasks only where --http-allow or --exec-allow says whom they may call
+/// and what they may start.
 ///
 /// The first Ctrl-C (or SIGTERM) lets what runs finish, the second stops it and gives it back.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidegate worker --concurrency 50\n  \
-    tidegate worker --queues mail,default --max-concurrent http=10 --history worker-1.jsonl")]
+    tidegate worker --queues mail,default --max-concurrent http=10 --history worker-1.jsonl\n  \
+    tidegate worker --http-allow api.example.com --exec-allow /usr/bin/convert")]
 pub(crate) struct Arguments {
     /// Queues to claim from, with commas between [default: the queues of its kinds]
     #[arg(long, value_name = "QUEUE,..", value_delimiter = ',')]
     queues: Vec<String>,
-    /// Kinds to serve, with commas between [default: all built-in ones]
+    /// Kinds to serve, with commas between [default: all built-in ones that are allowed]
     #[arg(long, value_name = "KIND,..", value_delimiter = ',')]
     kinds: Vec<String>,
     /// Tasks that run at once
@@ -49,6 +54,8 @@ pub(crate) struct Arguments {
     /// Tasks of a kind that run at once over all workers; may be repeated
     #[arg(long, value_name = "KIND=N")]
     max_concurrent: Vec<String>,
+    #[command(flatten)]
+    allow: Allow,
     /// End when the store has no unfinished task
     #[arg(long)]
     until_idle: bool,
@@ -58,6 +65,7 @@ pub(crate) struct Arguments {
 struct Meaning {
     options: Options,
     kinds: Vec<String>,
+    permissions: Permissions,
     limits: Vec<(String, u32)>,
     history: Option<PathBuf>,
     until_idle: bool,
@@ -78,7 +86,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         store: opened.store,
         options: meaning.options,
         kinds: served,
-        server: None,
+        handlers: Handlers::new(meaning.permissions, None),
         observer: history.clone().map(|history| history as Arc<dyn Observer>),
     })?;
     tell!("worker {} works on {}", worker.id(), global.shown());
@@ -99,12 +107,8 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 
 impl Arguments {
     fn meaning(self) -> anyhow::Result<Meaning> {
-        let kinds = if self.kinds.is_empty() {
-            kinds::NAMES.map(str::to_owned).to_vec()
-        } else {
-            self.kinds
-        };
-        kinds.iter().try_for_each(|kind| check_kind(kind))?;
+        let permissions = self.allow.permissions()?;
+        let kinds = served(self.kinds, &permissions)?;
         let limits = self.max_concurrent.iter().map(|text| max_concurrent(text));
         Ok(Meaning {
             limits: limits.collect::<anyhow::Result<_>>()?,
@@ -116,10 +120,28 @@ impl Arguments {
                 ..Options::default()
             },
             kinds,
+            permissions,
             history: self.history,
             until_idle: self.until_idle,
         })
     }
+}
+
+/// The kinds that were named, or all that are allowed.
+fn served(named: Vec<String>, permissions: &Permissions) -> anyhow::Result<Vec<String>> {
+    if named.is_empty() {
+        let allowed = kinds::NAMES.into_iter().filter(|kind| permissions.serve(kind));
+        return Ok(allowed.map(str::to_owned).collect());
+    }
+    for kind in &named {
+        check_kind(kind)?;
+        if !permissions.serve(kind)
+            && let Some([flag, value]) = kinds::flag_of(kind)
+        {
+            bail!("kind `{kind}` does nothing that is not allowed; add `{flag} {value}`");
+        }
+    }
+    Ok(named)
 }
 
 fn check_kind(kind: &str) -> anyhow::Result<()> {
