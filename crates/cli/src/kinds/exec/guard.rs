@@ -2,8 +2,8 @@
 //! started when the command, the attempt or the worker ends.
 //!
 //! The worker holds the other end of the guard's stdin, the lifeline, and nobody else does. When
-//! it closes, by a cancel, a lost lease, a timeout or the death of the worker, the guard kills the
-//! command's process group. Whatever left the group is a child of the guard by then: the guard
+//! it closes, by a cancel, a lost lease, a timeout or the death of the worker, or when the worker has
+//! not said for too long that the lease lasts, the guard kills the command's process group. Whatever left the group is a child of the guard by then: the guard
 //! is the reaper of everything below it, so a process whose parent dies becomes its child. It kills
 //! its children until it has none.
 
@@ -18,12 +18,13 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait};
 use tidegate_engine::time;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use super::children;
+use super::lease::Until;
 use super::order::{Captured, Ended, News, Order};
 
 /// Bytes kept of each output. Written as JSON each may become six, and a result has at most 1 MiB.
@@ -32,6 +33,9 @@ const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// How long the last output may take when nobody is left who could write it. Somebody outside
 /// may hold the pipe, where the command handed it on.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The worker's word: the order, and how long the lease lasts.
+type Lifeline = Lines<BufReader<Receiver>>;
 
 /// Runs the order that comes on stdin and tells on stdout how it went.
 pub(crate) async fn run() -> anyhow::Result<ExitCode> {
@@ -42,14 +46,13 @@ pub(crate) async fn run() -> anyhow::Result<ExitCode> {
     let _deaf = kinds.map(signal);
     children::adopt()?;
     let stdin = io::stdin().as_fd().try_clone_to_owned()?;
-    let mut lifeline = BufReader::new(Receiver::from_owned_fd(stdin)?);
-    let mut line = String::new();
-    lifeline.read_line(&mut line).await?;
-    let order: Order = serde_json::from_str(&line)?;
+    let mut lifeline = BufReader::new(Receiver::from_owned_fd(stdin)?).lines();
+    let order = lifeline.next_line().await?.unwrap_or_default();
+    let order: Order = serde_json::from_str(&order)?;
     // Not in the worker: a folder is removed also where the worker was killed.
     let folder = tempfile::Builder::new().prefix("tidegate-exec-").tempdir()?;
     let news = match Guarded::start(&order, folder.path()) {
-        Ok(guarded) => guarded.watch(&mut ends, lifeline).await?,
+        Ok(guarded) => guarded.watch(&mut ends, lifeline, order.until).await?,
         Err(error) => News::Failed(format!("it does not start: {error}")),
     };
     folder.close()?;
@@ -65,6 +68,11 @@ fn tell(news: &News) -> anyhow::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => Ok(written?),
     }
+}
+
+/// The end of the lease that a line tells; none if the lifeline is closed or says nonsense.
+fn renewed(line: io::Result<Option<String>>) -> Option<Until> {
+    serde_json::from_str(&line.ok()??).ok()
 }
 
 /// A command that runs.
@@ -104,10 +112,10 @@ impl Guarded {
     async fn watch(
         self,
         ends: &mut SignalStream,
-        mut lifeline: BufReader<Receiver>,
+        mut lifeline: Lifeline,
+        mut until: Until,
     ) -> anyhow::Result<News> {
         tell(&News::Started(self.group.as_raw_nonzero().get()))?;
-        let mut nothing = [0];
         let ended = loop {
             tokio::select! {
                 _ = ends.recv() => {
@@ -115,10 +123,17 @@ impl Guarded {
                         break Some(status);
                     }
                 }
-                _ = lifeline.read(&mut nothing) => break None,
+                line = lifeline.next_line() => match renewed(line) {
+                    Some(renewed) => until = renewed,
+                    None => break None,
+                },
+                () = until.is_over() => break None,
             }
         };
         let status = self.end_all(ended, ends).await;
+        if ended.is_none() {
+            return Ok(News::Failed("it was ended, its lease was not renewed in time".to_owned()));
+        }
         Ok(News::Ended(Ended {
             exit: status.and_then(WaitStatus::exit_status),
             signal: status.and_then(WaitStatus::terminating_signal),

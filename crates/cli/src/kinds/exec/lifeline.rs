@@ -2,16 +2,23 @@
 
 use std::io;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Serialize;
+use tidegate_engine::time;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 
+use super::lease::Until;
 use super::order::{Ended, News, Order};
 
 /// How long a dropped attempt waits for its processes to be gone.
 const END_PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
+/// The guard is not told more often than this.
+const RENEW_PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// A guard at work. Dropped, it ends everything that its command has started.
 #[derive(Debug)]
@@ -20,6 +27,8 @@ pub(super) struct Guard {
     lifeline: Option<ChildStdin>,
     news: Lines<BufReader<ChildStdout>>,
     group: Option<i32>,
+    /// The end of the lease as the guard knows it.
+    told: Option<Instant>,
     is_over: bool,
 }
 
@@ -31,32 +40,75 @@ impl Guard {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let news = BufReader::new(news).lines();
-        let mut guard = Self { lifeline: Some(lifeline), news, group: None, is_over: false };
-        let mut line = serde_json::to_vec(order)?;
-        line.push(b'\n');
-        if let Some(lifeline) = &mut guard.lifeline {
-            lifeline.write_all(&line).await?;
-        }
+        let mut guard =
+            Self { lifeline: Some(lifeline), news, group: None, told: None, is_over: false };
+        guard.say(order).await?;
         Ok(guard)
     }
 
-    /// Waits until the command has ended and nothing of it runs.
-    pub(super) async fn ended(&mut self) -> io::Result<Result<Ended, String>> {
-        while let Some(line) = self.news.next_line().await? {
-            match serde_json::from_str(&line)? {
-                News::Started(group) => self.group = Some(group),
-                News::Failed(why) => return Ok(Err(self.over(why))),
-                News::Ended(ended) => return Ok(Ok(self.over(ended))),
+    /// Waits until the command has ended and nothing of it runs. Meanwhile it tells the guard when
+    /// the lease ends.
+    pub(super) async fn ended(
+        &mut self,
+        lease_deadline: impl Fn() -> Instant,
+    ) -> io::Result<Result<Ended, String>> {
+        loop {
+            let deadline = lease_deadline();
+            self.renew(deadline).await?;
+            let left = deadline.saturating_duration_since(time::now());
+            tokio::select! {
+                line = self.news.next_line() => {
+                    if let Some(end) = self.learn(line?)? {
+                        return Ok(end);
+                    }
+                }
+                // Often enough to tell of every renewal, each third of a lease, in good time.
+                () = time::sleep((left / 6).max(RENEW_PAUSE_MIN)) => {}
             }
         }
-        self.bereaved();
-        Err(io::Error::other("the guard of the command was killed"))
+    }
+
+    /// What a line from the guard says: nothing final, or how it ended.
+    fn learn(&mut self, line: Option<String>) -> io::Result<Option<Result<Ended, String>>> {
+        let Some(line) = line else {
+            self.bereaved();
+            return Err(io::Error::other("the guard of the command was killed"));
+        };
+        Ok(match serde_json::from_str(&line)? {
+            News::Started(group) => {
+                self.group = Some(group);
+                None
+            }
+            News::Failed(why) => Some(Err(self.over(why))),
+            News::Ended(ended) => Some(Ok(self.over(ended))),
+        })
+    }
+
+    async fn renew(&mut self, deadline: Instant) -> io::Result<()> {
+        if self.told == Some(deadline) {
+            return Ok(());
+        }
+        self.told = Some(deadline);
+        self.say(&Until::before(deadline)).await
+    }
+
+    /// A line to the guard. One that is gone is noticed by its silence.
+    async fn say(&mut self, word: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(word)?;
+        line.push(b'\n');
+        let Some(lifeline) = &mut self.lifeline else { return Ok(()) };
+        match lifeline.write_all(&line).await {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written,
+        }
     }
 
     /// Ends the command and what it has started, and waits until all is gone.
     pub(super) async fn end(&mut self) {
         self.lifeline = None;
-        let _ = self.ended().await;
+        while let Ok(line) = self.news.next_line().await
+            && let Ok(None) = self.learn(line)
+        {}
     }
 
     fn over<T>(&mut self, told: T) -> T {

@@ -6,6 +6,7 @@
 mod allow;
 mod children;
 pub(crate) mod guard;
+mod lease;
 mod lifeline;
 mod order;
 
@@ -16,6 +17,7 @@ use tidegate_engine::{Context, Failure};
 
 pub(crate) use allow::Allowed;
 
+use lease::Until;
 use lifeline::Guard;
 use order::{Ended, Order};
 
@@ -89,10 +91,11 @@ pub(crate) async fn run(
         argv: payload.argv,
         stdin: payload.stdin,
         environment: environment(&context),
+        until: Until::before(context.lease_deadline()),
     };
     let mut guard = Guard::start(&order).await?;
     let ended = tokio::select! {
-        ended = guard.ended() => ended?,
+        ended = guard.ended(|| context.lease_deadline()) => ended?,
         () = context.cancelled() => {
             guard.end().await;
             return Err(Failure::cancelled());

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::lease::Until;
+
 /// What the guard is to start.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
@@ -13,6 +15,8 @@ pub(super) struct Order {
     pub(super) argv: Vec<String>,
     pub(super) stdin: String,
     pub(super) environment: BTreeMap<String, String>,
+    /// Told again, line by line, when the lease is renewed.
+    pub(super) until: Until,
 }
 
 /// What the guard tells.
@@ -20,7 +24,7 @@ pub(super) struct Order {
 pub(super) enum News {
     /// The command runs, in the process group of this number.
     Started(i32),
-    /// It did not start.
+    /// It did not start, or had to be ended; nothing of it runs.
     Failed(String),
     /// It has ended, and nothing of it runs.
     Ended(Ended),
