@@ -2,16 +2,20 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::Shell;
 use serde_json::{Value, json};
+use tidegate_core::{CancelOutcome, Release, ReleaseOutcome, Store, TaskId};
+use tidegate_store::OpenOptions;
 
 /// Submits one attempt of an `exec` task; its id, or why it is refused at the door.
 fn submit(shell: &Shell, payload: &Value, more: &[&str]) -> Result<String, String> {
@@ -242,13 +246,24 @@ fn marker() -> String {
     format!("{}{:03}", 100_000 + std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The processes that have the marker as a word, but for a guard that is still to be told.
-fn alive(marker: &str) -> Vec<String> {
+/// The processes that have the marker as a word: their numbers and commands.
+fn marked(marker: &str) -> Vec<(String, String)> {
     let processes = fs::read_dir("/proc").expect("read /proc").flatten();
-    let command = |entry: fs::DirEntry| fs::read(entry.path().join("cmdline")).ok();
-    let is_marked = |command: &Vec<u8>| command.split(|b| *b == 0).any(|w| w == marker.as_bytes());
-    let text = |command: Vec<u8>| String::from_utf8_lossy(&command).replace('\0', " ");
-    processes.filter_map(command).filter(is_marked).map(text).collect()
+    let command = |entry: fs::DirEntry| {
+        let command = fs::read(entry.path().join("cmdline")).ok()?;
+        let is_marked = command.split(|byte| *byte == 0).any(|word| word == marker.as_bytes());
+        let text = String::from_utf8_lossy(&command).replace('\0', " ");
+        is_marked.then(|| (entry.file_name().to_string_lossy().into_owned(), text))
+    };
+    processes.filter_map(command).collect()
+}
+
+fn pids(marker: &str) -> Vec<String> {
+    marked(marker).into_iter().map(|(pid, _)| pid).collect()
+}
+
+fn alive(marker: &str) -> Vec<String> {
+    marked(marker).into_iter().map(|(_, command)| command).collect()
 }
 
 /// A family: children in the group, one in a session of its own, a daemon without a parent, and one
@@ -349,6 +364,57 @@ fn nothing_is_left_when_the_worker_is_told_to_stop() {
     assert!(told.contains("1 released"), "{told}");
     assert_eq!(alive(&marker), Vec::<String>::new());
     assert_eq!(task(&shell, &id)["state"], "pending");
+}
+
+/// The store as another process opens it.
+async fn store(shell: &Shell) -> Arc<dyn Store> {
+    let url = format!("sqlite:{}", shell.path("tidegate.db").display());
+    tidegate_store::open(&url, OpenOptions::default()).await.expect("open the store").store
+}
+
+#[tokio::test]
+async fn nothing_is_left_when_the_task_is_cancelled() {
+    let (shell, id, worker, marker) = at_work(&[], &["--lease", "1s"]);
+    let told = store(&shell).await.cancel(vec![TaskId(id.parse().unwrap())]).await;
+    assert_eq!(told.expect("cancel"), [CancelOutcome::Requested]);
+    let task = until(&shell, &id, |task| task["finished_at"].is_number());
+    assert_eq!(alive(&marker), Vec::<String>::new());
+    assert_eq!(task["state"], "cancelled");
+    end(worker);
+}
+
+/// The lease is taken away behind the worker's back.
+#[tokio::test]
+async fn nothing_is_left_when_the_lease_is_lost() {
+    let (shell, _, worker, marker) =
+        at_work(&["--limit", "1"], &["--lease", "3s", "--max-concurrent", "exec=1"]);
+    let slot = Release { limit: "group:exec".to_owned(), slot: 0 };
+    let told = store(&shell).await.release(slot).await.expect("release");
+    assert!(matches!(told, ReleaseOutcome::Released(_)), "{told:?}");
+    wait_for(&marker, 0);
+    end(worker);
+}
+
+/// Whoever runs from the guard by making a successor and ending, over and over, is caught.
+#[test]
+fn a_daemon_that_forks_for_ever_is_left_nowhere() {
+    let (shell, marker) = (Shell::new(), marker());
+    let script = format!(
+        "export next='setsid sh -c \"eval \\\"\\$next\\\"\" x {marker} & sleep 0.02'; \
+         eval \"$next\"; echo begun; exec sleep {marker}"
+    );
+    submit(&shell, &json!({ "argv": ["sh", "-c", script] }), &[]).expect("taken");
+    let mut worker = shell.command(&["worker", "--exec-allow", "sh"]);
+    let worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
+    let mut seen = BTreeSet::new();
+    while seen.len() < 20 {
+        seen.extend(pids(&marker));
+    }
+    end(worker);
+    wait_for(&marker, 0);
+    for _ in 0..50 {
+        assert_eq!(alive(&marker), Vec::<String>::new());
+    }
 }
 
 /// A frozen worker can end nothing: the guard does it before somebody else may have the task.

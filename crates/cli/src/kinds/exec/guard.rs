@@ -34,6 +34,9 @@ const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// may hold the pipe, where the command handed it on.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 
+/// A child that a list left out is found by the next one.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// The worker's word: the order, and how long the lease lasts.
 type Lifeline = Lines<BufReader<Receiver>>;
 
@@ -159,7 +162,10 @@ impl Guarded {
             if is_empty {
                 return ended;
             }
-            ends.recv().await;
+            tokio::select! {
+                _ = ends.recv() => {}
+                () = time::sleep(LOOK_AGAIN) => {}
+            }
         }
     }
 
