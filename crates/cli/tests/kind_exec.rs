@@ -395,14 +395,15 @@ async fn nothing_is_left_when_the_lease_is_lost() {
     end(worker);
 }
 
-/// Whoever runs from the guard by making a successor and ending, over and over, is caught.
+/// Whoever runs from the guard by making a successor and ending, over and over, is caught. It would
+/// end by itself, after longer than the test waits.
 #[test]
 fn a_daemon_that_forks_for_ever_is_left_nowhere() {
     let (shell, marker) = (Shell::new(), marker());
-    let script = format!(
-        "export next='setsid sh -c \"eval \\\"\\$next\\\"\" x {marker} & sleep 0.02'; \
-         eval \"$next\"; echo begun; exec sleep {marker}"
-    );
+    let again =
+        r#"setsid sh -c "eval \"\$next\"" x MARKER & sleep 0.02;"#.replace("MARKER", &marker);
+    let next = format!("n=$((n+1)); [ $n -lt 3000 ] && {{ {again} }}");
+    let script = format!("cd /; export n=0 next='{next}'; eval \"$next\"; exec sleep {marker}");
     submit(&shell, &json!({ "argv": ["sh", "-c", script] }), &[]).expect("taken");
     let mut worker = shell.command(&["worker", "--exec-allow", "sh"]);
     let worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");

@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use super::call::{Answer, Caller, Error, Lookup};
 use super::payload::Payload;
@@ -55,7 +56,9 @@ fn caller(allowed: &[&str], lookup: Lookup) -> Caller {
 async fn call(caller: &Caller, url: &str) -> Result<Answer, Error> {
     let payload = serde_json::json!({ "url": url, "redirects": 3 });
     let payload: Payload = serde_json::from_value(payload).expect("a payload");
-    redirect::follow(caller, payload.request(None).expect("a request")).await
+    let request = payload.request(None).expect("a request");
+    let patience = Duration::from_secs(10);
+    tokio::time::timeout(patience, redirect::follow(caller, request)).await.expect("an end")
 }
 
 #[track_caller]
