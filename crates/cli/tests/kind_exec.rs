@@ -402,7 +402,7 @@ fn a_daemon_that_forks_for_ever_is_left_nowhere() {
     let (shell, marker) = (Shell::new(), marker());
     let again =
         r#"setsid sh -c "eval \"\$next\"" x MARKER & sleep 0.02;"#.replace("MARKER", &marker);
-    let next = format!("n=$((n+1)); [ $n -lt 3000 ] && {{ {again} }}");
+    let next = format!("n=$((n+1)); [ $n -lt 9000 ] && {{ {again} }}");
     let script = format!("cd /; export n=0 next='{next}'; eval \"$next\"; exec sleep {marker}");
     submit(&shell, &json!({ "argv": ["sh", "-c", script] }), &[]).expect("taken");
     let mut worker = shell.command(&["worker", "--exec-allow", "sh"]);
