@@ -150,6 +150,14 @@ fn the_commands_of_the_guide_work_as_pasted() {
     assert!(told.starts_with("exit 0\n"), "{told}");
 }
 
+#[test]
+fn the_payloads_of_the_reference_are_taken() {
+    let is_submit = |text: &String| text.contains("tidegate submit");
+    let texts = blocks(&page(KINDS), "sh").into_iter().map(|(_, text)| text);
+    let submits: String = texts.filter(is_submit).collect();
+    assert_eq!(paste(&Shell::new(), &submits), "exit 0\n1\n2\n");
+}
+
 /// Links from one page to another lead somewhere, and so do their anchors.
 #[test]
 fn links_between_pages_lead_somewhere() {

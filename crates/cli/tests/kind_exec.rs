@@ -8,14 +8,12 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::Shell;
 use serde_json::{Value, json};
-use tidegate_core::{CancelOutcome, Release, ReleaseOutcome, Store, TaskId};
-use tidegate_store::OpenOptions;
+use tidegate_core::{CancelOutcome, Release, ReleaseOutcome, TaskId};
 
 /// Submits one attempt of an `exec` task; its id, or why it is refused at the door.
 fn submit(shell: &Shell, payload: &Value, more: &[&str]) -> Result<String, String> {
@@ -366,16 +364,10 @@ fn nothing_is_left_when_the_worker_is_told_to_stop() {
     assert_eq!(task(&shell, &id)["state"], "pending");
 }
 
-/// The store as another process opens it.
-async fn store(shell: &Shell) -> Arc<dyn Store> {
-    let url = format!("sqlite:{}", shell.path("tidegate.db").display());
-    tidegate_store::open(&url, OpenOptions::default()).await.expect("open the store").store
-}
-
 #[tokio::test]
 async fn nothing_is_left_when_the_task_is_cancelled() {
     let (shell, id, worker, marker) = at_work(&[], &["--lease", "1s"]);
-    let told = store(&shell).await.cancel(vec![TaskId(id.parse().unwrap())]).await;
+    let told = shell.store().await.cancel(vec![TaskId(id.parse().unwrap())]).await;
     assert_eq!(told.expect("cancel"), [CancelOutcome::Requested]);
     let task = until(&shell, &id, |task| task["finished_at"].is_number());
     assert_eq!(alive(&marker), Vec::<String>::new());
@@ -389,7 +381,7 @@ async fn nothing_is_left_when_the_lease_is_lost() {
     let (shell, _, worker, marker) =
         at_work(&["--limit", "1"], &["--lease", "3s", "--max-concurrent", "exec=1"]);
     let slot = Release { limit: "group:exec".to_owned(), slot: 0 };
-    let told = store(&shell).await.release(slot).await.expect("release");
+    let told = shell.store().await.release(slot).await.expect("release");
     assert!(matches!(told, ReleaseOutcome::Released(_)), "{told:?}");
     wait_for(&marker, 0);
     end(worker);

@@ -3,12 +3,14 @@
 mod common;
 mod web;
 
-use std::io;
+use std::io::{self, Read as _};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::Shell;
 use serde_json::{Value, json};
+use tidegate_core::{CancelOutcome, TaskId};
 use web::Web;
 
 /// Submits one attempt of an `http` task; its id, or why it is refused at the door.
@@ -324,6 +326,23 @@ fn a_busy_server_is_left_alone_as_long_as_it_asks() {
     assert_eq!(task["state"], "scheduled", "{task}");
     let wait_ms = task["run_at"].as_i64().unwrap() - task["created_at"].as_i64().unwrap();
     assert!((1_800_000..1_900_000).contains(&wait_ms), "half an hour: {task}");
+}
+
+#[tokio::test]
+async fn a_cancel_closes_the_connection() {
+    let (shell, listener) = (Shell::new(), TcpListener::bind("127.0.0.1:0").expect("listen"));
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    let id = submit(&shell, &json!({ "url": url, "timeout_ms": 600_000 })).expect("taken");
+    let mut worker = shell.command(&["worker", "--http-allow", "127.0.0.1", "--lease", "1s"]);
+    let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
+    let (mut stream, _) = listener.accept().expect("accept");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set a timeout");
+    let told = shell.store().await.cancel(vec![TaskId(id.parse().unwrap())]).await;
+    assert_eq!(told.expect("cancel"), [CancelOutcome::Requested]);
+    stream.read_to_end(&mut Vec::new()).expect("the end of the connection");
+    while task(&shell, &id)["state"] != "cancelled" {}
+    worker.kill().expect("kill the worker");
+    worker.wait().expect("wait");
 }
 
 #[test]

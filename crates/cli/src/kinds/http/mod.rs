@@ -25,8 +25,9 @@ pub(crate) use payload::Payload;
 use call::Answer;
 use payload::Request;
 
-/// No server makes a task wait longer.
+/// No server makes a task wait longer, and none makes it call again at once.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
+const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 
 /// The result of a task.
 #[derive(Debug, Serialize)]
@@ -122,7 +123,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
             (date(text)? - date(now)?).try_into().ok()?
         }
     };
-    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+    Some(Duration::from_secs(seconds).clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX))
 }
 
 fn date(text: &str) -> Option<i64> {

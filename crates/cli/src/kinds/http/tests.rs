@@ -194,6 +194,7 @@ fn a_server_says_how_long_to_wait() {
         retry_after(&headers(list)).map(|delay| delay.as_secs())
     };
     assert_eq!(seconds(&[("retry-after", "120")]), Some(120));
+    assert_eq!(seconds(&[("retry-after", "0")]), Some(1), "within bounds");
     assert_eq!(seconds(&[("retry-after", "99999999")]), Some(3600), "within bounds");
     const NOW: (&str, &str) = ("date", "Wed, 21 Oct 2015 07:28:00 GMT");
     assert_eq!(seconds(&[NOW, ("retry-after", "Wed, 21 Oct 2015 07:29:30 GMT")]), Some(90));
