@@ -2,37 +2,29 @@
 //! started when the command, the attempt or the worker ends.
 //!
 //! The worker holds the other end of the guard's stdin, the lifeline, and nobody else does. When
-//! it closes, by a cancel, a lost lease, a timeout or the death of the worker, or when the worker has
-//! not said for too long that the lease lasts, the guard kills the command's process group. Whatever left the group is a child of the guard by then: the guard
-//! is the reaper of everything below it, so a process whose parent dies becomes its child. It kills
-//! its children until it has none.
+//! it closes, by a cancel, a lost lease, a timeout or the death of the worker, or when the worker
+//! has not said for too long that the lease lasts, the guard kills the command's process group.
+//! Whatever left the group is a child of the guard by then: the guard is the reaper of everything
+//! below it, so a process whose parent dies becomes its child. It kills its children until it has
+//! none.
 
-use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait};
 use tidegate_engine::time;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
-use tokio::task::JoinHandle;
 
 use super::children;
 use super::lease::Until;
-use super::order::{Captured, Ended, News, Order};
-
-/// Bytes kept of each output. Written as JSON each may become six, and a result has at most 1 MiB.
-const OUTPUT_BYTES_MAX: usize = 64 << 10;
-
-/// How long the last output may take when nobody is left who could write it. Somebody outside
-/// may hold the pipe, where the command handed it on.
-const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
+use super::order::{Ended, News, Order};
+use super::pipes::Pipes;
 
 /// A child that a list left out is found by the next one.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -54,11 +46,12 @@ pub(crate) async fn run() -> anyhow::Result<ExitCode> {
     let order: Order = serde_json::from_str(&order)?;
     // Not in the worker: a folder is removed also where the worker was killed.
     let folder = tempfile::Builder::new().prefix("tidegate-exec-").tempdir()?;
-    let news = match Guarded::start(&order, folder.path()) {
-        Ok(guarded) => guarded.watch(&mut ends, lifeline, order.until).await?,
+    let news = match spawn(&order, folder.path()) {
+        Ok(child) => Guarded::watch(child, order, &mut ends, lifeline).await,
         Err(error) => News::Failed(format!("it does not start: {error}")),
     };
-    folder.close()?;
+    // What a command has made in a way that nobody may remove it is no fault of the task.
+    let _ = folder.close();
     tell(&news)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -78,71 +71,75 @@ fn renewed(line: io::Result<Option<String>>) -> Option<Until> {
     serde_json::from_str(&line.ok()??).ok()
 }
 
-/// A command that runs.
+fn spawn(order: &Order, folder: &Path) -> io::Result<Child> {
+    Command::new(&order.file)
+        .arg0(&order.argv[0])
+        .args(&order.argv[1..])
+        .env_clear()
+        .envs(&order.environment)
+        .env("HOME", folder)
+        .env("TMPDIR", folder)
+        .current_dir(folder)
+        .process_group(0)
+        .stdin(if order.stdin.is_empty() { Stdio::null() } else { Stdio::piped() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+}
+
+/// A command that runs. From here on there is no error that would end the guard before it.
 struct Guarded {
     group: Pid,
-    stdout: Capture,
-    stderr: Capture,
 }
 
 impl Guarded {
-    fn start(order: &Order, folder: &Path) -> io::Result<Self> {
-        let mut child = Command::new(&order.file)
-            .arg0(&order.argv[0])
-            .args(&order.argv[1..])
-            .env_clear()
-            .envs(&order.environment)
-            .env("HOME", folder)
-            .env("TMPDIR", folder)
-            .current_dir(folder)
-            .process_group(0)
-            .stdin(if order.stdin.is_empty() { Stdio::null() } else { Stdio::piped() })
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        if let Some(stdin) = child.stdin.take() {
-            feed(stdin.into(), order.stdin.clone())?;
+    /// Waits for the end of the command, the lifeline or the lease, and ends what is left.
+    async fn watch(
+        mut child: Child,
+        order: Order,
+        ends: &mut SignalStream,
+        lifeline: Lifeline,
+    ) -> News {
+        let guarded = Self { group: Pid::from_child(&child) };
+        let pipes = Pipes::take(&mut child, order.stdin);
+        let started = tell(&News::Started(guarded.group.as_raw_nonzero().get()));
+        let (pipes, ended) = match (pipes, started) {
+            (Ok(pipes), Ok(())) => (Some(pipes), guarded.ended(ends, lifeline, order.until).await),
+            _ => (None, None),
+        };
+        let status = guarded.end_all(ended, ends).await;
+        match (pipes, ended) {
+            (Some(pipes), Some(_)) => News::Ended(Ended {
+                exit: status.and_then(WaitStatus::exit_status),
+                signal: status.and_then(WaitStatus::terminating_signal),
+                stdout: pipes.stdout.end().await,
+                stderr: pipes.stderr.end().await,
+            }),
+            (Some(_), None) => {
+                News::Failed("it was ended, its lease was not renewed in time".to_owned())
+            }
+            (None, _) => News::Failed("it was ended, its output cannot be read".to_owned()),
         }
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        Ok(Self {
-            group: Pid::from_child(&child),
-            stdout: Capture::begin(stdout.map(Into::into))?,
-            stderr: Capture::begin(stderr.map(Into::into))?,
-        })
     }
 
-    /// Waits for the end of the command or of the lifeline, and ends what is left.
-    async fn watch(
-        self,
+    /// How the command ended; none if its time is over before.
+    async fn ended(
+        &self,
         ends: &mut SignalStream,
         mut lifeline: Lifeline,
         mut until: Until,
-    ) -> anyhow::Result<News> {
-        tell(&News::Started(self.group.as_raw_nonzero().get()))?;
-        let ended = loop {
+    ) -> Option<WaitStatus> {
+        loop {
             tokio::select! {
                 _ = ends.recv() => {
                     if let (Some(status), _) = self.reap() {
-                        break Some(status);
+                        return Some(status);
                     }
                 }
-                line = lifeline.next_line() => match renewed(line) {
-                    Some(renewed) => until = renewed,
-                    None => break None,
-                },
-                () = until.is_over() => break None,
+                line = lifeline.next_line() => until = renewed(line)?,
+                () = until.is_over() => return None,
             }
-        };
-        let status = self.end_all(ended, ends).await;
-        if ended.is_none() {
-            return Ok(News::Failed("it was ended, its lease was not renewed in time".to_owned()));
         }
-        Ok(News::Ended(Ended {
-            exit: status.and_then(WaitStatus::exit_status),
-            signal: status.and_then(WaitStatus::terminating_signal),
-            stdout: self.stdout.end().await,
-            stderr: self.stderr.end().await,
-        }))
     }
 
     /// Kills until nothing is left; gives how the command ended.
@@ -182,51 +179,5 @@ impl Guarded {
                 Err(_) => return (ended, true),
             }
         }
-    }
-}
-
-/// Writes the command's stdin. One that does not read it is not waited for.
-fn feed(stdin: OwnedFd, text: String) -> io::Result<()> {
-    let mut stdin = Sender::from_owned_fd(stdin)?;
-    tokio::spawn(async move { stdin.write_all(text.as_bytes()).await });
-    Ok(())
-}
-
-/// Reads an output to its end and keeps its beginning.
-struct Capture {
-    kept: Arc<Mutex<(Vec<u8>, bool)>>,
-    reader: JoinHandle<()>,
-}
-
-impl Capture {
-    fn begin(output: Option<OwnedFd>) -> io::Result<Self> {
-        let output = match output {
-            Some(output) => Receiver::from_owned_fd(output)?,
-            None => Receiver::from_file(File::open("/dev/null")?)?,
-        };
-        let kept = Arc::new(Mutex::new((Vec::new(), false)));
-        let reader = tokio::spawn(capture(output, kept.clone()));
-        Ok(Self { kept, reader })
-    }
-
-    async fn end(self) -> Captured {
-        tokio::select! {
-            _ = self.reader => {}
-            () = time::sleep(OUTPUT_PATIENCE) => {}
-        }
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        Captured { text: String::from_utf8_lossy(&kept.0).into_owned(), is_cut: kept.1 }
-    }
-}
-
-async fn capture(mut output: Receiver, kept: Arc<Mutex<(Vec<u8>, bool)>>) {
-    let mut buffer = vec![0; 16 << 10];
-    while let Ok(bytes) = output.read(&mut buffer).await
-        && bytes > 0
-    {
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = OUTPUT_BYTES_MAX - kept.0.len();
-        kept.1 |= bytes > room;
-        kept.0.extend_from_slice(&buffer[..bytes.min(room)]);
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod guard;
 mod lease;
 mod lifeline;
 mod order;
+mod pipes;
 
 use std::collections::BTreeMap;
 
