@@ -341,10 +341,10 @@ fn nothing_is_left_when_the_worker_is_killed() {
 /// When the end of the attempt is told, everything is gone already.
 #[test]
 fn nothing_is_left_when_the_time_is_over() {
-    let (shell, id, worker, marker) = at_work(&["--timeout", "3s"], &[]);
+    let (shell, id, worker, marker) = at_work(&["--timeout", "5s"], &[]);
     let task = until(&shell, &id, |task| task["finished_at"].is_number());
     assert_eq!(alive(&marker), Vec::<String>::new());
-    assert_eq!(task["error"], "timed out after 3s");
+    assert_eq!(task["error"], "timed out after 5s");
     end(worker);
 }
 
@@ -366,7 +366,7 @@ fn nothing_is_left_when_the_worker_is_told_to_stop() {
 
 #[tokio::test]
 async fn nothing_is_left_when_the_task_is_cancelled() {
-    let (shell, id, worker, marker) = at_work(&[], &["--lease", "1s"]);
+    let (shell, id, worker, marker) = at_work(&[], &["--lease", "2s"]);
     let told = shell.store().await.cancel(vec![TaskId(id.parse().unwrap())]).await;
     assert_eq!(told.expect("cancel"), [CancelOutcome::Requested]);
     let task = until(&shell, &id, |task| task["finished_at"].is_number());
@@ -413,7 +413,7 @@ fn a_daemon_that_forks_for_ever_is_left_nowhere() {
 /// A frozen worker can end nothing: the guard does it before somebody else may have the task.
 #[test]
 fn nothing_is_left_when_the_lease_is_over() {
-    let (shell, id, worker, marker) = at_work(&[], &["--lease", "1s"]);
+    let (shell, id, worker, marker) = at_work(&[], &["--lease", "2s"]);
     signal(&worker, "-STOP");
     wait_for(&marker, 0);
     assert_eq!(task(&shell, &id)["state"], "processing", "nobody has looked yet");
@@ -424,8 +424,8 @@ fn nothing_is_left_when_the_lease_is_over() {
 #[test]
 fn a_lease_that_is_renewed_lets_a_command_run() {
     let shell = Shell::new();
-    let id = submit(&shell, &json!({ "argv": ["sleep", "2"] }), &[]).expect("taken");
-    shell.good(&["worker", "--until-idle", "--exec-allow", "sleep", "--lease", "300ms"]);
+    let id = submit(&shell, &json!({ "argv": ["sleep", "3"] }), &[]).expect("taken");
+    shell.good(&["worker", "--until-idle", "--exec-allow", "sleep", "--lease", "1s"]);
     let task = task(&shell, &id);
     assert_eq!(task["result"]["exit"], 0, "{task}");
 }
