@@ -157,7 +157,9 @@ impl Told {
 
 /// The binary serves its own kinds only: nobody is sent to start a worker that cannot help.
 fn unserved(global: &Global, queue: &str, kind: &str) -> String {
-    let start = global.command(&["worker", "--queues", queue]);
+    let mut words = vec!["worker", "--queues", queue];
+    words.extend(kinds::flag_of(kind).into_iter().flatten());
+    let start = global.command(&words);
     let help = match kinds::NAMES.contains(&kind) {
         true => format!("start one with `{start}`"),
         false => "start a worker that has a handler for it".to_owned(),

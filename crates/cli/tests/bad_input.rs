@@ -78,7 +78,8 @@ fn an_unknown_kind_in_a_file() {
     refused(
         "a.toml",
         "[[task]]\nkind = \"noop\"\n\n[[task]]\nkind = \"slep\"\n",
-        "a.toml:5:8: unknown kind `slep`; did you mean `sleep`? Known: `noop`, `sleep`, `http`",
+        "a.toml:5:8: unknown kind `slep`; did you mean `sleep`? Known: `noop`, `sleep`, `http`, \
+         `exec`",
     );
 }
 
@@ -87,8 +88,8 @@ fn an_unknown_kind_on_the_command_line() {
     let shell = with_a_task();
     assert_eq!(
         shell.run(&["submit", "mail"]),
-        "exit 1\nerror: unknown kind `mail`; known: `http`, `noop`, `sleep`; --new-kind submits \
-         it all the same\n"
+        "exit 1\nerror: unknown kind `mail`; known: `exec`, `http`, `noop`, `sleep`; --new-kind \
+         submits it all the same\n"
     );
     nothing_lost(&shell);
     assert_eq!(shell.good(&["submit", "mail", "--new-kind"]), "2\n");

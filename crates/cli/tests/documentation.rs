@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use common::{Shell, shown};
 
 const RUN_FILE: &str = "docs/reference/run-file.md";
+const KINDS: &str = "docs/reference/kinds.md";
 const LIMIT_CALLS: &str = "docs/guides/limit-calls-to-an-api.md";
 
 fn root() -> PathBuf {
@@ -102,15 +103,15 @@ fn the_reference_has_every_section_and_key() {
 
 #[test]
 fn the_reference_has_every_kind_and_its_payload() {
-    let page = page(RUN_FILE);
+    let (run_file, page) = (page(RUN_FILE), page(KINDS));
     let kinds = known("[[task]]\nkind = \"nonsense\"\n");
     for kind in kinds.iter().filter(|kind| *kind != "noop") {
         let task = format!("[[task]]\nkind = \"{kind}\"\npayload = {{ nonsense = 1 }}\n");
-        let table = keys_of_table(part(&page, &format!("### `{kind}`")));
+        let table = keys_of_table(part(&page, &format!("## `{kind}`")));
         assert_eq!(table, known(&task), "{kind}");
     }
-    part(&page, "### `noop`");
-    let list = part(&page, "## `[[task]]`");
+    part(&page, "## `noop`");
+    let list = part(&run_file, "## `[[task]]`");
     assert!(kinds.iter().all(|kind| list.contains(&format!("`{kind}`"))), "{kinds:?}");
 }
 
@@ -147,6 +148,14 @@ fn the_commands_of_the_guide_work_as_pasted() {
     let commands: String = blocks(&page, "sh").into_iter().map(|(_, text)| text).collect();
     let told = paste(&shell, &commands);
     assert!(told.starts_with("exit 0\n"), "{told}");
+}
+
+#[test]
+fn the_payloads_of_the_reference_are_taken() {
+    let is_submit = |text: &String| text.contains("tidegate submit");
+    let texts = blocks(&page(KINDS), "sh").into_iter().map(|(_, text)| text);
+    let submits: String = texts.filter(is_submit).collect();
+    assert_eq!(paste(&Shell::new(), &submits), "exit 0\n1\n2\n");
 }
 
 /// Links from one page to another lead somewhere, and so do their anchors.

@@ -196,7 +196,10 @@ fn a_task_that_failed_says_how() {
         "[[task]]\nkind = \"http\"\nmax_attempts = 1\n\
          payload = { url = \"http://127.0.0.1:1/\" }\n",
     );
-    let output = shell.run(&["run", "a.toml"]);
+    let forbidden = shell.run(&["run", "a.toml"]);
+    let allow = "which does nothing that is not allowed; add `--http-allow HOST`\n";
+    assert!(forbidden.starts_with("exit 1\n") && forbidden.ends_with(allow), "{forbidden}");
+    let output = shell.run(&["run", "a.toml", "--http-allow", "127.0.0.1"]);
     assert!(output.starts_with("exit 1\n0 tasks done in "), "{output}");
     let list = "1 task failed; `tidegate task list --state failed` shows why\n";
     assert!(output.ends_with(list), "{output}");

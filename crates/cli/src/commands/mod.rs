@@ -24,6 +24,7 @@ use tidegate_store::{OpenOptions, Opened};
 
 use crate::cli::{Cli, Command, Global};
 use crate::config::{apply, tell_overruled};
+use crate::kinds::exec;
 
 /// Runs the command that was typed.
 pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -46,6 +47,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config(arguments) => config::run(global, &arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Reference(arguments) => reference::run(&arguments),
+        Command::GuardExec => exec::guard::run().await,
     }
 }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
 use tidegate_core::{Source, TaskId};
 use tidegate_engine::{Options, Phase, Shutdown, Worker, signals, time};
@@ -17,6 +17,7 @@ use crate::cli::Global;
 use crate::config::{Config, Key, apply_to_jobs};
 use crate::explain;
 use crate::file::{self, Plan};
+use crate::kinds::{self, Allow, Handlers, Permissions};
 use crate::output::print;
 use crate::run::{self, Progress, Server, ServerSeen, Stall, Summary, Watch};
 use crate::tell::tell;
@@ -32,7 +33,8 @@ const LOOKS_MAX: u32 = 20;
 /// Works off a file of tasks, jobs, workflows and limits
 ///
 /// The file is TOML or JSON lines. It is checked as a whole before anything is submitted. Built-in
-/// kinds: noop, sleep, http.
+/// kinds: noop, sleep, http, exec; the last two need --http-allow and --exec-allow, but for calls to
+/// the server of the file.
 ///
 /// A run is known by the content of its file. Ctrl-C lets what runs finish and ends; a second one
 /// gives it back. The same command then depends on how the file was left: one that was interrupted
@@ -46,17 +48,22 @@ pub(crate) struct Arguments {
     /// Tasks that run at once in this process [default: `run.concurrency` of the configuration, 64]
     #[arg(long, value_name = "N")]
     concurrency: Option<u32>,
+    #[command(flatten)]
+    allow: Allow,
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
     let plan = file::read(&arguments.file)?;
+    let permissions = arguments.allow.permissions(&global.config)?;
+    check_allowed(&plan, &permissions)?;
     if plan.tasks.is_empty() {
         tell!("warning: {} has no tasks, so there is nothing to run", arguments.file.display());
     }
     let shutdown = signals()?;
     let opened = super::open_to_work(global).await?;
     let begun = prepare(&opened, &plan, &global.config).await?;
-    let kinds = settings(&*opened.inspect).await?;
+    let mut kinds = settings(&*opened.inspect).await?;
+    kinds.retain(|kind| serves(&plan, &permissions, &kind.name));
     let server = match plan.server {
         Some(server) => Some(Server::start(server).await.context("start the server")?),
         None => None,
@@ -75,7 +82,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             ..Options::default()
         },
         kinds,
-        server: server.as_ref().map(|server| server.address().to_owned()),
+        handlers: Handlers::new(permissions, server.as_ref().map(Server::address)),
         observer: Some(watch.clone()),
     })?;
     let seen = Seen { global, opened: &opened, plan: &plan, watch: &watch };
@@ -83,6 +90,25 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let ended = history.beside(&*opened.inspect, work).await?;
     let server = server.as_ref().map(Server::seen);
     seen.print_summary(ended, server, &path, &arguments.file).await
+}
+
+/// Whether the run takes tasks of a kind. Its own server may be called by every file.
+fn serves(plan: &Plan, permissions: &Permissions, kind: &str) -> bool {
+    permissions.serve(kind) || (kind == "http" && plan.server.is_some())
+}
+
+/// Checks that the run can do all of its work: it would wait for another worker otherwise.
+fn check_allowed(plan: &Plan, permissions: &Permissions) -> anyhow::Result<()> {
+    let named = plan.tasks.iter().map(|planned| &*planned.task.kind);
+    let mut forbidden = named.filter(|kind| !serves(plan, permissions, kind));
+    if let Some(kind) = forbidden.next()
+        && let Some([flag, value]) = kinds::flag_of(kind)
+    {
+        bail!(
+            "the file has tasks of kind `{kind}`, which does nothing that is not allowed; add `{flag} {value}`"
+        );
+    }
+    Ok(())
 }
 
 /// Registers, submits, and gives what is to be done.

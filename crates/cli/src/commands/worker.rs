@@ -12,29 +12,34 @@ use tokio::task::AbortHandle;
 use crate::cli::Global;
 use crate::config::{Config, Key};
 use crate::file::unknown;
+use crate::kinds::{self, Allow, Handlers, Permissions};
+use crate::output;
 use crate::run::has_work;
 use crate::tell::tell;
 use crate::worker::history::History;
 use crate::worker::{Parts, build, register, settings};
-use crate::{kinds, output};
 
 /// How often `--until-idle` looks.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Works on tasks of the built-in kinds: noop, sleep, http
+/// Works on tasks of the built-in kinds: noop, sleep, http, exec
+///
+/// It takes `http` and `exec` tasks only where --http-allow or --exec-allow says whom they may call
+/// and what they may start.
 ///
 /// The first Ctrl-C (or SIGTERM) lets what runs finish, the second stops it and gives it back.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidegate worker --concurrency 50\n  \
-    tidegate worker --queues mail,default --max-concurrent http=10 --history worker-1.jsonl")]
+    tidegate worker --queues mail,default --max-concurrent http=10 --history worker-1.jsonl\n  \
+    tidegate worker --http-allow api.example.com --exec-allow /usr/bin/convert")]
 pub(crate) struct Arguments {
     /// Queues to claim from, with commas between [default: `worker.queues` of the configuration, or
     /// the queues of its kinds]
     #[arg(long, value_name = "QUEUE,..", value_delimiter = ',')]
     queues: Vec<String>,
     /// Kinds to serve, with commas between [default: `worker.kinds` of the configuration, or all
-    /// built-in ones]
+    /// built-in ones that are allowed]
     #[arg(long, value_name = "KIND,..", value_delimiter = ',')]
     kinds: Vec<String>,
     /// Tasks that run at once [default: `worker.concurrency` of the configuration, 16]
@@ -53,6 +58,8 @@ pub(crate) struct Arguments {
     /// Tasks of a kind that run at once over all workers; may be repeated
     #[arg(long, value_name = "KIND=N")]
     max_concurrent: Vec<String>,
+    #[command(flatten)]
+    allow: Allow,
     /// End when the store has no unfinished task
     #[arg(long)]
     until_idle: bool,
@@ -62,6 +69,7 @@ pub(crate) struct Arguments {
 struct Meaning {
     options: Options,
     kinds: Vec<String>,
+    permissions: Permissions,
     limits: Vec<(String, u32)>,
     history: Option<PathBuf>,
     until_idle: bool,
@@ -82,7 +90,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         store: opened.store,
         options: meaning.options,
         kinds: served,
-        server: None,
+        handlers: Handlers::new(meaning.permissions, None),
         observer: history.clone().map(|history| history as Arc<dyn Observer>),
     })?;
     tell!("worker {} works on {}", worker.id(), global.shown());
@@ -103,9 +111,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 
 impl Arguments {
     fn meaning(self, config: &Config) -> anyhow::Result<Meaning> {
-        let all = kinds::NAMES.map(str::to_owned);
-        let kinds = first_said([&self.kinds, config.list(Key::WorkerKinds), &all]);
-        kinds.iter().try_for_each(|kind| check_kind(kind))?;
+        let permissions = self.allow.permissions(config)?;
+        let kinds = first_said([&self.kinds, config.list(Key::WorkerKinds)]);
+        let kinds = served(kinds, &permissions)?;
         let limits = self.max_concurrent.iter().map(|text| max_concurrent(text));
         Ok(Meaning {
             limits: limits.collect::<anyhow::Result<_>>()?,
@@ -117,6 +125,7 @@ impl Arguments {
                 ..Options::default()
             },
             kinds,
+            permissions,
             history: self.history,
             until_idle: self.until_idle,
         })
@@ -133,6 +142,23 @@ fn lease(flag: Option<jiff::SignedDuration>, config: &Config) -> anyhow::Result<
         Some(lease) => lease.try_into().context("--lease cannot be negative"),
         None => Ok(Duration::from_secs(config.number(Key::LeaseSeconds).into())),
     }
+}
+
+/// The kinds that were named, or all that are allowed.
+fn served(named: Vec<String>, permissions: &Permissions) -> anyhow::Result<Vec<String>> {
+    if named.is_empty() {
+        let allowed = kinds::NAMES.into_iter().filter(|kind| permissions.serve(kind));
+        return Ok(allowed.map(str::to_owned).collect());
+    }
+    for kind in &named {
+        check_kind(kind)?;
+        if !permissions.serve(kind)
+            && let Some([flag, value]) = kinds::flag_of(kind)
+        {
+            bail!("kind `{kind}` does nothing that is not allowed; add `{flag} {value}`");
+        }
+    }
+    Ok(named)
 }
 
 fn check_kind(kind: &str) -> anyhow::Result<()> {

@@ -1,34 +1,67 @@
 //! The kinds the binary can run by itself.
 
-pub(crate) mod http;
+pub(crate) mod exec;
+mod http;
 mod noop;
+mod permissions;
 mod sleep;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tidegate_core::Kind;
 use tidegate_engine::{Builder, KindOptions};
 
+pub(crate) use permissions::{Allow, Permissions, flag_of};
+
+use crate::suggest::suggest;
+use http::Caller;
+
 /// Their names.
-pub(crate) const NAMES: [&str; 3] = ["noop", "sleep", "http"];
+pub(crate) const NAMES: [&str; 4] = ["noop", "sleep", "http", "exec"];
 
 /// Their settings, every one at its default.
 pub(crate) fn settings() -> Vec<Kind> {
     NAMES.into_iter().map(Kind::new).collect()
 }
 
-/// Adds the handler of a built-in kind to a worker.
-pub(crate) fn handle(
-    builder: Builder,
-    kind: KindOptions,
-    name: &str,
+/// What the handlers of one worker have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct Handlers {
+    /// The server beside the worker, for `http` tasks that name a path alone.
     server: Option<String>,
-) -> Builder {
-    match name {
-        "noop" => builder.handle(kind, noop::run),
-        "sleep" => builder.handle(kind, sleep::run),
-        _ => builder.handle(kind, move |context, payload| {
-            let server = server.clone();
-            async move { http::run(context, payload, server.as_deref()).await }
-        }),
+    caller: Arc<Caller>,
+    exec: Arc<exec::Allowed>,
+}
+
+impl Handlers {
+    pub(crate) fn new(permissions: Permissions, server: Option<SocketAddr>) -> Self {
+        let http = match server {
+            Some(server) => permissions.http.and(server),
+            None => permissions.http,
+        };
+        Self {
+            server: server.map(|server| server.to_string()),
+            caller: Arc::new(Caller::new(http)),
+            exec: Arc::new(permissions.exec),
+        }
+    }
+
+    /// Adds the handler of a built-in kind to a worker.
+    pub(crate) fn add(&self, builder: Builder, kind: KindOptions, name: &str) -> Builder {
+        let Self { server, caller, exec } = self.clone();
+        match name {
+            "noop" => builder.handle(kind, noop::run),
+            "sleep" => builder.handle(kind, sleep::run),
+            "http" => builder.handle(kind, move |context, payload| {
+                let (server, caller) = (server.clone(), caller.clone());
+                async move { http::run(context, payload, &caller, server.as_deref()).await }
+            }),
+            _ => builder.handle(kind, move |context, payload| {
+                let exec = exec.clone();
+                async move { exec::run(context, payload, &exec).await }
+            }),
+        }
     }
 }
 
@@ -39,13 +72,25 @@ pub(crate) fn check(kind: &str, payload: &[u8], has_server: bool) -> Result<(), 
         "noop" => fits::<noop::Payload>(kind, payload).map(drop),
         "sleep" => fits::<sleep::Payload>(kind, payload).map(drop),
         "http" => fits::<http::Payload>(kind, payload)?.check(has_server),
+        "exec" => fits::<exec::Payload>(kind, payload)?.check(),
         _ => Ok(()),
     }
 }
 
 fn fits<P: serde::de::DeserializeOwned>(kind: &str, payload: &[u8]) -> Result<P, String> {
-    serde_json::from_slice(payload)
-        .map_err(|error| format!("the payload does not fit kind `{kind}`: {error}"))
+    serde_json::from_slice(payload).map_err(|error| {
+        let error = error.to_string();
+        let hint = meant(&error).map_or_else(String::new, |key| format!("; did you mean `{key}`?"));
+        format!("the payload does not fit kind `{kind}`: {error}{hint}")
+    })
+}
+
+/// The key that a mistyped one may mean. The error names the key, and behind it those it knows.
+fn meant(error: &str) -> Option<&str> {
+    let mut words = error.strip_prefix("unknown field `")?.split('`');
+    let word = words.next()?;
+    let known: Vec<&str> = words.skip(1).step_by(2).collect();
+    suggest(word, &known)
 }
 
 #[cfg(test)]
@@ -58,6 +103,7 @@ mod tests {
         check("sleep", br#"{"ms":5}"#, false).unwrap();
         check("http", br#"{"url":"http://127.0.0.1:80/x"}"#, false).unwrap();
         check("http", br#"{"path":"/x"}"#, true).unwrap();
+        check("exec", br#"{"argv":["ls","-l"]}"#, false).unwrap();
         check("other", b"[1,2]", false).unwrap();
         for (kind, payload) in [
             ("sleep", "null"),
@@ -65,11 +111,20 @@ mod tests {
             ("sleep", r#"{"ms":1,"x":2}"#),
             ("http", "{}"),
             ("http", r#"{"path":"/x"}"#),
-            ("http", r#"{"url":"https://127.0.0.1/"}"#),
-            ("http", r#"{"url":"http://example.org/"}"#),
+            ("http", r#"{"url":"ftp://127.0.0.1/"}"#),
             ("http", "{\"url\":\"http://127.0.0.1/a b\"}"),
+            ("exec", "{}"),
+            ("exec", r#"{"argv":[]}"#),
+            ("exec", r#"{"argv":"ls -l"}"#),
+            ("exec", r#"{"argv":["ls"],"env":{"LD_PRELOAD":"x"}}"#),
         ] {
             check(kind, payload.as_bytes(), false).unwrap_err();
         }
+    }
+
+    #[test]
+    fn a_mistyped_key_is_suggested() {
+        let error = check("http", br#"{"url":"http://a.example","heders":{}}"#, false).unwrap_err();
+        assert!(error.ends_with("; did you mean `headers`?"), "{error}");
     }
 }

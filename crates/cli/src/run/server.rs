@@ -1,7 +1,7 @@
 //! The server that a run file brings along: an API that minds how many call it at once.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,7 +19,7 @@ const REQUEST_BYTES_MAX: usize = 16 << 10;
 /// A running server. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    address: String,
+    address: SocketAddr,
     state: Arc<State>,
     accept: JoinHandle<()>,
 }
@@ -53,7 +53,7 @@ impl Server {
     /// Listens on a free port of this machine.
     pub(crate) async fn start(plan: ServerPlan) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?.to_string();
+        let address = listener.local_addr()?;
         let state = Arc::new(State {
             plan,
             calls: AtomicU64::new(0),
@@ -67,8 +67,8 @@ impl Server {
     }
 
     /// Where it listens.
-    pub(crate) fn address(&self) -> &str {
-        &self.address
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// What it has seen so far.

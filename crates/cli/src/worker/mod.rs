@@ -8,7 +8,7 @@ use tidegate_core::{Inspect, Kind, Registration, Source, Store};
 use tidegate_engine::{KindOptions, Observer, Options, Result, Worker};
 
 use crate::config::tell_overruled;
-use crate::kinds;
+use crate::kinds::{self, Handlers};
 
 /// What a worker is built from.
 #[derive(Debug)]
@@ -17,8 +17,8 @@ pub(crate) struct Parts {
     pub(crate) options: Options,
     /// The kinds it serves, with their settings.
     pub(crate) kinds: Vec<Kind>,
-    /// The server beside it, for `http` tasks that name a path alone.
-    pub(crate) server: Option<String>,
+    /// What they need to run.
+    pub(crate) handlers: Handlers,
     pub(crate) observer: Option<Arc<dyn Observer>>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn build(parts: Parts) -> Result<Worker> {
     for kind in parts.kinds {
         let name = kind.name.clone();
         let options = KindOptions::from(kind).keep_stored();
-        builder = kinds::handle(builder, options, &name, parts.server.clone());
+        builder = parts.handlers.add(builder, options, &name);
     }
     if let Some(observer) = parts.observer {
         builder = builder.observer(observer);

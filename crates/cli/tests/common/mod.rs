@@ -2,6 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use tidegate_core::Store;
+use tidegate_store::OpenOptions;
 
 /// A folder, and the binary to run in it.
 #[derive(Debug)]
@@ -30,6 +34,13 @@ impl Shell {
         command.args(arguments).current_dir(self.folder.path()).stdin(Stdio::null());
         without_settings(&mut command);
         command
+    }
+
+    /// The store, as another process opens it.
+    #[allow(dead_code, reason = "not every test binary needs it")]
+    pub(crate) async fn store(&self) -> Arc<dyn Store> {
+        let url = format!("sqlite:{}", self.path("tidegate.db").display());
+        tidegate_store::open(&url, OpenOptions::default()).await.expect("open the store").store
     }
 
     /// Runs a command; gives its exit code, stdout and stderr.

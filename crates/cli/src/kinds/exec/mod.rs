@@ -1,0 +1,144 @@
+//! Starts a command.
+//!
+//! Never a shell: what a task names is handed to the command word by word. Nothing starts that
+//! the worker does not list, and what starts ends with the attempt.
+
+mod allow;
+mod children;
+pub(crate) mod guard;
+mod lease;
+mod lifeline;
+mod order;
+mod pipes;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tidegate_engine::{Context, Failure};
+
+pub(crate) use allow::Allowed;
+
+use lease::Until;
+use lifeline::Guard;
+use order::{Ended, Order};
+
+/// Words in one command.
+const WORDS_MAX: usize = 1000;
+
+/// Bytes in all of them. A system takes at least so many of one.
+const WORD_BYTES_MAX: usize = 128 << 10;
+
+/// Bytes of stderr in the error of a command that failed.
+const ERROR_BYTES_MAX: usize = 512;
+
+/// Where a command looks for others.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// What to start.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Payload {
+    /// The command and its words. None of them is interpreted.
+    argv: Vec<String>,
+    /// What it reads. Default: nothing.
+    #[serde(default)]
+    stdin: String,
+}
+
+impl Payload {
+    /// Checks everything that can be checked without starting.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.argv.first().is_none_or(String::is_empty) {
+            return Err("`argv` is empty; its first word is the command".to_owned());
+        }
+        let bytes: usize = self.argv.iter().map(|word| word.len() + 1).sum();
+        if self.argv.len() > WORDS_MAX || bytes > WORD_BYTES_MAX {
+            return Err(format!(
+                "`argv` has {} words of {bytes} bytes; at most {WORDS_MAX} of {WORD_BYTES_MAX}",
+                self.argv.len()
+            ));
+        }
+        match self.argv.iter().position(|word| word.contains('\0')) {
+            Some(at) => Err(format!("word {at} of `argv` has a zero byte; remove it")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The result of a task.
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    exit: i32,
+    stdout: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stdout_truncated: bool,
+    stderr: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stderr_truncated: bool,
+}
+
+/// Starts the command, and waits until it has ended and nothing of it runs.
+pub(crate) async fn run(
+    context: Context,
+    payload: Payload,
+    allowed: &Allowed,
+) -> Result<Outcome, Failure> {
+    payload.check().map_err(Failure::fatal)?;
+    let file = allowed.file(&payload.argv[0]).map_err(Failure::fatal)?;
+    let file = file.to_str().ok_or_else(|| Failure::fatal("the path is not UTF-8"))?.to_owned();
+    let name = payload.argv[0].clone();
+    let order = Order {
+        file,
+        argv: payload.argv,
+        stdin: payload.stdin,
+        environment: environment(&context),
+        until: Until::before(context.lease_deadline()),
+    };
+    let mut guard = Guard::start(&order).await?;
+    let ended = tokio::select! {
+        ended = guard.ended(|| context.lease_deadline()) => ended?,
+        () = context.cancelled() => {
+            guard.end().await;
+            return Err(Failure::cancelled());
+        }
+    };
+    judge(&name, ended.map_err(|why| Failure::retryable(format!("{name}: {why}")))?)
+}
+
+/// All that a command finds in its environment, but for its folder.
+fn environment(context: &Context) -> BTreeMap<String, String> {
+    let words = [
+        ("PATH", PATH.to_owned()),
+        ("LANG", "C.UTF-8".to_owned()),
+        ("TIDEGATE_TASK", context.task().to_string()),
+        ("TIDEGATE_ATTEMPT", context.attempt().to_string()),
+        ("TIDEGATE_TOKEN", context.token().to_string()),
+    ];
+    words.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+fn judge(name: &str, ended: Ended) -> Result<Outcome, Failure> {
+    let how = match (ended.exit, ended.signal) {
+        (Some(0), _) => {
+            return Ok(Outcome {
+                exit: 0,
+                stdout: ended.stdout.text,
+                stdout_truncated: ended.stdout.is_cut,
+                stderr: ended.stderr.text,
+                stderr_truncated: ended.stderr.is_cut,
+            });
+        }
+        (Some(exit), _) => format!("{name} ended with {exit}"),
+        (None, Some(signal)) => format!("{name} was killed by signal {signal}"),
+        (None, None) => format!("{name} ended, nobody knows how"),
+    };
+    let last = last(&ended.stderr.text);
+    let colon = if last.is_empty() { "" } else { ": " };
+    Err(Failure::retryable(format!("{how}{colon}{last}")))
+}
+
+/// The end of what a command complained of.
+fn last(stderr: &str) -> &str {
+    let stderr = stderr.trim_end();
+    &stderr[stderr.ceil_char_boundary(stderr.len().saturating_sub(ERROR_BYTES_MAX))..]
+}

@@ -1,0 +1,393 @@
+//! `http` through the real binary: whom it refuses, and what it does with whom it may call.
+
+mod common;
+mod web;
+
+use std::io::{self, Read as _};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::Shell;
+use serde_json::{Value, json};
+use tidegate_core::{CancelOutcome, TaskId};
+use web::Web;
+
+/// Submits one attempt of an `http` task; its id, or why it is refused at the door.
+fn submit(shell: &Shell, payload: &Value) -> Result<String, String> {
+    let told =
+        shell.run(&["submit", "http", "--max-attempts", "1", "--payload", &payload.to_string()]);
+    match told.strip_prefix("exit 0\n") {
+        Some(id) => Ok(id.trim().to_owned()),
+        None => Err(told),
+    }
+}
+
+fn task(shell: &Shell, id: &str) -> Value {
+    serde_json::from_str(&shell.good(&["task", "show", id, "--json"])).expect("a task")
+}
+
+fn work(shell: &Shell, allow: &str) {
+    shell.good(&["worker", "--until-idle", "--http-allow", allow]);
+}
+
+/// Does one task; gives it as it ended.
+fn done(allow: &str, payload: &Value) -> Value {
+    let shell = Shell::new();
+    let id = submit(&shell, payload).expect("a good payload");
+    work(&shell, allow);
+    task(&shell, &id)
+}
+
+#[track_caller]
+fn failed(task: &Value, words: &str) {
+    assert_eq!(task["state"], "failed", "{task}");
+    assert!(task["error"].as_str().is_some_and(|error| error.contains(words)), "{task}");
+}
+
+/// A listener that nobody may connect to.
+struct Trap(TcpListener);
+
+impl Trap {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        listener.set_nonblocking(true).expect("set nonblocking");
+        Self(listener)
+    }
+
+    fn port(&self) -> u16 {
+        self.0.local_addr().expect("an address").port()
+    }
+
+    /// A connection waits to be accepted even if its other end is closed.
+    #[track_caller]
+    fn saw_nothing(&self) {
+        let seen = self.0.accept();
+        assert!(seen.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock), "{seen:?}");
+    }
+}
+
+/// Each row: its name, a URL with `{port}` for the port of the trap, and words of the error. All
+/// are called by a worker that may call every public host.
+const TRICKS: &[(&str, &str, &str)] = &[
+    ("plain", "http://127.0.0.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("decimal", "http://2130706433:{port}/", "127.0.0.1 is a loopback address"),
+    ("octal", "http://0177.0.0.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("long octal", "http://00000000177.0.0.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("one octal number", "http://017700000001:{port}/", "127.0.0.1 is a loopback address"),
+    ("hexadecimal", "http://0x7f000001:{port}/", "127.0.0.1 is a loopback address"),
+    ("dotted hexadecimal", "http://0x7f.0x0.0x0.0x1:{port}/", "127.0.0.1 is a loopback address"),
+    ("mixed bases", "http://0x7f.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("two parts", "http://127.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("three parts", "http://127.0.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("a dot at the end", "http://127.0.0.1.:{port}/", "127.0.0.1 is a loopback address"),
+    ("another loopback", "http://127.1.2.3:{port}/", "127.1.2.3 is a loopback address"),
+    ("zero", "http://0:{port}/", "0.0.0.0 is an address of this machine"),
+    ("all zeros", "http://0.0.0.0:{port}/", "0.0.0.0 is an address of this machine"),
+    ("overflow", "http://4294967296:{port}/", "not a URL"),
+    ("part overflow", "http://127.0.0.257:{port}/", "not a URL"),
+    ("full-width digits", "http://１２７.０.０.１:{port}/", "127.0.0.1 is a loopback address"),
+    ("ideographic dots", "http://127。0。0。1:{port}/", "127.0.0.1 is a loopback address"),
+    ("circled digits", "http://①②⑦.⓪.⓪.①:{port}/", "127.0.0.1 is a loopback address"),
+    ("percent-encoded", "http://%31%32%37.0.0.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("percent-encoded dots", "http://127%2e0%2e0%2e1:{port}/", "127.0.0.1 is a loopback address"),
+    ("encoded twice", "http://127%252e0%252e0%252e1:{port}/", "not a URL"),
+    ("IPv6", "http://[::1]:{port}/", "::1 is a loopback address"),
+    ("long IPv6", "http://[0:0:0:0:0:0:0:1]:{port}/", "::1 is a loopback address"),
+    ("mapped", "http://[::ffff:127.0.0.1]:{port}/", "127.0.0.1 is a loopback address"),
+    ("mapped hexadecimal", "http://[::ffff:7f00:1]:{port}/", "127.0.0.1 is a loopback address"),
+    ("compatible", "http://[::127.0.0.1]:{port}/", "an address with a special meaning"),
+    ("NAT64", "http://[64:ff9b::7f00:1]:{port}/", "a loopback address"),
+    ("6to4", "http://[2002:7f00:1::]:{port}/", "a tunnel to IPv4"),
+    ("Teredo", "http://[2001:0:4136:e378:8000:63bf:807f:fffe]:{port}/", "a tunnel or another"),
+    ("unspecified IPv6", "http://[::]:{port}/", "an address with a special meaning"),
+    ("link-local IPv6", "http://[fe80::1]:{port}/", "a link-local address"),
+    ("a zone", "http://[fe80::1%25lo]:{port}/", "not a URL"),
+    ("unique local", "http://[fc00::1]:{port}/", "a private address"),
+    ("site-local", "http://[fec0::1]:{port}/", "an address with a special meaning"),
+    ("localhost", "http://localhost:{port}/", "as localhost is refused"),
+    ("localhost with a dot", "http://localhost.:{port}/", "as localhost is refused"),
+    ("LOCALHOST", "http://LOCALHOST:{port}/", "as localhost is refused"),
+    ("long s", "http://localho\u{17f}t:{port}/", "as localhost is refused"),
+    ("soft hyphen", "http://local\u{ad}host:{port}/", "as localhost is refused"),
+    ("user", "http://example.com@127.0.0.1:{port}/", "before `@`"),
+    ("user and password", "http://example.com:80@127.0.0.1:{port}/", "before `@`"),
+    ("encoded user", "http://example.com%2f@127.0.0.1:{port}/", "before `@`"),
+    ("empty user", "http://@127.0.0.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("backslash", "http://example.com\\@127.0.0.1:{port}/", "contains '\\\\'"),
+    ("backslash before the host", "http:\\\\127.0.0.1:{port}/", "contains '\\\\'"),
+    ("more slashes", "http:////127.0.0.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("no slashes", "http:127.0.0.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("a tab", "http://127.0.\t0.1:{port}/", "contains '\\t'"),
+    ("a line end", "http://127.0.0.1:{port}/\r\nhost: x", "contains '\\r'"),
+    ("space", " http://127.0.0.1:{port}/", "contains ' '"),
+    ("metadata", "http://169.254.169.254/latest/", "a metadata address of a cloud"),
+    ("decimal metadata", "http://2852039166/", "a metadata address of a cloud"),
+    ("hexadecimal metadata", "http://0xA9FEA9FE/", "a metadata address of a cloud"),
+    ("octal metadata", "http://0251.0376.0251.0376/", "a metadata address of a cloud"),
+    ("mapped metadata", "http://[::ffff:a9fe:a9fe]/", "a metadata address of a cloud"),
+    ("NAT64 metadata", "http://[64:ff9b::a9fe:a9fe]/", "a metadata address of a cloud"),
+    ("IPv6 metadata", "http://[fd00:ec2::254]/", "a private address"),
+    ("wire server", "http://168.63.129.16/", "a metadata address of a cloud"),
+    ("private 10", "http://10.0.0.1/", "a private address"),
+    ("private 172", "http://172.31.255.255/", "a private address"),
+    ("private 192", "http://192.168.0.1/", "a private address"),
+    ("carrier", "http://100.64.0.1/", "inside a provider's network"),
+    ("benchmark", "http://198.18.0.1/", "an address for benchmarks"),
+    ("documentation", "http://192.0.2.1/", "an address for documentation"),
+    ("multicast", "http://239.255.255.250/", "a multicast address"),
+    ("broadcast", "http://255.255.255.255/", "a reserved address"),
+    ("https", "https://127.0.0.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("file", "file:///etc/passwd", "`file` is not http or https"),
+    ("gopher", "gopher://127.0.0.1:{port}/_x", "`gopher` is not http or https"),
+    ("ftp", "ftp://127.0.0.1:{port}/", "`ftp` is not http or https"),
+    ("data", "data:text/plain,hi", "`data` is not http or https"),
+    ("port 0", "http://127.0.0.1:0/", "has no port"),
+];
+
+#[test]
+fn tricks_with_addresses_are_refused() {
+    let (shell, trap) = (Shell::new(), Trap::new());
+    let mut submitted = Vec::new();
+    for (name, url, words) in TRICKS {
+        let url = url.replace("{port}", &trap.port().to_string());
+        match submit(&shell, &json!({ "url": url })) {
+            Ok(id) => submitted.push((name, id, words)),
+            Err(why) => assert!(why.contains(words), "{name}: {why}"),
+        }
+    }
+    work(&shell, "*");
+    for (name, id, words) in submitted {
+        let task = task(&shell, &id);
+        assert_eq!(task["state"], "failed", "{name}: {task}");
+        assert!(task["error"].as_str().is_some_and(|e| e.contains(words)), "{name}: {task}");
+    }
+    trap.saw_nothing();
+}
+
+/// Shows that the trap of the tricks would have been found.
+#[test]
+fn an_address_is_the_same_however_it_is_written() {
+    let (shell, web) = (Shell::new(), Web::start());
+    let hosts = ["127.0.0.1", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]", "127。0。0。1"];
+    let submit = |host: &str| {
+        submit(&shell, &json!({ "url": format!("http://{host}:{}/text", web.port()) }))
+    };
+    let ids = hosts.map(|host| submit(host).expect("a good payload"));
+    work(&shell, &format!("127.0.0.1:{}", web.port()));
+    for id in ids {
+        let task = task(&shell, &id);
+        assert_eq!(task["result"], json!({ "status": 200, "body": "hello" }), "{task}");
+    }
+}
+
+/// Where a redirect leads, `{port}` being the trap and `{own}` the server that redirects.
+const REDIRECTS: &[(&str, &str, &str)] = &[
+    ("loopback", "http://127.0.0.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("decimal", "http://2130706433:{port}/", "127.0.0.1 is a loopback address"),
+    ("IPv6", "http://[::1]:{port}/", "::1 is a loopback address"),
+    ("mapped", "http://[::ffff:127.0.0.1]:{port}/", "127.0.0.1 is a loopback address"),
+    ("localhost", "http://localhost:{port}/", "as localhost is refused"),
+    ("without a scheme", "//127.0.0.1:{port}/", "127.0.0.1 is a loopback address"),
+    ("metadata", "http://169.254.169.254/latest/meta-data/", "a metadata address of a cloud"),
+    ("private", "http://10.0.0.1/", "a private address"),
+    ("file", "file:///etc/passwd", "`file` is not http or https"),
+    ("ftp", "ftp://127.0.0.1:{port}/", "`ftp` is not http or https"),
+    ("gopher", "gopher://127.0.0.1:{port}/_x", "`gopher` is not http or https"),
+    ("javascript", "javascript:alert(1)", "`javascript` is not http or https"),
+    ("user", "http://example.com@127.0.0.1:{port}/", "before `@`"),
+    ("backslash", "http://127.0.0.1:{own}\\@127.0.0.1:{port}/", "a backslash"),
+    ("the second hop", "/to?http://127.0.0.1:{port}/", "127.0.0.1 is a loopback address"),
+];
+
+#[test]
+fn redirects_to_where_nobody_may_call_are_refused() {
+    let (shell, trap, web) = (Shell::new(), Trap::new(), Web::start());
+    let (port, own) = (trap.port().to_string(), web.port().to_string());
+    let submitted = REDIRECTS.iter().map(|(name, to, words)| {
+        let to = to.replace("{port}", &port).replace("{own}", &own);
+        let url = format!("http://127.0.0.1:{own}/to?{}", to.replace('\\', "%5C"));
+        (name, submit(&shell, &json!({ "url": url, "redirects": 3 })).expect("taken"), words)
+    });
+    let submitted: Vec<_> = submitted.collect();
+    work(&shell, &format!("*,127.0.0.1:{own}"));
+    for (name, id, words) in submitted {
+        let task = task(&shell, &id);
+        assert_eq!(task["state"], "failed", "{name}: {task}");
+        assert!(task["error"].as_str().is_some_and(|e| e.contains(words)), "{name}: {task}");
+    }
+    trap.saw_nothing();
+}
+
+#[test]
+fn a_redirect_is_followed_only_where_asked_for() {
+    let web = Web::start();
+    let allow = format!("localhost:{}", web.port());
+    let url = format!("http://localhost:{}/to?/to?/text", web.port());
+    let mut payload = json!({ "url": url });
+    failed(&done(&allow, &payload), "answered 302, expected 2xx; `redirects` follows it");
+    payload["redirects"] = json!(1);
+    failed(&done(&allow, &payload), "answered 302, expected 2xx; 1 redirects were followed");
+    payload["redirects"] = json!(2);
+    assert_eq!(done(&allow, &payload)["result"]["body"], "hello");
+    let as_it_is = json!({ "url": payload["url"], "redirects": 2, "expect": 302 });
+    assert_eq!(done(&allow, &as_it_is)["result"]["status"], 302);
+}
+
+#[test]
+fn another_host_does_not_learn_the_keys() {
+    let (first, second) = (Web::start(), Web::start());
+    let allow = format!("127.0.0.1:{},127.0.0.1:{}", first.port(), second.port());
+    let call = |to: String, status: &str| {
+        let payload = json!({
+            "url": format!("http://127.0.0.1:{}/{status}?{to}", first.port()),
+            "method": "POST",
+            "headers": { "authorization": "secret", "cookie": "secret", "x-key": "secret" },
+            "body": { "n": 1 },
+            "redirects": 1,
+        });
+        let task = done(&allow, &payload);
+        task["result"]["body"].as_str().expect("the request as it came").to_owned()
+    };
+    let own = call("/echo".to_owned(), "to307");
+    assert!(own.starts_with("POST /echo ") && own.matches("secret").count() == 3, "{own}");
+    assert!(own.ends_with("{\"n\":1}"), "{own}");
+    let other = call(format!("http://127.0.0.1:{}/echo", second.port()), "to307");
+    assert!(other.starts_with("POST /echo ") && !other.contains("secret"), "{other}");
+    assert!(other.contains("user-agent: tidegate/") && other.ends_with("{\"n\":1}"), "{other}");
+    let got = call("/echo".to_owned(), "to");
+    assert!(got.starts_with("GET /echo ") && got.ends_with("\r\n\r\n"), "{got}");
+}
+
+#[test]
+fn a_request_is_sent_as_asked() {
+    let web = Web::start();
+    let payload = json!({
+        "url": format!("http://127.0.0.1:{}/echo?a=b#c", web.port()),
+        "method": "PUT",
+        "headers": { "X-Order": "7" },
+        "body": "plain text",
+    });
+    let task = done("127.0.0.1", &payload);
+    let echo = task["result"]["body"].as_str().expect("the request as it came");
+    assert!(echo.starts_with("PUT /echo?a=b HTTP/1.1\r\n"), "{echo}");
+    assert!(echo.contains(&format!("\r\nhost: 127.0.0.1:{}\r\n", web.port())), "{echo}");
+    assert!(echo.contains("\r\nx-order: 7\r\n") && echo.contains("content-length: 10"), "{echo}");
+    assert!(echo.ends_with("\r\n\r\nplain text"), "{echo}");
+}
+
+#[test]
+fn the_status_decides() {
+    let web = Web::start();
+    let call = |path: &str, expect: Value| {
+        let url = format!("http://127.0.0.1:{}/{path}?secret=1", web.port());
+        done("127.0.0.1", &json!({ "url": url, "expect": expect }))
+    };
+    assert_eq!(call("status/404", json!([200, 404]))["result"]["status"], 404);
+    failed(&call("status/404", json!(200)), "/status/404 answered 404, expected 200");
+    failed(&call("status/500", json!([200, 201])), "answered 500, expected 200 or 201");
+    let error = call("status/404", json!(200))["error"].to_string();
+    assert!(!error.contains("secret"), "{error}");
+}
+
+#[test]
+fn a_large_body_is_cut() {
+    let web = Web::start();
+    let task =
+        done("127.0.0.1", &json!({ "url": format!("http://127.0.0.1:{}/large", web.port()) }));
+    assert_eq!(task["result"]["truncated"], true);
+    assert_eq!(task["result"]["body"].as_str().map(str::len), Some(128 << 10));
+}
+
+#[test]
+fn a_server_that_does_not_answer_and_one_that_says_too_much() {
+    let web = Web::start();
+    let url = |path: &str| format!("http://127.0.0.1:{}/{path}", web.port());
+    let silent = done("127.0.0.1", &json!({ "url": url("silent"), "timeout_ms": 200 }));
+    failed(&silent, "/silent: no answer within 200ms");
+    failed(&done("127.0.0.1", &json!({ "url": url("headers") })), "/headers: ");
+}
+
+#[test]
+fn a_busy_server_is_left_alone_as_long_as_it_asks() {
+    let (shell, web) = (Shell::new(), Web::start());
+    let payload = json!({ "url": format!("http://127.0.0.1:{}/busy", web.port()) }).to_string();
+    let id = shell.good(&["submit", "http", "--payload", &payload]);
+    let mut worker = shell.command(&["worker", "--http-allow", "127.0.0.1"]);
+    let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
+    let task = loop {
+        let task = task(&shell, id.trim());
+        if task["spent"] == 1 {
+            break task;
+        }
+    };
+    worker.kill().expect("kill the worker");
+    worker.wait().expect("wait");
+    assert_eq!(task["state"], "scheduled", "{task}");
+    let wait_ms = task["run_at"].as_i64().unwrap() - task["created_at"].as_i64().unwrap();
+    assert!((1_800_000..1_900_000).contains(&wait_ms), "half an hour: {task}");
+}
+
+#[tokio::test]
+async fn a_cancel_closes_the_connection() {
+    let (shell, listener) = (Shell::new(), TcpListener::bind("127.0.0.1:0").expect("listen"));
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    let id = submit(&shell, &json!({ "url": url, "timeout_ms": 600_000 })).expect("taken");
+    let mut worker = shell.command(&["worker", "--http-allow", "127.0.0.1", "--lease", "1s"]);
+    let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
+    let (mut stream, _) = listener.accept().expect("accept");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set a timeout");
+    let told = shell.store().await.cancel(vec![TaskId(id.parse().unwrap())]).await;
+    assert_eq!(told.expect("cancel"), [CancelOutcome::Requested]);
+    stream.read_to_end(&mut Vec::new()).expect("the end of the connection");
+    while task(&shell, &id)["state"] != "cancelled" {}
+    worker.kill().expect("kill the worker");
+    worker.wait().expect("wait");
+}
+
+#[test]
+fn without_a_permission_a_worker_takes_no_such_task() {
+    let (shell, web) = (Shell::new(), Web::start());
+    let url = format!("http://127.0.0.1:{}/text", web.port());
+    let id = submit(&shell, &json!({ "url": url })).expect("taken");
+    let told = shell.run(&["worker", "--kinds", "http", "--until-idle"]);
+    let words = "error: kind `http` does nothing that is not allowed; add `--http-allow HOST`\n";
+    assert_eq!(told, format!("exit 1\n{words}"));
+    let why = shell.good(&["task", "explain", &id]);
+    assert!(why.contains("`tidegate worker --queues default --http-allow HOST`"), "{why}");
+    let bad = shell.run(&["worker", "--http-allow", "http://a.example"]);
+    let words = "read --http-allow \"http://a.example\": it names a host, not a URL";
+    assert!(bad.starts_with("exit 1\n") && bad.contains(words), "{bad}");
+}
+
+/// Needs `openssl` to make a certificate and to serve it.
+#[test]
+fn https_is_spoken_with_whom_the_machine_trusts() {
+    let shell = Shell::new();
+    let names = "subjectAltName=DNS:localhost,IP:127.0.0.1";
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"])
+        .args(["-keyout", "key.pem", "-out", "cert.pem", "-addext", names])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .current_dir(shell.path(""))
+        .output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        eprintln!("not tested, no openssl");
+        return;
+    }
+    let (port, mut server) = web::start_tls(&shell);
+    let url = format!("https://127.0.0.1:{port}/");
+    let call = |trusted: &str| {
+        let id = submit(&shell, &json!({ "url": url })).expect("taken");
+        let mut worker = shell.command(&["worker", "--until-idle", "--http-allow", "127.0.0.1"]);
+        let output = worker.env("SSL_CERT_FILE", shell.path(trusted)).output().expect("run");
+        assert!(output.status.success());
+        task(&shell, &id)
+    };
+    shell.file("nobody.pem", "");
+    let (trusted, unknown) = (call("cert.pem"), call("nobody.pem"));
+    server.kill().expect("end the server");
+    server.wait().expect("wait");
+    assert_eq!(trusted["result"]["status"], 200, "{trusted}");
+    failed(&unknown, "certificate");
+}
