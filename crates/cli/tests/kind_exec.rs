@@ -446,6 +446,8 @@ fn a_guard_that_is_killed_takes_the_group_along() {
     let script = format!("sleep {marker} & sleep {marker}");
     let id = submit(&shell, &json!({ "argv": ["sh", "-c", script] }), &[]).expect("taken");
     let mut worker = shell.command(&["worker", "--until-idle", "--exec-allow", "sh"]);
+    // Nobody is left to remove the folder of the command.
+    worker.env("TMPDIR", shell.path(""));
     let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
     wait_for(&marker, 2);
     let tasks = fs::read_dir(format!("/proc/{}/task", worker.id())).expect("its threads");

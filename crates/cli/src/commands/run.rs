@@ -105,7 +105,8 @@ fn check_allowed(plan: &Plan, permissions: &Permissions) -> anyhow::Result<()> {
         && let Some([flag, value]) = kinds::flag_of(kind)
     {
         bail!(
-            "the file has tasks of kind `{kind}`, which does nothing that is not allowed; add `{flag} {value}`"
+            "the file has tasks of kind `{kind}`, which does nothing that is not allowed; add \
+             `{flag} {value}`"
         );
     }
     Ok(())
