@@ -7,7 +7,7 @@ use tidegate_store::Place;
 
 use crate::commands::{
     bench, completions, concurrency, config, doctor, job, migrate, prune, queue, reference, run,
-    submit, task, verify, worker, workers, workflow,
+    submit, task, test_server, verify, worker, workers, workflow,
 };
 use crate::config::{Config, Flags, Key, Origin, note_mistyped, variables};
 use crate::output::quoted;
@@ -109,6 +109,7 @@ pub(crate) enum Command {
     Doctor(doctor::Arguments),
     Verify(verify::Arguments),
     Bench(bench::Arguments),
+    TestServer(test_server::Arguments),
     Migrate(migrate::Arguments),
     Prune(prune::Arguments),
     Config(config::Arguments),

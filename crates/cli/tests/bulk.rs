@@ -54,7 +54,7 @@ fn every_line_is_a_task_in_order() {
     let ids = numbers(2500);
     assert_eq!(told, format!("exit 0\n{ids}submitted 2,500 tasks\n"));
     let last = shell.good(&["task", "show", "2500", "--json"]);
-    assert!(last.contains("\"payload\":{\"o\":{},\"row\":\"2500\"}"), "{last}");
+    assert!(last.contains("\"payload\":{\"row\":\"2500\",\"o\":{}}"), "{last}");
     shell.good(&["doctor"]);
     let worked = shell.good(&["worker", "--until-idle"]);
     assert!(worked.starts_with("2500 completed, 0 failed"), "{worked}");

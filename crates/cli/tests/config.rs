@@ -111,9 +111,9 @@ fn the_limits_of_the_file_hold_below_an_operators() {
     let status = || shell.good(&["concurrency", "status"]);
     assert_eq!(
         status(),
-        "limit          capacity  held  waiting         set by  version\n\
-         group:mail            0     0        0  configuration        1\n\
-         group:partner         3     0        0  configuration        1\n"
+        "limit          capacity  held  waiting  refused         set by  version\n\
+         group:mail            0     0        0        0  configuration        1\n\
+         group:partner         3     0        0        0  configuration        1\n"
     );
     shell.good(&["concurrency", "set", "partner", "--limit", "1"]);
     let worker = shell.run(&["worker", "--until-idle", "--max-concurrent", "noop=2"]);
@@ -127,10 +127,10 @@ fn the_limits_of_the_file_hold_below_an_operators() {
     shell.good(&["worker", "--until-idle", "--max-concurrent", "noop=2"]);
     assert_eq!(
         status(),
-        "limit          capacity  held  waiting         set by  version\n\
-         group:mail            0     0        0  configuration        1\n\
-         group:noop            4     0        0  configuration        2\n\
-         group:partner         7     0        0  configuration        4\n",
+        "limit          capacity  held  waiting  refused         set by  version\n\
+         group:mail            0     0        0        0  configuration        1\n\
+         group:noop            4     0        0        0  configuration        2\n\
+         group:partner         7     0        0        0  configuration        4\n",
         "what the file no longer names stays; the file goes before a worker"
     );
 }
@@ -163,7 +163,7 @@ fn a_run_has_the_limits_of_the_configuration() {
     for limit in ["group:sleep 2", "group:noop 9", "job:night 4"] {
         let is_it = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            words[..2].join(" ") == limit && words[4] == "configuration"
+            words[..2].join(" ") == limit && words[5] == "configuration"
         };
         assert!(status.lines().any(is_it), "{limit}: {status}");
     }

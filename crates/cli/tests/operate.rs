@@ -4,7 +4,7 @@ mod common;
 
 use std::process::{Child, Stdio};
 
-use common::Shell;
+use common::{Shell, plain};
 use serde_json::Value;
 use tidegate_engine::time;
 
@@ -87,36 +87,6 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 fn json(lines: &str) -> Vec<Value> {
     lines.lines().map(|line| serde_json::from_str(line).expect("a JSON object per line")).collect()
-}
-
-/// Output without what differs from run to run: durations, dates, worker ids, widths.
-fn plain(text: &str) -> String {
-    let mut out = String::new();
-    for line in text.lines() {
-        let mut words: Vec<String> = Vec::new();
-        for word in line.split_whitespace() {
-            let bare = word.trim_end_matches([',', ';', ')']);
-            let end = &word[bare.len()..];
-            let bare = bare.trim_start_matches('(');
-            let begin = &word[..word.len() - bare.len() - end.len()];
-            let last = words.last().map(String::as_str);
-            let is_unit = ["ms", "s", "min", "h", "d"].contains(&bare);
-            if is_unit && last.is_some_and(|last| last.parse::<f64>().is_ok()) {
-                words.pop();
-                words.pop_if(|last| last == "T");
-                words.push(format!("T{end}"));
-            } else if bare.starts_with("20") && bare.ends_with('Z') {
-                words.push(format!("{begin}D{end}"));
-            } else if last == Some("worker") && bare.len() > 20 {
-                words.push(format!("W{end}"));
-            } else {
-                words.push(word.to_owned());
-            }
-        }
-        out.push_str(&words.join(" "));
-        out.push('\n');
-    }
-    out
 }
 
 fn seen(shell: &Shell, arguments: &[&str]) -> String {

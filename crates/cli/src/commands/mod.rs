@@ -13,6 +13,7 @@ pub(crate) mod reference;
 pub(crate) mod run;
 pub(crate) mod submit;
 pub(crate) mod task;
+pub(crate) mod test_server;
 pub(crate) mod verify;
 pub(crate) mod worker;
 pub(crate) mod workers;
@@ -42,6 +43,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Doctor(arguments) => doctor::run(global, arguments).await,
         Command::Verify(arguments) => verify::run(arguments),
         Command::Bench(arguments) => bench::run(global, arguments).await,
+        Command::TestServer(arguments) => test_server::run(arguments).await,
         Command::Migrate(_) => migrate::run(global).await,
         Command::Prune(arguments) => prune::run(global, arguments).await,
         Command::Config(arguments) => config::run(global, &arguments),

@@ -1,4 +1,4 @@
-//! The server that a run file brings along: an API that minds how many call it at once.
+//! The server that a run file brings along, and `test-server` runs: an API that minds how many call it at once.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -52,7 +52,12 @@ pub(crate) struct Seen {
 impl Server {
     /// Listens on a free port of this machine.
     pub(crate) async fn start(plan: ServerPlan) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        Self::start_on((Ipv4Addr::LOCALHOST, 0).into(), plan).await
+    }
+
+    /// Listens on an address.
+    pub(crate) async fn start_on(address: SocketAddr, plan: ServerPlan) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let state = Arc::new(State {
             plan,

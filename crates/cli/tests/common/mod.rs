@@ -74,3 +74,34 @@ pub(crate) fn shown(output: &Output) -> String {
     let code = output.status.code().map_or_else(|| "none".to_owned(), |code| code.to_string());
     format!("exit {code}\n{}{}", text(&output.stdout), text(&output.stderr))
 }
+
+/// Output without what differs from run to run: durations, dates, worker ids, widths.
+#[allow(dead_code, reason = "not every test binary needs it")]
+pub(crate) fn plain(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let mut words: Vec<String> = Vec::new();
+        for word in line.split_whitespace() {
+            let bare = word.trim_end_matches([',', ';', ')']);
+            let end = &word[bare.len()..];
+            let bare = bare.trim_start_matches('(');
+            let begin = &word[..word.len() - bare.len() - end.len()];
+            let last = words.last().map(String::as_str);
+            let is_unit = ["ms", "s", "min", "h", "d"].contains(&bare);
+            if is_unit && last.is_some_and(|last| last.parse::<f64>().is_ok()) {
+                words.pop();
+                words.pop_if(|last| last == "T");
+                words.push(format!("T{end}"));
+            } else if bare.starts_with("20") && bare.ends_with('Z') {
+                words.push(format!("{begin}D{end}"));
+            } else if last == Some("worker") && bare.len() > 20 {
+                words.push(format!("W{end}"));
+            } else {
+                words.push(word.to_owned());
+            }
+        }
+        out.push_str(&words.join(" "));
+        out.push('\n');
+    }
+    out
+}

@@ -3,6 +3,7 @@
 mod inspect;
 mod rows;
 pub(crate) mod state;
+mod tables;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,0 +1,148 @@
+//! The pages that show commands with their output: every command runs, and prints what the page
+//! says.
+//!
+//! A page is one session of a shell in an empty folder. A `text` block right behind an `sh` block is
+//! what that block prints, both streams together, without what differs from run to run.
+
+mod common;
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{Shell, plain, without_settings};
+
+const QUICK_START: &str = "docs/quick-start.md";
+
+/// The port that the pages name; a session takes a free one.
+const PORT: &str = "8642";
+
+fn page(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    std::fs::read_to_string(root.join(path)).expect("read a page")
+}
+
+/// A command of a page, and what it prints, if the page says so.
+struct Step {
+    line: usize,
+    commands: String,
+    output: Option<String>,
+}
+
+fn steps(page: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut lines = page.lines().enumerate().peekable();
+    let mut is_right_behind = false;
+    while let Some((number, line)) = lines.next() {
+        let Some(language) = line.strip_prefix("```") else {
+            is_right_behind &= line.is_empty();
+            continue;
+        };
+        let inside = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```");
+        let text: String = inside.map(|line| format!("{line}\n")).collect();
+        match language {
+            "sh" => steps.push(Step { line: number + 1, commands: text, output: None }),
+            "text" if is_right_behind => steps.last_mut().expect("a step").output = Some(text),
+            _ => {}
+        }
+        is_right_behind = language == "sh";
+    }
+    steps
+}
+
+/// Runs the steps of a page in one shell; gives what each of them printed.
+fn session(shell: &Shell, steps: &[Step]) -> Vec<String> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("find a free port");
+    let port = listener.local_addr().expect("an address").port().to_string();
+    drop(listener);
+    let mut script = String::from("exec 2>&1\n");
+    for (number, step) in steps.iter().enumerate() {
+        script.push_str(&step.commands.replace(PORT, &port));
+        script.push_str(&format!("echo '== {number}'\n"));
+    }
+    // A page may leave processes behind only if it fails; then they end with the shell.
+    script.push_str("jobs -p | xargs -r kill 2>/dev/null || true\n");
+    let binary = Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().expect("a folder");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new("bash");
+    command
+        .args(["--norc", "-euo", "pipefail", "-c", &script])
+        .current_dir(shell.path("."))
+        .env("PATH", format!("{}:{path}", binary.display()))
+        .stdin(Stdio::null());
+    without_settings(&mut command);
+    let output = command.output().expect("run bash");
+    let text = String::from_utf8(output.stdout).expect("UTF-8").replace(&port, PORT);
+    let mut parts = Vec::new();
+    let mut rest = text.as_str();
+    for (number, step) in steps.iter().enumerate() {
+        let mark = format!("== {number}\n");
+        let Some((before, after)) = rest.split_once(&mark) else {
+            panic!("line {}: it ended with {}: {rest}", step.line, output.status);
+        };
+        parts.push(before.to_owned());
+        rest = after;
+    }
+    parts
+}
+
+fn is_true(path: &str) {
+    let steps = steps(&page(path));
+    assert!(steps.iter().any(|step| step.output.is_some()), "{path} has no examples");
+    let shell = Shell::new();
+    let printed = session(&shell, &steps);
+    for (step, printed) in steps.iter().zip(printed) {
+        if let Some(output) = &step.output {
+            assert_eq!(plain(&printed), plain(output), "{path}:{}", step.line);
+        }
+    }
+}
+
+#[test]
+fn the_quick_start_is_true() {
+    is_true(QUICK_START);
+}
+
+#[test]
+fn limits_per_tenant_are_true() {
+    is_true("docs/guides/per-tenant-limits.md");
+}
+
+#[test]
+fn ordered_work_is_true() {
+    is_true("docs/guides/ordered-work.md");
+}
+
+#[test]
+fn many_processes_are_true() {
+    is_true("docs/guides/many-processes.md");
+}
+
+#[test]
+fn what_is_stuck_is_true() {
+    is_true("docs/guides/when-something-is-stuck.md");
+}
+
+/// Whoever reads only the README has the commands of the quick start.
+#[test]
+fn the_readme_has_the_commands_of_the_quick_start() {
+    let readme = page("README.md");
+    let quick_start = page(QUICK_START);
+    let tour = steps(&readme).into_iter().find(|step| step.commands.contains("--each-line"));
+    for line in tour.expect("the tour of the commands").commands.lines() {
+        assert!(quick_start.contains(line), "the quick start does not show {line:?}");
+    }
+}
+
+/// Every guide is run here or in the tests of the documentation.
+#[test]
+fn every_guide_is_tried() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides");
+    let tests = [include_str!("guides.rs"), include_str!("documentation.rs")].concat();
+    let engine = include_str!("../../engine/src/lib.rs");
+    for entry in std::fs::read_dir(root).expect("read the guides") {
+        let name: PathBuf = entry.expect("an entry").file_name().into();
+        let name = name.to_string_lossy().into_owned();
+        assert!(tests.contains(&name) || engine.contains(&name), "{name} is not tried");
+    }
+}
