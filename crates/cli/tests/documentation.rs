@@ -130,17 +130,6 @@ fn paste(shell: &Shell, commands: &str) -> String {
 }
 
 #[test]
-fn the_commands_of_the_readme_work_as_pasted() {
-    let is_tour = |text: &String| text.contains("tidegate submit");
-    let texts = blocks(&page("README.md"), "sh").into_iter().map(|(_, text)| text);
-    let tours: Vec<String> = texts.filter(is_tour).collect();
-    assert_eq!(tours.len(), 1, "the tour of the commands");
-    let told = paste(&Shell::new(), &tours[0]);
-    assert!(told.starts_with("exit 0\n"), "{told}");
-    assert!(told.contains("pending") && told.contains("completed"), "{told}");
-}
-
-#[test]
 fn the_commands_of_the_guide_work_as_pasted() {
     let page = page(LIMIT_CALLS);
     let shell = Shell::new();

@@ -73,6 +73,9 @@ fn session(shell: &Shell, steps: &[Step]) -> Vec<String> {
     without_settings(&mut command);
     let output = command.output().expect("run bash");
     let text = String::from_utf8(output.stdout).expect("UTF-8").replace(&port, PORT);
+    // The shell's own word about a job that was killed.
+    let said = text.lines().filter(|line| !line.starts_with("bash: line "));
+    let text: String = said.map(|line| format!("{line}\n")).collect();
     let mut parts = Vec::new();
     let mut rest = text.as_str();
     for (number, step) in steps.iter().enumerate() {
@@ -123,15 +126,34 @@ fn what_is_stuck_is_true() {
     is_true("docs/guides/when-something-is-stuck.md");
 }
 
-/// Whoever reads only the README has the commands of the quick start.
+/// Whoever reads only the README kills a worker and has a thousand results, by the commands that the
+/// quick start goes through.
 #[test]
-fn the_readme_has_the_commands_of_the_quick_start() {
-    let readme = page("README.md");
+fn the_tour_of_the_readme_ends_with_a_thousand_results() {
+    let is_tour = |step: &Step| step.commands.contains("--each-line");
+    let tour: Vec<Step> = steps(&page("README.md")).into_iter().filter(is_tour).collect();
+    assert_eq!(tour.len(), 1, "the tour of the commands");
     let quick_start = page(QUICK_START);
-    let tour = steps(&readme).into_iter().find(|step| step.commands.contains("--each-line"));
-    for line in tour.expect("the tour of the commands").commands.lines() {
+    for line in tour[0].commands.lines() {
         assert!(quick_start.contains(line), "the quick start does not show {line:?}");
     }
+    let shell = Shell::new();
+    let printed = session(&shell, &tour);
+    assert!(printed[0].ends_with("\n1000\n"), "{printed:?}");
+    let results = std::fs::read_to_string(shell.path("results.jsonl")).expect("the results");
+    let of = |what: &str| results.lines().filter(|line| line.contains(what)).count();
+    assert_eq!((of("\"status\":200"), of("\"exit\":0")), (500, 500));
+    let orders = (1..=500).filter(|order| results.contains(&format!("\"order {order}\\n\"")));
+    assert_eq!(orders.count(), 500, "every line has its own result");
+    let mut server = String::new();
+    for _ in 0..1_000_000 {
+        server = std::fs::read_to_string(shell.path("server.txt")).expect("what the server said");
+        if !server.is_empty() {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    assert!(server.ends_with(", at most 4 at once, 0 refused\n"), "{server}");
 }
 
 /// Every guide is run here or in the tests of the documentation.
