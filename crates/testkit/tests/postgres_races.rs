@@ -11,3 +11,5 @@ mod cases;
 mod lab;
 #[path = "postgres_races/many.rs"]
 mod many;
+#[path = "postgres_races/operator.rs"]
+mod operator;

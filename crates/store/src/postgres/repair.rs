@@ -3,12 +3,14 @@
 use tidegate_core::repair::{self, Repair};
 use tidegate_core::tables::Position;
 use tidegate_core::{Limit, Result};
+use tokio_postgres::error::SqlState;
 
 use super::error::Fault;
 use super::flush::put_limits;
 use super::session::Tx;
 use super::{Inner, snapshot, transact};
 
+const PATIENCE: &str = include_str!("queries/repair_patience.sql");
 const LOCK: &str = include_str!("queries/repair_lock.sql");
 const PASSES: &str = include_str!("queries/repair_passes.sql");
 const LEAVE: &str = include_str!("queries/leave.sql");
@@ -29,7 +31,7 @@ pub(super) async fn repair(store: &Inner) -> Result<Vec<Repair>> {
 }
 
 async fn mend(store: &Inner, tx: &Tx<'_>) -> Result<Vec<Repair>, Fault> {
-    tx.execute(LOCK, &[]).await?;
+    lock(tx).await?;
     tx.execute(PASSES, &[]).await?;
     let plan = repair::plan(&snapshot::read(store, tx).await?);
     leave(tx, &plan).await?;
@@ -41,6 +43,18 @@ async fn mend(store: &Inner, tx: &Tx<'_>) -> Result<Vec<Repair>, Fault> {
     put_limits(tx, &limits.collect::<Vec<&Limit>>()).await?;
     note(tx, &plan).await?;
     Ok(plan)
+}
+
+/// Locks every table. Others lock rows in an order of their own, so each may wait for the other:
+/// then it is the repair that gives way and tries again, and no worker's transaction is undone.
+async fn lock(tx: &Tx<'_>) -> Result<(), Fault> {
+    tx.execute(PATIENCE, &[]).await?;
+    match tx.execute(LOCK, &[]).await {
+        Err(Fault::Server(error)) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+            Err(Fault::Again)
+        }
+        locked => locked.map(drop),
+    }
 }
 
 /// Takes tasks out of where they stood, slots out of their hands and leases away; and puts tasks

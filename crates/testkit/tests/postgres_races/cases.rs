@@ -12,28 +12,28 @@ use tidegate_store::postgres::Options;
 
 use super::lab::{After, Fine, Handle, LEASE_MS, Lab, Race, START, Verb, claim, of_job, set, task};
 
-fn nothing_else() -> After {
+pub(crate) fn nothing_else() -> After {
     Box::new(|_| Box::pin(async { Ok(()) }))
 }
 
-fn after<F>(look: impl FnOnce(Arc<Lab>) -> F + Send + 'static) -> After
+pub(crate) fn after<F>(look: impl FnOnce(Arc<Lab>) -> F + Send + 'static) -> After
 where
     F: Future<Output = Fine> + Send + 'static,
 {
     Box::new(|lab| Box::pin(look(lab)))
 }
 
-async fn held(lab: &Lab, limit: &str) -> (u32, u32) {
+pub(crate) async fn held(lab: &Lab, limit: &str) -> (u32, u32) {
     let limits = lab.free.store.limits().await.expect("limits");
     let limit = limits.iter().find(|l| &*l.name == limit).expect("the limit");
     (limit.held, limit.waiting)
 }
 
-async fn state(lab: &Lab, task: TaskId) -> State {
+pub(crate) async fn state(lab: &Lab, task: TaskId) -> State {
     lab.free.store.task(task).await.expect("task").map_or(State::Completed, |view| view.state)
 }
 
-fn ensure(is_so: bool, otherwise: impl FnOnce() -> String) -> Fine {
+pub(crate) fn ensure(is_so: bool, otherwise: impl FnOnce() -> String) -> Fine {
     if is_so { Ok(()) } else { Err(otherwise()) }
 }
 
@@ -49,6 +49,8 @@ macro_rules! race {
         }
     };
 }
+
+pub(crate) use race;
 
 async fn job(handle: &Handle, name: &str, concurrency: u32) {
     let jobs = vec![JobSpec { name: name.to_owned(), concurrency: Some(concurrency), weight: 1 }];
