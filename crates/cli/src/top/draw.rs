@@ -1,10 +1,10 @@
 //! Draws a view. Nothing here reads a store, a clock or a key.
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Rect};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
-use ratatui::text::{Line, Text};
-use ratatui::widgets::{Cell, Row, Table};
+use ratatui::text::Line;
 use tidegate_core::State;
 use tidegate_measure::table::printable;
 
@@ -19,13 +19,13 @@ const HELP: &str = "q quit  Tab panel  arrows row";
 const ALL_HEIGHT_MIN: u16 = 15;
 
 /// What the first column has in any case, the others as far as there is room.
-const NAME_WIDTH_MIN: usize = 12;
+const NAME_WIDTH_MIN: u16 = 12;
 
 /// What any other column has at most: an id of a worker fits, a list of a hundred queues is cut.
 const COLUMN_WIDTH_MAX: usize = 36;
 
 /// Between two columns.
-const GAP: usize = 2;
+const GAP: u16 = 2;
 
 /// Draws all of it, as far as there is room.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View, screen: &mut Screen) {
@@ -128,7 +128,7 @@ fn draw_panel(frame: &mut Frame<'_>, view: &View, screen: &mut Screen, panel: Pa
     let is_chosen = screen.panel == panel;
     list.heads[0] = title(&list.heads[0], length, is_chosen);
     // The mark of the limits is always there: the holders below are those of the limit it marks.
-    let is_marked = is_chosen || panel == Panel::Limits;
+    let is_marked = length > 0 && (is_chosen || panel == Panel::Limits);
     let marked = is_marked.then(|| screen.marked(panel).saturating_sub(first));
     render(frame, list, marked, is_chosen, place);
 }
@@ -152,54 +152,59 @@ fn draw_detail(frame: &mut Frame<'_>, view: &View, screen: &Screen, place: Rect)
 }
 
 fn render(frame: &mut Frame<'_>, list: List, marked: Option<usize>, bright: bool, place: Rect) {
-    if list.rows.is_empty() && place.height > 1 {
-        let line = Line::raw(format!("  {}", list.none));
-        frame.render_widget(line, Rect { y: place.y + 1, height: 1, ..place });
+    let mut lines: Vec<Vec<String>> = vec![list.heads];
+    let nothing = list.rows.is_empty().then(|| vec![list.none.to_owned()]);
+    lines.extend(list.rows.into_iter().chain(nothing));
+    lines.truncate(place.height.into());
+    for (at, cells) in lines.iter_mut().enumerate() {
+        cells.iter_mut().for_each(|cell| *cell = printable(cell));
+        if at > 0 {
+            cells[0].insert_str(0, if marked == Some(at - 1) { "> " } else { "  " });
+        }
     }
-    let mut rows = list.rows;
-    for (at, row) in rows.iter_mut().enumerate() {
-        row.iter_mut().for_each(|cell| *cell = printable(cell));
-        row[0].insert_str(0, if marked == Some(at) { "> " } else { "  " });
+    let columns = columns(&lines, place.width);
+    for (at, cells) in lines.iter().enumerate() {
+        let style = match at {
+            0 if bright => Modifier::BOLD | Modifier::REVERSED,
+            0 => Modifier::DIM | Modifier::REVERSED,
+            _ if bright && marked == Some(at - 1) => Modifier::BOLD,
+            _ => Modifier::empty(),
+        };
+        let line = Rect { y: place.y + at as u16, height: 1, ..place };
+        render_line(frame.buffer_mut(), cells, &columns, line, style.into());
     }
-    let heads: Vec<String> = list.heads.iter().map(|head| printable(head)).collect();
-    let widths = widths(&heads, &rows, place.width.into());
-    let style = |at| if marked == Some(at) && bright { bold() } else { Style::new() };
-    let table_rows =
-        rows.iter().enumerate().map(|(at, row)| cells(row, widths.len()).style(style(at)));
-    let head_style = if bright { bold().add_modifier(Modifier::REVERSED) } else { reversed() };
-    let table = Table::new(table_rows.collect::<Vec<_>>(), widths.clone())
-        .header(cells(&heads, widths.len()).style(head_style))
-        .column_spacing(GAP as u16);
-    frame.render_widget(table, place);
 }
 
-fn bold() -> Style {
-    Style::new().add_modifier(Modifier::BOLD)
-}
-
-fn reversed() -> Style {
-    Style::new().add_modifier(Modifier::REVERSED | Modifier::DIM)
-}
-
-fn cells(row: &[String], columns: usize) -> Row<'static> {
-    let cell = |(at, cell): (usize, &String)| {
-        let text = Text::raw(cell.clone());
-        Cell::from(if at == 0 { text } else { text.right_aligned() })
-    };
-    Row::new(row.iter().take(columns).enumerate().map(cell).collect::<Vec<_>>())
+/// The first cell stands at the left, the others at the right of their columns. A cell that is
+/// alone has the whole line.
+fn render_line(buffer: &mut Buffer, cells: &[String], columns: &[u16], line: Rect, style: Style) {
+    buffer.set_style(line, style);
+    if let [alone] = cells {
+        buffer.set_stringn(line.x, line.y, alone, line.width.into(), style);
+        return;
+    }
+    let mut x = line.x;
+    for (at, (cell, width)) in cells.iter().zip(columns).enumerate() {
+        let used = Line::raw(cell).width().min((*width).into()) as u16;
+        let start = if at == 0 { x } else { x + width - used };
+        buffer.set_stringn(start, line.y, cell, used.into(), style);
+        x += width + GAP;
+    }
 }
 
 /// The widths of the columns that there is room for. The first takes what is left.
-fn widths(heads: &[String], rows: &[Vec<String>], width: usize) -> Vec<Constraint> {
-    let mut widths = vec![Constraint::Fill(1)];
-    let mut left = width.saturating_sub(NAME_WIDTH_MIN);
-    for column in 1..heads.len() {
-        let of_row = |row: &Vec<String>| row.get(column).map_or(0, |cell| Line::raw(cell).width());
-        let widest = rows.iter().map(of_row).max().unwrap_or(0).max(heads[column].len());
-        let widest = widest.min(COLUMN_WIDTH_MAX);
-        let Some(rest) = left.checked_sub(widest + GAP) else { break };
+fn columns(lines: &[Vec<String>], width: u16) -> Vec<u16> {
+    let mut columns = Vec::new();
+    let mut left = width;
+    for column in 1..lines.first().map_or(0, Vec::len) {
+        let width_of =
+            |cells: &Vec<String>| cells.get(column).map_or(0, |cell| Line::raw(cell).width());
+        let widest = lines.iter().map(width_of).max().unwrap_or(0).min(COLUMN_WIDTH_MAX) as u16;
+        let rest = left.checked_sub(widest + GAP).filter(|rest| *rest >= NAME_WIDTH_MIN);
+        let Some(rest) = rest else { break };
         left = rest;
-        widths.push(Constraint::Length(widest as u16));
+        columns.push(widest);
     }
-    widths
+    columns.insert(0, left);
+    columns
 }

@@ -1,0 +1,186 @@
+//! `tidegate top` in a real terminal, on a store where real tasks run.
+#![cfg(target_os = "linux")]
+
+mod common;
+mod pty;
+
+use std::process::{Child, Stdio};
+
+use common::Shell;
+use pty::Terminal;
+use rustix::process::Signal;
+use serde_json::Value;
+
+const HELP: &str = "q quit";
+
+/// A worker process. It is killed at the end.
+struct Worker(Child);
+
+impl Worker {
+    fn start(shell: &Shell) -> Self {
+        let mut command = shell.command(&["worker"]);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start a worker"))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A store with a limit of two that five long tasks want, and another that nobody wants.
+fn store() -> Shell {
+    let shell = Shell::new();
+    let submit = ["submit", "sleep", "--payload", r#"{"ms": 3600000}"#, "--job", "nightly"];
+    for _ in 0..5 {
+        shell.good(&[&submit[..], &["--group", "partner", "--limit", "2"]].concat());
+    }
+    shell.good(&["concurrency", "set", "zebra", "--limit", "7"]);
+    shell
+}
+
+fn top(shell: &Shell, columns: u16, rows: u16) -> Terminal {
+    let terminal = Terminal::start(&shell.command(&["top", "--interval", "100ms"]), columns, rows);
+    terminal.until("the screen", vt100::Screen::alternate_screen);
+    terminal
+}
+
+/// The row of the screen that begins so.
+fn row<'a>(screen: &'a str, start: &str) -> &'a str {
+    let found = screen.lines().find(|line| line.starts_with(start));
+    found.unwrap_or_else(|| panic!("no row {start:?}:\n{screen}"))
+}
+
+#[track_caller]
+fn quit(mut terminal: Terminal, keys: &str) {
+    terminal.type_in(keys);
+    assert_eq!(terminal.end().code(), Some(0));
+}
+
+#[test]
+fn what_runs_and_what_waits_is_shown() {
+    let shell = store();
+    let _worker = Worker::start(&shell);
+    let terminal = top(&shell, 110, 40);
+    let screen = terminal.shows(&["2/2", "slot 1", "place 3", "[limits 3]"]);
+    assert!(terminal.is_taken());
+    let status = shell.good(&["concurrency", "status", "group:partner", "--json"]);
+    let status: Value = serde_json::from_str(&status).expect("JSON");
+    for (slot, holder) in status["holders"].as_array().expect("holders").iter().enumerate() {
+        let row = row(&screen, &format!("  slot {slot} "));
+        assert!(row.contains(&format!(" {} ", holder["task"])), "{row}: {holder}");
+        assert!(row.contains(holder["worker"].as_str().expect("a worker")), "{row}: {holder}");
+        assert!(row.contains(" left "), "{row}");
+    }
+    for (place, waiter) in status["line"].as_array().expect("a line").iter().enumerate() {
+        let row = row(&screen, &format!("  place {} ", place + 1));
+        assert!(row.contains(&format!(" {} ", waiter["task"])), "{row}: {waiter}");
+    }
+    let (limit, job) = (row(&screen, "> group:partner"), row(&screen, "  nightly"));
+    assert!(limit.contains("##########") && limit.contains(" submit"), "{limit}");
+    assert!(job.contains("0/5"), "{job}");
+    let worker = status["holders"][0]["worker"].as_str().expect("a worker");
+    assert!(row(&screen, &format!("  {worker}")).contains(" default "), "{screen}");
+    assert!(row(&screen, "  default").contains(" 2 "), "{screen}");
+    quit(terminal, "q");
+}
+
+#[test]
+fn what_changes_is_seen() {
+    let shell = store();
+    let terminal = top(&shell, 100, 30);
+    terminal.shows(&["no worker lives", "group:partner"]);
+    let _worker = Worker::start(&shell);
+    terminal.shows(&[" workers 1", "2/2"]);
+    shell.good(&["concurrency", "set", "partner", "--limit", "4"]);
+    terminal.shows(&["4/4", "operator", "slot 3", "place 1"]);
+    shell.good(&["queue", "pause", "default"]);
+    terminal.until("the pause", |screen| {
+        let contents = screen.contents();
+        contents.lines().any(|line| line.starts_with("  default") && line.contains("s  "))
+    });
+    quit(terminal, "q");
+}
+
+#[test]
+fn keys_move_the_mark_and_leave() {
+    let shell = store();
+    let mut terminal = top(&shell, 100, 30);
+    terminal.shows(&["[limits 3]", HELP]);
+    terminal.type_in("j");
+    terminal.shows(&["> group:zebra", "nobody holds it, nobody waits"]);
+    terminal.type_in("\x1b[B\x1b[B\x1b[A\x1b[A");
+    terminal.shows(&["> group:partner", "  group:zebra"]);
+    terminal.type_in("G");
+    terminal.shows(&["> job:nightly"]);
+    terminal.type_in("\t");
+    terminal.shows(&[" limits 3", "[queues 1]", "> default"]);
+    terminal.type_in("\t");
+    terminal.shows(&["[jobs 1]", "> nightly"]);
+    terminal.type_in("\x1b[Z");
+    terminal.shows(&["[queues 1]"]);
+    quit(terminal, "\x1b");
+    quit(top(&shell, 100, 30), "\x03");
+}
+
+#[test]
+fn any_size_will_do() {
+    let shell = store();
+    let terminal = top(&shell, 100, 30);
+    terminal.shows(&["[limits 3]", " queues 1", " jobs 1", " workers"]);
+    for (columns, rows) in [(20, 5), (1, 1), (3, 2), (60, 12)] {
+        terminal.resize(columns, rows);
+    }
+    let screen = terminal.shows(&["[limits 3]", HELP]);
+    assert!(!screen.contains(" queues 1"), "{screen}");
+    terminal.resize(130, 50);
+    terminal.shows(&["[limits 3]", " queues 1", " jobs 1", " workers", "no worker lives"]);
+    terminal.resize(1, 1);
+    quit(terminal, "q");
+}
+
+#[test]
+fn a_signal_gives_the_terminal_back() {
+    let shell = store();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut terminal = top(&shell, 80, 24);
+        terminal.shows(&[HELP]);
+        terminal.signal(signal);
+        assert_eq!(terminal.end().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_store_that_fails_is_told_and_tried_again() {
+    let shell = store();
+    let terminal = top(&shell, 100, 30);
+    terminal.shows(&[HELP, "group:partner"]);
+    let database = rusqlite::Connection::open(shell.path("tidegate.db")).expect("open the file");
+    database.execute_batch("alter table limits rename to hidden").expect("hide a table");
+    terminal.shows(&["cannot read the store: ", "group:partner"]);
+    database.execute_batch("alter table hidden rename to limits").expect("bring it back");
+    terminal.until("the end of the trouble", |screen| screen.contents().contains(HELP));
+    quit(terminal, "q");
+}
+
+#[test]
+fn an_empty_store_is_shown_and_a_missing_one_is_an_error() {
+    let shell = Shell::new();
+    let mut terminal = Terminal::start(&shell.command(&["top"]), 80, 24);
+    assert_eq!(terminal.end().code(), Some(1));
+    let screen = terminal.shows(&["error: "]);
+    assert!(screen.contains("tidegate.db"), "{screen}");
+    shell.good(&["migrate"]);
+    let terminal = top(&shell, 80, 24);
+    terminal.shows(&["no limits", "no queue", "no jobs", "no worker", "0 pending"]);
+    quit(terminal, "q");
+}
+
+#[test]
+fn without_a_terminal_the_lists_are_named() {
+    let told = store().run(&["top"]);
+    assert!(told.starts_with("exit 1\nerror: top needs a terminal"), "{told}");
+    assert!(told.contains("tidegate concurrency status --json"), "{told}");
+}
