@@ -10,8 +10,10 @@ use common::Shell;
 use pty::Terminal;
 use rustix::process::Signal;
 use serde_json::Value;
+use tidegate_testkit::postgres::Server;
 
 const HELP: &str = "q quit";
+const TROUBLE: &str = "cannot read the store, still trying: ";
 
 /// A worker process. It is killed at the end.
 struct Worker(Child);
@@ -159,9 +161,35 @@ fn a_store_that_fails_is_told_and_tried_again() {
     terminal.shows(&[HELP, "group:partner"]);
     let database = rusqlite::Connection::open(shell.path("tidegate.db")).expect("open the file");
     database.execute_batch("alter table limits rename to hidden").expect("hide a table");
-    terminal.shows(&["cannot read the store: ", "group:partner"]);
+    terminal.shows(&[TROUBLE, "group:partner"]);
     database.execute_batch("alter table hidden rename to limits").expect("bring it back");
     terminal.until("the end of the trouble", |screen| screen.contents().contains(HELP));
+    quit(terminal, "q");
+}
+
+/// Somebody locks a table of the database, then the database is dropped.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_does_not_answer_does_not_hold_up_the_keys() {
+    let (shell, database) = (Shell::new(), Server::shared().database());
+    let url = database.url();
+    shell.good(&["submit", "noop", "--group", "partner", "--limit", "2", "--store", &url]);
+    let command = shell.command(&["top", "--interval", "100ms", "--store", &url]);
+    let mut terminal = Terminal::start(&command, 100, 30);
+    terminal.shows(&[HELP, "group:partner"]);
+    let (client, connection) =
+        tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("connect");
+    let connection = tokio::spawn(connection);
+    let lock = "begin; lock table tidegate.limits in access exclusive mode";
+    client.batch_execute(lock).await.expect("lock a table");
+    terminal.shows(&["the store has not answered for ", "group:partner"]);
+    terminal.type_in("\t");
+    terminal.shows(&["[queues 1]", "the store has not answered for "]);
+    client.batch_execute("rollback").await.expect("unlock it");
+    terminal.shows(&[HELP]);
+    drop(client);
+    connection.await.expect("the connection").expect("close it");
+    drop(database);
+    terminal.shows(&[TROUBLE, "group:partner"]);
     quit(terminal, "q");
 }
 

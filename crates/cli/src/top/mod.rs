@@ -158,7 +158,9 @@ impl Top {
             }
             News::Detail(Ok(detail)) => self.view.detail = Some(detail),
             News::All(Err(error)) | News::Detail(Err(error)) => {
-                self.screen.trouble = Some(format!("cannot read the store: {error}; still trying"));
+                let error = anyhow::Error::from(error);
+                let trouble = format!("cannot read the store, still trying: {error:#}");
+                self.screen.trouble = Some(trouble);
             }
         }
     }

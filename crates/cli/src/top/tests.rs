@@ -133,7 +133,7 @@ fn screens_of_every_size_are_as_they_were() {
 fn other_states_of_the_screen_are_as_they_were() {
     let mut screen = screen();
     press(&mut screen, &view(), &[KeyCode::Down, KeyCode::Tab, KeyCode::Char('j')]);
-    screen.trouble = Some("cannot read the store: a\nb; still trying".to_owned());
+    screen.trouble = Some("cannot read the store, still trying: a\nb".to_owned());
     check("another_limit_and_trouble", &drawn(100, 30, &view(), &mut screen));
     check("queues_alone", &drawn(60, 10, &view(), &mut screen));
     check("empty", &drawn(80, 20, &View::default(), &mut self::screen()));
