@@ -49,10 +49,17 @@ fn top(shell: &Shell, columns: u16, rows: u16) -> Terminal {
     terminal
 }
 
-/// The row of the screen that begins so.
-fn row<'a>(screen: &'a str, start: &str) -> &'a str {
-    let found = screen.lines().find(|line| line.starts_with(start));
-    found.unwrap_or_else(|| panic!("no row {start:?}:\n{screen}"))
+/// Waits until there are rows that begin so and have this in them, all at once: what is read from
+/// the terminal may end in the middle of a drawing.
+#[track_caller]
+fn shows_rows(terminal: &Terminal, rows: &[(String, String)]) {
+    let is_there = |contents: &str, (start, part): &(String, String)| {
+        contents.lines().any(|line| line.starts_with(&**start) && line.contains(&**part))
+    };
+    terminal.until(&format!("{rows:?}"), |screen| {
+        let contents = screen.contents();
+        rows.iter().all(|row| is_there(&contents, row))
+    });
 }
 
 #[track_caller]
@@ -66,26 +73,29 @@ fn what_runs_and_what_waits_is_shown() {
     let shell = store();
     let _worker = Worker::start(&shell);
     let terminal = top(&shell, 110, 40);
-    let screen = terminal.shows(&["2/2", "slot 1", "place 3", "[limits 3]"]);
+    terminal.shows(&["2/2", "slot 1", "place 3", "[limits 3]"]);
     assert!(terminal.is_taken());
     let status = shell.good(&["concurrency", "status", "group:partner", "--json"]);
     let status: Value = serde_json::from_str(&status).expect("JSON");
-    for (slot, holder) in status["holders"].as_array().expect("holders").iter().enumerate() {
-        let row = row(&screen, &format!("  slot {slot} "));
-        assert!(row.contains(&format!(" {} ", holder["task"])), "{row}: {holder}");
-        assert!(row.contains(holder["worker"].as_str().expect("a worker")), "{row}: {holder}");
-        assert!(row.contains(" left "), "{row}");
+    let (holders, line) = (status["holders"].as_array(), status["line"].as_array());
+    let (holders, line) = (holders.expect("holders"), line.expect("a line"));
+    assert_eq!((holders.len(), line.len()), (2, 3), "{status}");
+    let worker = holders[0]["worker"].as_str().expect("a worker");
+    let mut rows = vec![
+        ("> group:partner".to_owned(), "##########".to_owned()),
+        ("  nightly".to_owned(), " 0/5 ".to_owned()),
+        ("  default".to_owned(), " 2 ".to_owned()),
+        (format!("  {worker}"), " default ".to_owned()),
+    ];
+    for (slot, holder) in holders.iter().enumerate() {
+        let start = format!("  slot {slot} ");
+        let parts = [format!(" {} ", holder["task"]), " left ".to_owned(), worker.to_owned()];
+        rows.extend(parts.map(|part| (start.clone(), part)));
     }
-    for (place, waiter) in status["line"].as_array().expect("a line").iter().enumerate() {
-        let row = row(&screen, &format!("  place {} ", place + 1));
-        assert!(row.contains(&format!(" {} ", waiter["task"])), "{row}: {waiter}");
+    for (place, waiter) in line.iter().enumerate() {
+        rows.push((format!("  place {} ", place + 1), format!(" {} ", waiter["task"])));
     }
-    let (limit, job) = (row(&screen, "> group:partner"), row(&screen, "  nightly"));
-    assert!(limit.contains("##########") && limit.contains(" submit"), "{limit}");
-    assert!(job.contains("0/5"), "{job}");
-    let worker = status["holders"][0]["worker"].as_str().expect("a worker");
-    assert!(row(&screen, &format!("  {worker}")).contains(" default "), "{screen}");
-    assert!(row(&screen, "  default").contains(" 2 "), "{screen}");
+    shows_rows(&terminal, &rows);
     quit(terminal, "q");
 }
 
@@ -99,10 +109,7 @@ fn what_changes_is_seen() {
     shell.good(&["concurrency", "set", "partner", "--limit", "4"]);
     terminal.shows(&["4/4", "operator", "slot 3", "place 1"]);
     shell.good(&["queue", "pause", "default"]);
-    terminal.until("the pause", |screen| {
-        let contents = screen.contents();
-        contents.lines().any(|line| line.starts_with("  default") && line.contains("s  "))
-    });
+    shows_rows(&terminal, &[("  default".to_owned(), "s  ".to_owned())]);
     quit(terminal, "q");
 }
 
@@ -135,8 +142,10 @@ fn any_size_will_do() {
     for (columns, rows) in [(20, 5), (1, 1), (3, 2), (60, 12)] {
         terminal.resize(columns, rows);
     }
-    let screen = terminal.shows(&["[limits 3]", HELP]);
-    assert!(!screen.contains(" queues 1"), "{screen}");
+    terminal.until("the limits alone", |screen| {
+        let contents = screen.contents();
+        contents.contains("[limits 3]") && contents.contains(HELP) && !contents.contains(" queues")
+    });
     terminal.resize(130, 50);
     terminal.shows(&["[limits 3]", " queues 1", " jobs 1", " workers", "no worker lives"]);
     terminal.resize(1, 1);
@@ -198,8 +207,7 @@ fn an_empty_store_is_shown_and_a_missing_one_is_an_error() {
     let shell = Shell::new();
     let mut terminal = Terminal::start(&shell.command(&["top"]), 80, 24);
     assert_eq!(terminal.end().code(), Some(1));
-    let screen = terminal.shows(&["error: "]);
-    assert!(screen.contains("tidegate.db"), "{screen}");
+    terminal.shows(&["error: ", "tidegate.db"]);
     shell.good(&["migrate"]);
     let terminal = top(&shell, 80, 24);
     terminal.shows(&["no limits", "no queue", "no jobs", "no worker", "0 pending"]);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::terminal::is_raw_mode_enabled;
 use tokio::sync::mpsc;
 
 /// How soon the thread that reads keys sees that nobody wants them.
@@ -32,7 +33,10 @@ impl Drop for Taken {
     fn drop(&mut self) {
         // A terminal that is gone needs nothing back.
         let _ = self.0.show_cursor();
-        let _ = ratatui::try_restore();
+        // A panic has given it back before its words: once more would put the cursor over them.
+        if is_raw_mode_enabled().unwrap_or(true) {
+            let _ = ratatui::try_restore();
+        }
     }
 }
 
