@@ -75,8 +75,9 @@ impl Terminal {
 
     /// Changes the size, as a person does who pulls at the window.
     pub(crate) fn resize(&self, columns: u16, rows: u16) {
-        // The picture changes first: the program may draw at once.
-        self.picture.parser().screen_mut().set_size(rows, columns);
+        // The picture changes first: the program may draw at once. It stays large enough for vt100,
+        // which panics on a few columns; what the program draws has its place from the top left.
+        self.picture.parser().screen_mut().set_size(rows.max(5), columns.max(20));
         tcsetwinsize(&self.ours, size(columns, rows)).expect("set the size");
     }
 
