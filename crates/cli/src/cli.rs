@@ -7,7 +7,7 @@ use tidegate_store::Place;
 
 use crate::commands::{
     bench, completions, concurrency, config, doctor, job, migrate, prune, queue, reference, run,
-    submit, task, test_server, verify, worker, workers, workflow,
+    submit, task, test_server, top, verify, worker, workers, workflow,
 };
 use crate::config::{Config, Flags, Key, Origin, note_mistyped, variables};
 use crate::output::quoted;
@@ -106,6 +106,7 @@ pub(crate) enum Command {
     Workflow(workflow::Arguments),
     Workers(workers::Arguments),
     Concurrency(concurrency::Arguments),
+    Top(top::Arguments),
     Doctor(doctor::Arguments),
     Verify(verify::Arguments),
     Bench(bench::Arguments),
@@ -126,6 +127,11 @@ impl Command {
     /// asks for completions whatever is in the current folder.
     pub(crate) fn is_configured(&self) -> bool {
         !matches!(self, Self::Completions(_) | Self::Reference(_) | Self::GuardExec)
+    }
+
+    /// Whether it draws on the whole terminal: a line of the log would tear a hole into that.
+    pub(crate) fn is_drawn(&self) -> bool {
+        matches!(self, Self::Top(_))
     }
 }
 

@@ -12,6 +12,8 @@ mod run;
 mod submit;
 mod suggest;
 mod tell;
+#[cfg(feature = "top")]
+mod top;
 mod worker;
 
 use std::io::IsTerminal as _;
@@ -34,17 +36,20 @@ fn start(mut cli: cli::Cli) -> anyhow::Result<ExitCode> {
     if cli.command.is_configured() {
         cli.global.configure()?;
     }
-    log(cli.global.config.text(Key::Log))?;
+    let is_terminal = std::io::stderr().is_terminal();
+    let filter = EnvFilter::try_new(cli.global.config.text(Key::Log))?;
+    if !(is_terminal && cli.command.is_drawn()) {
+        log(filter, is_terminal);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(commands::run(cli))
 }
 
 /// What the engine notes goes to stderr, as much of it as is asked for.
-fn log(filter: &str) -> anyhow::Result<()> {
+fn log(filter: EnvFilter, is_terminal: bool) {
     tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_new(filter)?)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_env_filter(filter)
+        .with_ansi(is_terminal)
         .with_writer(std::io::stderr)
         .init();
-    Ok(())
 }

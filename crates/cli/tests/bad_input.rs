@@ -378,3 +378,19 @@ fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output().expect("ask who we are");
     id.stdout == b"0\n"
 }
+
+#[cfg(not(feature = "top"))]
+#[test]
+fn a_binary_without_top_says_how_it_is_built() {
+    let told = with_a_task().run(&["top"]);
+    assert!(told.starts_with("exit 1\nerror: this binary was built without top; "), "{told}");
+    assert!(told.contains("--features top"), "{told}");
+}
+
+#[test]
+fn top_looks_neither_too_often_nor_too_seldom() {
+    for interval in ["99ms", "0s", "-1s", "61m"] {
+        let told = with_a_task().run(&["top", &format!("--interval={interval}")]);
+        assert!(told.starts_with("exit 1\nerror: --interval is from 100ms to 1h, not "), "{told}");
+    }
+}

@@ -14,6 +14,7 @@ pub(crate) mod run;
 pub(crate) mod submit;
 pub(crate) mod task;
 pub(crate) mod test_server;
+pub(crate) mod top;
 pub(crate) mod verify;
 pub(crate) mod worker;
 pub(crate) mod workers;
@@ -40,6 +41,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Workflow(arguments) => workflow::run(global, arguments).await,
         Command::Workers(arguments) => workers::run(global, arguments).await,
         Command::Concurrency(arguments) => concurrency::run(global, arguments).await,
+        Command::Top(arguments) => top::run(global, arguments).await,
         Command::Doctor(arguments) => doctor::run(global, arguments).await,
         Command::Verify(arguments) => verify::run(arguments),
         Command::Bench(arguments) => bench::run(global, arguments).await,
