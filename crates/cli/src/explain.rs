@@ -2,7 +2,7 @@
 
 use tidegate_core::inspect::{Explanation, Reason, TaskView};
 use tidegate_core::tables::Class;
-use tidegate_core::{Inspect, Millis, Result, Source, TaskId};
+use tidegate_core::{Inspect, Millis, Result, Source, State, TaskId};
 use tidegate_measure::table::counted;
 
 use crate::cli::Global;
@@ -35,7 +35,12 @@ pub(crate) async fn ask(inspect: &dyn Inspect, task: TaskId) -> Result<Option<To
         }
         _ => None,
     };
-    let is_told = matches!(explanation.reason, Reason::Ended | Reason::AtGate { is_served: false });
+    let is_told = matches!(
+        explanation.reason,
+        Reason::Ended
+            | Reason::AtGate { is_served: false }
+            | Reason::InLine { class: Class::NoWorker, .. }
+    );
     let task = match is_told || explanation.paused_at.is_some() {
         true => inspect.task(task).await?,
         false => None,
@@ -109,9 +114,13 @@ impl Told {
                 _ => "it is at the gate; the next claim of any worker looks at it".to_owned(),
             },
             Reason::InLine { limit, capacity, held, class, place, .. } => {
-                let class = match class {
-                    Class::NoWorker if self.is_paused() => "",
-                    class => class_words(*class),
+                let class = match (class, &self.task) {
+                    (Class::NoWorker, _) if self.is_paused() => String::new(),
+                    (Class::NoWorker, Some(task)) => format!(
+                        " and is passed over: {}",
+                        unserved(global, &task.queue, &task.kind)
+                    ),
+                    (class, _) => class_words(*class).to_owned(),
                 };
                 format!("{}{class}", self.line(limit, *capacity, *held, *place))
             }
@@ -128,6 +137,9 @@ impl Told {
                     "it runs on worker {worker}, lease ends in {} unless renewed, holds {slots}",
                     in_future(*expires_at)
                 )
+            }
+            Reason::Ended if self.explanation.state == State::Completed => {
+                "it has ended well".to_owned()
             }
             Reason::Ended => match self.task.as_ref().and_then(|task| task.error.as_deref()) {
                 Some(error) => format!("it has ended; its last error: {error}"),

@@ -145,7 +145,7 @@ fn a_payload_that_does_not_fit_its_kind() {
     assert_eq!(
         shell.run(&["submit", "sleep", "--payload", "{\"ms\": \"long\"}"]),
         "exit 1\nerror: the payload does not fit kind `sleep`: invalid type: string \"long\", \
-         expected u32 at line 1 column 13\n"
+         expected u32 at line 1 column 13; one that does: {\"ms\": 500}\n"
     );
     nothing_lost(&shell);
 }

@@ -23,19 +23,19 @@ struct Corruption {
 }
 
 /// Tasks 1 and 2 run, 3 and 4 wait for their slots, 5 is ready and has a key, 6 is not due, 7 is
-/// completed.
-const CORRUPTIONS: [Corruption; 16] = [
+/// completed; 8 and 9 are steps of a workflow, of which 8 runs; 10 is of a job and waits.
+const CORRUPTIONS: [Corruption; 21] = [
     Corruption {
         name: "more slots counted than held",
-        sqlite: "update limits set held = held + 1",
-        postgres: "update tidegate.limits set held = held + 1",
-        words: "group:g counts (3, 2, 0) held, waiting and set aside; there are (2, 2, 0)",
+        sqlite: "update limits set held = held + 1 where name = 'group:g'",
+        postgres: "update tidegate.limits set held = held + 1 where name = 'group:g'",
+        words: "group:g counts (3, 3, 0) held, waiting and set aside; there are (2, 3, 0)",
     },
     Corruption {
         name: "fewer tasks counted than wait",
-        sqlite: "update limits set waiting = 0",
-        postgres: "update tidegate.limits set waiting = 0",
-        words: "group:g counts (2, 0, 0) held, waiting and set aside; there are (2, 2, 0)",
+        sqlite: "update limits set waiting = 0 where name = 'group:g'",
+        postgres: "update tidegate.limits set waiting = 0 where name = 'group:g'",
+        words: "group:g counts (2, 0, 0) held, waiting and set aside; there are (2, 3, 0)",
     },
     Corruption {
         name: "a slot of a task that has ended",
@@ -87,21 +87,21 @@ const CORRUPTIONS: [Corruption; 16] = [
     },
     Corruption {
         name: "a task that waits beside a free slot",
-        sqlite: "update limits set capacity = 3; insert or ignore into slot values (1, 2, null)",
-        postgres: "update tidegate.limits set capacity = 3",
+        sqlite: "update limits set capacity = 3 where name = 'group:g'; insert or ignore into slot values (1, 2, null)",
+        postgres: "update tidegate.limits set capacity = 3 where name = 'group:g'",
         words: "task 3 waits for group:g (2 of 3 slots held)",
     },
     Corruption {
         name: "a seat for one who does not reserve",
-        sqlite: "update limits set reserver = 5",
-        postgres: "update tidegate.limits set reserver = 5",
+        sqlite: "update limits set reserver = 5 where name = 'group:g'",
+        postgres: "update tidegate.limits set reserver = 5 where name = 'group:g'",
         words: "task 5 has the seat of group:g",
     },
     Corruption {
         name: "tokens that would be given twice",
         sqlite: "update meta set token = 0",
         postgres: "select setval('tidegate.tokens', 1)",
-        words: "token 2 is in use, and the last one given is",
+        words: "token 3 is in use, and the last one given is",
     },
     Corruption {
         name: "places that would be given twice",
@@ -114,6 +114,36 @@ const CORRUPTIONS: [Corruption; 16] = [
         sqlite: "update line set limit_id = 99 where task = 3",
         postgres: "update tidegate.line set limit_id = 99 where task = 3",
         words: "task 3 waits for limit 99",
+    },
+    Corruption {
+        name: "a count below zero",
+        sqlite: "update limits set held = -1 where name = 'group:g'",
+        postgres: "update tidegate.limits set held = -1 where name = 'group:g'",
+        words: "held, waiting and set aside; there are (2, 3, 0)",
+    },
+    Corruption {
+        name: "a workflow under way without its limit",
+        sqlite: "delete from limits where name = 'workflow:w'",
+        postgres: "delete from tidegate.limits where name = 'workflow:w'",
+        words: "a step is admitted, and there is no limit workflow:w",
+    },
+    Corruption {
+        name: "ids of tasks that would be given twice",
+        sqlite: "update meta set last_task = 3",
+        postgres: "select setval('tidegate.task_ids', 3)",
+        words: "task 10 is there, and the last id given is 3",
+    },
+    Corruption {
+        name: "a task that is not due and stands at the gate",
+        sqlite: "insert into arrived values (6)",
+        postgres: "insert into tidegate.arrived values (6)",
+        words: "task 6 stands",
+    },
+    Corruption {
+        name: "a job that counts more ahead than there are",
+        sqlite: "update limits set share_ahead = 7 where name = 'job:j'",
+        postgres: "update tidegate.limits set ahead = 7 where name = 'job:j'",
+        words: "job:j counts 7 ahead; there are",
     },
     Corruption {
         name: "a ready task that is ready twice over",
@@ -172,17 +202,22 @@ impl Busy {
         let late = NewTask { run_at: Some(9_000_000_000_000), ..new() };
         let tasks = vec![limited(), limited(), limited(), limited(), keyed, late];
         let other = NewTask { queue: Some("other".into()), ..new() };
+        let step = || NewTask { workflow: Some("w".into()), queue: Some("steps".into()), ..new() };
+        let of_job = NewTask { job: Some("j".into()), ..limited() };
         let submission = |tasks| Submission { tasks, ..Submission::default() };
         store.submit(submission(tasks)).await.expect("submit");
-        store.submit(submission(vec![other])).await.expect("submit");
+        store.submit(submission(vec![other, step(), step(), of_job])).await.expect("submit");
         let ended = store.claim(claim("other", 1)).await.expect("claim");
         finish(&*store, &ended).await;
         store.claim(claim("default", 0)).await.expect("claim none");
         settle(&*store).await;
         let mut running = store.claim(claim("default", 2)).await.expect("claim");
+        store.claim(claim("steps", 0)).await.expect("claim none");
+        settle(&*store).await;
+        running.extend(store.claim(claim("steps", 9)).await.expect("claim"));
         settle(&*store).await;
         running.sort_by_key(|one| one.task);
-        assert_eq!(running.iter().map(|one| one.task.0).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(running.iter().map(|one| one.task.0).collect::<Vec<_>>(), [1, 2, 8]);
         Self { shell, url, running, database }
     }
 
@@ -212,12 +247,21 @@ impl Busy {
     async fn work_off(&self, name: &str) {
         finish(&*open(&self.url).await.store, &self.running).await;
         let hastened = self.tidegate(&["task", "retry", "6"]);
-        assert_eq!(hastened, "exit 0\ntask 6 is due now\n", "{name}");
-        let worked = self.tidegate(&["worker", "--until-idle"]);
+        assert_eq!(hastened, "exit 0\ntask 6 is due now\n", "{name}: it is still not due");
+        let worked = self.tidegate(&["worker", "--until-idle", "--queues", "default,steps"]);
         assert!(worked.starts_with("exit 0\n"), "{name}: {worked}");
         let left = self.tidegate(&["doctor", "--at-rest"]);
         assert!(left.starts_with("exit 0\n"), "{name}: {left}");
-        assert!(left.contains("0 unfinished and 7 finished tasks"), "{name}: {left}");
+        assert!(left.contains("0 unfinished and 10 finished tasks"), "{name}: {left}");
+    }
+
+    /// However it was mended, no second step runs beside the one that does.
+    async fn steps_keep_their_order(&self, name: &str) {
+        let store = open(&self.url).await.store;
+        store.claim(claim("steps", 0)).await.expect("claim none");
+        settle(&*store).await;
+        let claimed = store.claim(claim("steps", 9)).await.expect("claim");
+        assert!(claimed.is_empty(), "{name}: {claimed:?}");
     }
 
     async fn is_mended(&self, name: &str, words: &[&str]) {
@@ -232,6 +276,9 @@ impl Busy {
         println!("{name}\n{repaired}");
         let clean = self.tidegate(&["doctor"]);
         assert!(clean.ends_with("clean: every rule holds\n"), "{name}: {clean}");
+        if name != "running tasks without a lease" {
+            self.steps_keep_their_order(name).await;
+        }
         self.work_off(name).await;
     }
 }
@@ -282,20 +329,20 @@ async fn what_is_planted_in_postgres_is_found_and_mended() {
 /// One fault often comes with others.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_faults_at_once_are_mended() {
-    let together = [0, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13];
+    let together = [0, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 18, 19];
     for busy in [Busy::on_sqlite().await, Busy::on_postgres().await] {
         for corruption in together {
             busy.plant(&CORRUPTIONS[corruption]).await;
         }
-        busy.is_mended("many", &["task 4 stands nowhere", "token 2 is in use"]).await;
+        busy.is_mended("many", &["task 4 stands nowhere", "token 3 is in use"]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sound_store_is_left_alone() {
     for busy in [Busy::on_sqlite().await, Busy::on_postgres().await] {
-        let words = "exit 0\nlooked at 6 unfinished and 1 finished task, 1 limit, 2 held slots, \
-                     1 lease\nclean: every rule holds\n";
+        let words = "exit 0\nlooked at 9 unfinished and 1 finished task, 3 limits, 3 held slots, \
+                     2 leases\nclean: every rule holds\n";
         assert_eq!(busy.tidegate(&["doctor"]), words);
         assert_eq!(busy.tidegate(&["doctor", "--repair"]), words);
         busy.work_off("sound").await;
@@ -307,8 +354,11 @@ async fn a_repair_is_told_to_programs() {
     let busy = Busy::on_sqlite().await;
     busy.plant(&CORRUPTIONS[8]).await;
     let told = busy.tidegate(&["doctor", "--repair", "--json"]);
-    let told: serde_json::Value =
-        serde_json::from_str(told.strip_prefix("exit 0\n").expect("it is mended")).expect("JSON");
+    let mut lines = told.lines();
+    assert_eq!(lines.next(), Some("exit 0"));
+    let told = lines.next().expect("a diagnosis");
+    assert_eq!(lines.next(), Some("repaired: task 4711 no longer stands at the gate"));
+    let told: serde_json::Value = serde_json::from_str(told).expect("JSON");
     assert_eq!(told["clean"], true);
     assert_eq!(told["repairs"][0]["repair"], "leave");
     assert_eq!(told["repairs"][0]["task"], 4711);

@@ -241,7 +241,7 @@ fn is_operated(bench: &Bench, id: &str, name: &str) {
     let retried =
         bench.json(&["task", "retry", &flag("queue", name), "--state", "cancelled", "--json"]);
     assert_eq!(retried[0]["outcome"], "retried");
-    bench.good(&["worker", "--until-idle", &flag("queues", &name.replace(',', ""))]);
+    bench.good(&["worker", "--until-idle", &flag("queues", &name)]);
     assert_eq!(bench.good(&["task", "wait", id, "--timeout", "30s"]), "null\n");
 }
 
@@ -306,6 +306,13 @@ fn commands_with(name: &OsString) -> Vec<Vec<OsString>> {
             command.push("0".into());
         }
         commands.push(command);
+    }
+    for verb in ["list", "cancel", "retry"] {
+        for of in ["kind", "queue", "group", "job", "workflow"] {
+            let mut value = OsString::from(format!("--{of}="));
+            value.push(name);
+            commands.push([words(&["task", verb]), vec![value]].concat());
+        }
     }
     for before in [&["task", "list", "--state"][..], &["worker", "--kinds"], &["worker", "--lease"]]
     {

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::BufRead as _;
 use std::process::{Child, Stdio};
 
 use common::{Shell, plain};
@@ -110,6 +111,13 @@ fn tasks_are_listed() {
     assert_eq!(group.iter().map(|task| task["id"].clone()).collect::<Vec<_>>(), [1, 2, 3]);
     let twice = seen(&shell, &["task", "list", "--state", "failed", "--state", "completed"]);
     assert_eq!(twice.lines().count(), 4);
+    let cut = seen(&shell, &["task", "list", "--max", "2"]);
+    assert!(
+        cut.ends_with("note: there may be more; --after 2 goes on, --max N shows N\n"),
+        "{cut}"
+    );
+    let none = shell.run(&["task", "list", "--kind", "nope", "--json"]);
+    assert_eq!(none, "exit 0\nno task meets the filter\n");
 }
 
 #[test]
@@ -185,6 +193,16 @@ fn tasks_are_cancelled_and_retried_by_filter() {
         "exit 0\n{\"task\":8,\"outcome\":\"retried\"}\n1 task met the filter, 1 brought back\n"
     );
     assert_eq!(
+        seen(&shell, &["task", "retry", "--state", "pending", "--all", "--dry-run"]),
+        "exit 0\n0 tasks would be retried; nothing was changed\n",
+        "what waits is left alone"
+    );
+    assert_eq!(
+        shell.run(&["task", "cancel", "9", "99", "--dry-run", "--json"]),
+        "exit 1\ntask 9 is completed and would stay so\nthere is no task 99, or it has ended and \
+         was removed; see `tidegate task list`\n0 tasks would be cancelled; nothing was changed\n"
+    );
+    assert_eq!(
         shell.run(&["task", "cancel"]),
         "exit 1\nerror: which tasks? Name ids, or filters such as --kind; --all means every \
          unfinished task\n"
@@ -206,7 +224,8 @@ fn many_tasks_are_changed_in_steps() {
     let cancelled = shell.run(&["task", "cancel", "--kind", "noop"]);
     assert_eq!(cancelled, "exit 0\n1,500 tasks met the filter, 1500 cancelled, or told to stop\n");
     let meant = shell.run(&["task", "retry", "--state", "cancelled", "--all", "--dry-run"]);
-    assert!(meant.ends_with("1,500 tasks would be retried; nothing was changed\n"), "{meant}");
+    let end = "1,500 tasks would be retried, of which the first are listed; nothing was changed\n";
+    assert!(meant.ends_with(end), "{meant}");
     assert_eq!(meant.lines().count(), 23, "twenty are listed: {meant}");
 }
 
@@ -215,7 +234,7 @@ fn a_wait_prints_the_result() {
     let shell = store();
     assert_eq!(shell.run(&["task", "wait", "9"]), "exit 0\nnull\n");
     let failed = shell.run(&["task", "wait", "9", "8"]);
-    assert!(failed.starts_with("exit 1\nnull\ntask 8 is failed: "), "{failed}");
+    assert!(failed.starts_with("exit 1\nnull\nnull\ntask 8 is failed: "), "{failed}");
     let whole = json(&shell.good(&["task", "wait", "9", "--json"]));
     assert_eq!((&whole[0]["state"], &whole[0]["payload"]["n"]), (&"completed".into(), &1.into()));
     assert_eq!(
@@ -239,6 +258,12 @@ fn jobs_are_shown() {
                 cancelled\n";
     let row = "nightly - 1 0 0 1 0 0 0 0\n";
     assert_eq!(seen(&shell, &["job", "list"]), format!("exit 0\n{head}{row}"));
+    assert_eq!(
+        shell.good(&["job", "list"]),
+        "job      concurrency  weight  scheduled  pending  blocked  processing  completed  failed  \
+         cancelled\nnightly            -       1          0        0        1           0          \
+         0       0          0\n"
+    );
     assert_eq!(
         seen(&shell, &["job", "show", "nightly"]),
         format!(
@@ -307,7 +332,7 @@ fn queues_are_paused_and_resumed() {
 #[test]
 fn workers_are_listed() {
     let shell = store();
-    let _worker = with_worker(&shell);
+    let mut worker = with_worker(&shell);
     let listed = json(&shell.good(&["workers", "--json"]));
     let busy: Vec<&Value> = listed.iter().filter(|worker| worker["running"] == 2).collect();
     assert_eq!(busy.len(), 1, "{listed:?}");
@@ -358,18 +383,19 @@ fn a_dry_run_says_what_a_limit_would_do() {
     assert_eq!(
         set("partner", "5"),
         "exit 0\ngroup:partner would be 5 instead of 2; 2 held\nadmits: 1 task (3)\n\
-         nothing was changed\n"
+         nothing was changed; other limits of these tasks are not looked at\n"
     );
     assert_eq!(
         set("partner", "1"),
         "exit 0\ngroup:partner would be 1 instead of 2; 2 held\ndrains: 1 slot more must come \
          back before the next task starts; what runs is not touched\n1 task would go on waiting\n\
-         nothing was changed\n"
+         nothing was changed; other limits of these tasks are not looked at\n"
     );
     assert_eq!(
         set("noop", "1"),
         "exit 0\ngroup:noop would be 1 instead of unlimited; 0 held\nadmits: 1 task (4)\n\
-         blocks: 2 tasks (10, 11)\nnothing was changed\n"
+         blocks: 2 tasks (10, 11)\nnothing was changed; other limits of these tasks are not \
+         looked at\n"
     );
     let effect = ["concurrency", "set", "partner", "--limit", "3", "--dry-run", "--json"];
     assert_eq!(json(&shell.good(&effect))[0]["admits"], serde_json::json!([3]));
@@ -411,6 +437,36 @@ fn what_was_kept_long_enough_is_removed() {
     shell.good(&["concurrency", "set", "idle", "--limit", "1"]);
     shell.good(&["concurrency", "unset", "idle"]);
     assert_eq!(shell.run(&["prune", "--json"]), "exit 0\n{\"tasks\":0,\"limits\":1}\n");
+}
+
+/// Who leaves is not waited for.
+#[test]
+fn a_worker_that_has_ended_is_not_listed() {
+    let shell = Shell::new();
+    shell.good(&["submit", "noop"]);
+    shell.good(&["worker", "--until-idle"]);
+    assert_eq!(shell.good(&["workers"]), "");
+    shell.good(&["submit", "noop"]);
+    let told = shell.good(&["task", "explain", "2"]);
+    assert!(told.contains("no live worker serves kind"), "{told}");
+}
+
+/// A worker that waits for what it does not serve says so.
+#[test]
+fn a_worker_says_why_it_is_not_idle() {
+    let shell = Shell::new();
+    shell.good(&["submit", "exec", "--payload", "{\"argv\": [\"true\"]}"]);
+    let mut command = shell.command(&["worker", "--until-idle"]);
+    let mut worker = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("start");
+    let mut lines = std::io::BufReader::new(worker.stderr.take().expect("stderr")).lines();
+    let mut next = || lines.next().expect("a line").expect("text");
+    let first = next();
+    assert!(first.ends_with(": kinds noop, sleep"), "{first}");
+    let why = next();
+    assert!(why.starts_with("nothing runs, 1 task left; task 1 is pending: "), "{why}");
+    assert!(why.contains("--exec-allow"), "{why}");
+    worker.kill().expect("kill");
+    worker.wait().expect("wait");
 }
 
 #[test]

@@ -39,6 +39,7 @@ pub fn check_within(snapshot: &Snapshot, job_window: u32) -> Vec<Violation> {
     check.lines(&tallies);
     check.reservers();
     check.keepers();
+    check.workflows();
     check.found
 }
 
@@ -208,6 +209,12 @@ impl<'a> Check<'a> {
             );
             self.fault(rule, found);
         }
+        let Snapshot { last_task, highest_task, .. } = *self.snapshot;
+        if last_task < highest_task {
+            let found =
+                format!("task {highest_task} is there, and the last id given is {last_task}");
+            self.fault(rule, found);
+        }
         if counters.place < used.place {
             let found = format!(
                 "place {} is taken, and the last one given is {}",
@@ -275,7 +282,11 @@ impl<'a> Check<'a> {
         let places = (self.task_place(id), self.limit_place(limit_id));
         let (Some(task_place), Some(limit_place)) = places else {
             let name = self.name(limit_id);
-            return self.fault(rule, format!("{units} of {name} by task {id}, which is not there"));
+            let found = match places.1 {
+                Some(_) => format!("{units} of {name} by task {id}, which is not there"),
+                None => format!("{units} of {name}, which is not there, by task {id}"),
+            };
+            return self.fault(rule, found);
         };
         if !self.applying[task_place].contains(&Some(limit_place)) {
             let name = self.name(limit_id);
@@ -374,7 +385,11 @@ impl<'a> Check<'a> {
             if let Some(Position::Line(row)) = task.positions.first()
                 && self.limit_place(row.limit).is_none()
             {
-                let found = format!("task {} waits for limit {}", task.id, row.limit);
+                let found = format!(
+                    "task {} waits for limit {}, which is not there: what it limited is unlimited \
+                     until it is set again",
+                    task.id, row.limit
+                );
                 self.fault("a line belongs to a limit", found);
             }
         }
@@ -454,6 +469,32 @@ impl<'a> Check<'a> {
                 self.fault("nobody keeps slots while it waits for a window", found);
             }
         }
+    }
+
+    /// Steps run one after another: a workflow that is under way has a limit, held by one of them.
+    fn workflows(&mut self) {
+        let rule = "the steps of a workflow run one after another";
+        for name in self.missing_workflows() {
+            self.fault(rule, format!("a step is admitted, and there is no limit {name}"));
+        }
+        for limit in self.snapshot.limits.iter().filter(|limit| limit.scope() == Scope::Workflow) {
+            if limit.held > 1 && limit.held != u32::MAX {
+                let found = format!("{} of {} are held at once", limit.held, limit.name);
+                self.fault(rule, found);
+            }
+        }
+    }
+
+    /// Limits of workflows that a step got past and that are not there.
+    fn missing_workflows(&self) -> BTreeSet<String> {
+        let is_past = |task: &TaskRow| {
+            let first = task.positions.first();
+            matches!(first, Some(Position::Running(_) | Position::Ready(_)))
+        };
+        let tasks = self.snapshot.tasks.iter().zip(&self.applying);
+        let lacking = tasks.filter(|(task, applying)| applying[2].is_none() && is_past(task));
+        let names = lacking.filter_map(|(task, _)| task.workflow.as_deref());
+        names.map(|name| Scope::Workflow.name(name)).collect()
     }
 
     fn name(&self, limit: LimitId) -> String {

@@ -306,6 +306,10 @@ pub struct Snapshot {
     pub now: Millis,
     /// The counters.
     pub counters: Counters,
+    /// The last id that was given to a task.
+    pub last_task: TaskId,
+    /// The highest id that a task has, finished or not.
+    pub highest_task: TaskId,
     /// Unfinished tasks by id, each with every position it stands in: one, if all is well.
     pub tasks: Vec<TaskRow>,
     /// Limits by id.

@@ -19,6 +19,12 @@ pub fn check(what: &str, name: &str) -> Result<()> {
             "the {what} {name:?} has the control character {bad:?} at byte {at}; remove it"
         )));
     }
+    // Lists of them are written with commas: on the command line, in variables.
+    if matches!(what, "queue" | "kind") && name.contains(',') {
+        return Err(Error::invalid(format!(
+            "the {what} {name:?} has a comma; use another character"
+        )));
+    }
     Ok(())
 }
 
@@ -31,6 +37,10 @@ mod tests {
         for bad in ["", "a\0b", "a\nb", "tab\there", "\u{7f}", &"x".repeat(NAME_BYTES_MAX + 1)] {
             assert!(check("kind", bad).is_err(), "{bad:?}");
         }
+        for list in ["queue", "kind"] {
+            assert!(check(list, "a,b").is_err());
+        }
+        check("group", "a,b").unwrap();
         for good in ["a", "überweisung", "עברית", "a b", "'; drop table task; --"] {
             check("kind", good).unwrap();
         }

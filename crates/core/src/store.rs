@@ -227,7 +227,7 @@ pub struct Extend {
     pub worker: WorkerId,
     /// The leases it still needs.
     pub tokens: Vec<Token>,
-    /// For how long from now.
+    /// For how long from now. Zero, with no leases, says that the worker leaves.
     pub lease_ms: i64,
     /// Progress since the last heartbeat.
     pub progress: Vec<(TaskId, Token, Progress)>,
@@ -421,7 +421,12 @@ impl Extend {
         check_number("reports of progress", self.progress.len(), LEASES_MAX)?;
         check_number("groups", self.ran.len(), BATCH_MAX)?;
         self.ran.iter().try_for_each(|ran| name::check("group", &ran.group))?;
-        check_lease(self.lease_ms)
+        if self.leaves() { Ok(()) } else { check_lease(self.lease_ms) }
+    }
+
+    /// Whether the worker says that it leaves.
+    pub fn leaves(&self) -> bool {
+        self.lease_ms == 0 && self.tokens.is_empty()
     }
 }
 

@@ -310,6 +310,8 @@ pub trait Tables {
     fn is_paused(&mut self, queue: &str) -> Result<bool>;
     /// Notes that a queue is paused from now on, or no longer.
     fn set_paused(&mut self, queue: &str, paused: bool) -> Result<()>;
+    /// Removes a worker that leaves, with what it asked for.
+    fn forget_worker(&mut self, worker: &WorkerId) -> Result<()>;
     /// Removes workers that died before `before`.
     fn forget_workers(&mut self, before: Millis) -> Result<()>;
 
@@ -356,6 +358,8 @@ pub trait Tables {
     fn put_ledger(&mut self, task: TaskId, ledger: Ledger, error: Option<&str>) -> Result<()>;
     /// Notes that a task is due anew, and that its rank counts from then.
     fn put_arrival(&mut self, task: TaskId, arrival: Millis) -> Result<()>;
+    /// Moves the ids of tasks on: the next one follows this.
+    fn set_last_task(&mut self, last: TaskId) -> Result<()>;
     /// Ends a task that stands nowhere, and frees its unique key. Removes it where
     /// `remove_at` is not in the future.
     fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()>;

@@ -90,7 +90,7 @@ mod tests {
     fn no_text_reaches_out_of_its_cell() {
         let mut table = Table::new(&["name", "error"]);
         table.row(vec!["\u{202e}eman".into(), "a\nb\u{1b}[2J".into()]);
-        let wanted = "name             error\n\\u{202e}eman  a\\nb\\u{1b}[2J\n";
+        let wanted = "name                  error\n\\u{202e}eman  a\\nb\\u{1b}[2J\n";
         assert_eq!(table.to_string(), wanted);
         assert_eq!(printable("Zoë, 你好, עברית"), "Zoë, 你好, עברית");
     }

@@ -11,6 +11,7 @@ use tidegate_store::Opened;
 use crate::cli::Global;
 use crate::output::{print, print_json};
 use crate::run::is_mark;
+use crate::tell::tell;
 
 /// Checks every rule that one state of a live store can show
 ///
@@ -52,17 +53,32 @@ struct Diagnosis {
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
     let opened: Opened = super::open_to_read(global).await?;
-    let snapshot = opened.inspect.snapshot().await?;
+    let snapshot = opened.inspect.snapshot().await.map_err(unreadable)?;
     let mut diagnosis = Diagnosis::of(&snapshot, arguments.at_rest);
+    if !arguments.json {
+        print(&diagnosis.found())?;
+    }
     if arguments.repair && !diagnosis.clean {
-        diagnosis.repair(&opened).await?;
+        diagnosis.repair(&opened, arguments.json).await?;
     }
     if arguments.json {
         print_json([&diagnosis])?;
     } else {
-        print(&diagnosis.words())?;
+        print(&diagnosis.verdict(arguments.at_rest))?;
     }
     Ok(if diagnosis.clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A row that cannot be read cannot be checked, and the advice to run `doctor` is of no use here.
+fn unreadable(error: tidegate_core::Error) -> anyhow::Error {
+    let text = error.to_string();
+    match text.strip_suffix("; run `tidegate doctor`") {
+        Some(what) => anyhow::anyhow!(
+            "{what}. Nothing else can be checked while this cannot be read: put the row right or \
+             remove it, then run `tidegate doctor --repair`"
+        ),
+        None => error.into(),
+    }
 }
 
 impl Diagnosis {
@@ -86,9 +102,17 @@ impl Diagnosis {
 
     /// Mends, lets the gate look at what was brought back, and looks again: one step may bring
     /// to light what another one has to mend.
-    async fn repair(&mut self, opened: &Opened) -> anyhow::Result<()> {
+    ///
+    /// Each step is told as soon as it is taken: what follows may fail.
+    async fn repair(&mut self, opened: &Opened, json: bool) -> anyhow::Result<()> {
         for _ in 0..PASSES_MAX {
-            self.repairs.extend(opened.store.repair().await?);
+            for repair in opened.store.repair().await? {
+                match json {
+                    true => tell!("repaired: {repair}"),
+                    false => print(&format!("repaired: {repair}\n"))?,
+                }
+                self.repairs.push(repair);
+            }
             while opened.store.admit().await?.more {}
             let left = check(&opened.inspect.snapshot().await?);
             self.clean = left.is_empty();
@@ -99,7 +123,8 @@ impl Diagnosis {
         Ok(())
     }
 
-    fn words(&self) -> String {
+    /// What was looked at, and what is broken.
+    fn found(&self) -> String {
         let mut text = format!(
             "looked at {} unfinished and {}, {}, {}, {}\n",
             self.tasks_unfinished,
@@ -111,11 +136,13 @@ impl Diagnosis {
         for violation in &self.violations {
             text.push_str(&format!("broken: {}: {}\n", violation.rule, violation.found));
         }
-        for repair in &self.repairs {
-            text.push_str(&format!("repaired: {repair}\n"));
-        }
+        text
+    }
+
+    /// What it comes to.
+    fn verdict(&self, at_rest: bool) -> String {
         let found = counted(self.violations.len() as u64, "violation");
-        text.push_str(&match (self.clean, self.violations.len()) {
+        match (self.clean, self.violations.len()) {
             (true, 0) => "clean: every rule holds\n".to_owned(),
             (true, _) => format!(
                 "{found}, mended in {}: every rule holds again\n",
@@ -124,8 +151,8 @@ impl Diagnosis {
             (false, _) if !self.repairs.is_empty() => {
                 format!("{found}, and not all could be mended; `tidegate doctor` shows the rest\n")
             }
+            (false, _) if at_rest => format!("{found} of a store at rest\n"),
             (false, _) => format!("{found}; `tidegate doctor --repair` mends what can be mended\n"),
-        });
-        text
+        }
     }
 }

@@ -56,10 +56,14 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             }
         }
         Verb::Pause(One { queue }) => {
+            let is_known = opened.inspect.queues().await?.iter().any(|one| *one.name == *queue);
             let changed = opened.store.pause(Pause { queue: queue.clone(), paused: true }).await?;
             let already = if changed { "" } else { " already" };
             let resume = global.command(&["queue", "resume", &queue]);
             tell!("queue {queue:?} is paused{already}; `{resume}` lets it go on");
+            if !is_known {
+                tell!("note: no unfinished task and no worker uses queue {queue:?}");
+            }
         }
         Verb::Resume(One { queue }) => {
             let changed = opened.store.pause(Pause { queue: queue.clone(), paused: false }).await?;

@@ -1,3 +1,4 @@
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -5,16 +6,19 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use tidegate_core::{Inspect, Kind, Source, check_capacity};
+use tidegate_core::inspect::TaskFilter;
+use tidegate_core::{Inspect, Kind, Source, State, check_capacity};
 use tidegate_engine::{Observer, Options, Phase, Shutdown, Summary, signals, time};
+use tidegate_measure::table::counted;
 use tokio::task::AbortHandle;
 
 use crate::cli::Global;
 use crate::config::{Config, Key};
+use crate::explain;
 use crate::file::unknown;
 use crate::kinds::{self, Allow, Handlers, Permissions};
-use crate::output;
-use crate::run::has_work;
+use crate::output::{self, STATES_OPEN};
+use crate::run::{Stall, has_work};
 use crate::tell::tell;
 use crate::worker::history::History;
 use crate::worker::{Parts, build, register, settings};
@@ -86,6 +90,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         Some(path) => Some(Arc::new(History::begin(path, &*opened.inspect).await?)),
         None => None,
     };
+    let kinds = meaning.kinds.join(", ");
     let worker = build(Parts {
         store: opened.store,
         options: meaning.options,
@@ -93,13 +98,21 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         handlers: Handlers::new(meaning.permissions, None),
         observer: history.clone().map(|history| history as Arc<dyn Observer>),
     })?;
-    tell!("worker {} works on {}", worker.id(), global.shown());
+    tell!("worker {} works on {}: kinds {kinds}", worker.id(), global.shown());
     let told = tokio::spawn(tell_phases(shutdown.clone()));
-    if meaning.until_idle {
-        let idle = drain_when_idle(opened.inspect.clone(), shutdown.clone(), told.abort_handle());
-        tokio::spawn(idle);
-    }
-    let work = worker.run(shutdown);
+    let idle = Idle { inspect: opened.inspect.clone(), shutdown: shutdown.clone() };
+    let watched = async {
+        if meaning.until_idle {
+            idle.drain(global, told.abort_handle()).await;
+        }
+        std::future::pending::<Infallible>().await
+    };
+    let work = async {
+        tokio::select! {
+            summary = worker.run(shutdown) => summary,
+            never = watched => match never {},
+        }
+    };
     let summary = match &history {
         Some(history) => history.beside(&*opened.inspect, work).await?,
         None => work.await?,
@@ -184,21 +197,55 @@ async fn tell_phases(shutdown: Shutdown) {
     tell!("stopping: what runs is given back");
 }
 
-/// Drains without the talk of signals: there was none.
-async fn drain_when_idle(inspect: Arc<dyn Inspect>, shutdown: Shutdown, told: AbortHandle) {
-    loop {
-        time::sleep(IDLE_INTERVAL).await;
-        match has_work(&*inspect).await {
-            Ok(false) => {
-                if shutdown.phase() == Phase::Running {
-                    told.abort();
-                    tell!("idle: no unfinished task is left");
+/// Waits for the end of all work.
+struct Idle {
+    inspect: Arc<dyn Inspect>,
+    shutdown: Shutdown,
+}
+
+impl Idle {
+    /// Drains without the talk of signals: there was none.
+    async fn drain(self, global: &Global, told: AbortHandle) {
+        let mut stall = Stall::new();
+        loop {
+            time::sleep(IDLE_INTERVAL).await;
+            match has_work(&*self.inspect).await {
+                Ok(false) => {
+                    if self.shutdown.phase() == Phase::Running {
+                        told.abort();
+                        tell!("idle: no unfinished task is left");
+                    }
+                    return self.shutdown.drain();
                 }
-                return shutdown.drain();
+                Ok(true) => {
+                    if let Err(error) = self.tell_stall(global, &mut stall).await {
+                        tell!("warning: cannot see why nothing runs: {error}");
+                    }
+                }
+                Err(error) => tell!("warning: cannot see whether work is left: {error}"),
             }
-            Ok(true) => {}
-            Err(error) => tell!("warning: cannot see whether work is left: {error}"),
         }
+    }
+
+    /// Says why it does not end, where nothing runs for a while: what is left may be for others.
+    async fn tell_stall(&self, global: &Global, stall: &mut Stall) -> tidegate_core::Result<()> {
+        let counts = self.inspect.counts().await?;
+        let number = |is_meant: fn(State) -> bool| {
+            counts.iter().filter(|(state, _)| is_meant(**state)).map(|(_, n)| *n as usize).sum()
+        };
+        let left: usize = number(|state| !state.is_final());
+        if !stall.is_due((number(|state| state == State::Processing), 0, left)) {
+            return Ok(());
+        }
+        let states = STATES_OPEN.to_vec();
+        let first = TaskFilter { states, tasks_max: 1, ..TaskFilter::default() };
+        let Some(first) = self.inspect.tasks(first).await?.pop() else { return Ok(()) };
+        if let Some(why) = explain::ask(&*self.inspect, first.id).await?
+            && stall.is_news(&why.explanation.reason)
+        {
+            tell!("nothing runs, {} left; {}", counted(left as u64, "task"), why.words(global));
+        }
+        Ok(())
     }
 }
 

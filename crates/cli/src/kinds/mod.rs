@@ -80,9 +80,22 @@ pub(crate) fn check(kind: &str, payload: &[u8], has_server: bool) -> Result<(), 
 fn fits<P: serde::de::DeserializeOwned>(kind: &str, payload: &[u8]) -> Result<P, String> {
     serde_json::from_slice(payload).map_err(|error| {
         let error = error.to_string();
-        let hint = meant(&error).map_or_else(String::new, |key| format!("; did you mean `{key}`?"));
+        let hint = match meant(&error) {
+            Some(key) => format!("; did you mean `{key}`?"),
+            None => format!("; one that does: {}", example(kind)),
+        };
         format!("the payload does not fit kind `{kind}`: {error}{hint}")
     })
+}
+
+/// A payload that fits a kind.
+fn example(kind: &str) -> &'static str {
+    match kind {
+        "sleep" => r#"{"ms": 500}"#,
+        "http" => r#"{"url": "https://api.example.com/orders/7"}"#,
+        "exec" => r#"{"argv": ["echo", "hello"]}"#,
+        _ => "null",
+    }
 }
 
 /// The key that a mistyped one may mean. The error names the key, and behind it those it knows.

@@ -33,6 +33,11 @@ pub enum Repair {
         /// The task.
         task: TaskId,
     },
+    /// Makes the limit of a workflow that is under way.
+    MakeLimit {
+        /// Its name.
+        name: Arc<str>,
+    },
     /// Ends a lease that nothing runs under.
     EndLease {
         /// Its token.
@@ -79,6 +84,11 @@ pub enum Repair {
         /// The task, if one carries it.
         task: Option<TaskId>,
     },
+    /// Moves the ids of tasks on.
+    RaiseTaskIds {
+        /// The last one that counts as given.
+        last_task: TaskId,
+    },
     /// Moves the numbers on that are given once.
     SetCounters {
         /// The numbers as they are to be.
@@ -93,6 +103,8 @@ impl fmt::Display for Repair {
                 write!(f, "task {task} no longer stands {}", position.place())
             }
             Self::Arrive { task } => write!(f, "task {task} is brought to the gate"),
+            Self::MakeLimit { name } => write!(f, "limit {name} is made again"),
+            Self::RaiseTaskIds { last_task } => write!(f, "ids of tasks go on after {last_task}"),
             Self::EndLease { token } => write!(f, "lease {token} is ended: nothing runs under it"),
             Self::FreeSlot { name, number, task, .. } => {
                 write!(f, "slot {number} of {name} is taken from task {task}")
@@ -119,12 +131,23 @@ impl fmt::Display for Repair {
     }
 }
 
-/// What to do about a state; nothing, if it breaks no rule.
+/// Whether the rest of the plan is yet to be made.
+pub fn is_first_part(plan: &[Repair]) -> bool {
+    matches!(plan.first(), Some(Repair::MakeLimit { .. }))
+}
+
+/// What to do about a state; nothing, if it breaks no rule. Limits that are missing come first and
+/// alone, see [`is_first_part`].
 pub fn plan(snapshot: &Snapshot) -> Vec<Repair> {
     if super::check(snapshot).is_empty() {
         return Vec::new();
     }
     let check = Check::new(snapshot, JOB_WINDOW);
+    let missing = check.missing_workflows();
+    if !missing.is_empty() {
+        // The rest depends on them: whoever takes these steps asks again.
+        return missing.into_iter().map(|name| Repair::MakeLimit { name: name.into() }).collect();
+    }
     let mut plan = Plan { kept: vec![None; snapshot.tasks.len()], check, steps: Vec::new() };
     plan.places();
     plan.leases();
@@ -181,7 +204,10 @@ impl<'a> Plan<'a> {
             })
         };
         let running = task.positions.iter().position(has_lease);
-        running.or_else(|| {
+        // Who is not due must not start early, whatever else it is said to do.
+        let is_scheduled = |position: &Position| matches!(position, Position::Scheduled(_));
+        let scheduled = || task.positions.iter().position(is_scheduled);
+        running.or_else(scheduled).or_else(|| {
             let [only] = task.positions[..] else { return None };
             self.is_sound(place, task, only).then_some(0)
         })
@@ -237,7 +263,26 @@ impl<'a> Plan<'a> {
         for place in 0..self.kept.len() {
             self.equip(place, &mut held);
         }
+        for place in 0..self.kept.len() {
+            self.give_turn(place, &mut held);
+        }
         held
+    }
+
+    /// A step that is not due keeps its turn: the first of a workflow that nobody holds.
+    fn give_turn(&mut self, place: usize, held: &mut [u32]) {
+        let Some(limit) = self.check.applying[place][2].filter(|limit| held[*limit] == 0) else {
+            return;
+        };
+        let tasks = &self.snapshot().tasks;
+        let is_first = !(0..place).any(|before| self.check.applying[before][2] == Some(limit));
+        if is_first && matches!(self.kept[place], Some(Position::Scheduled(_))) {
+            let limits = &self.snapshot().limits;
+            let (id, name) = (limits[limit].id, limits[limit].name.clone());
+            let task = tasks[place].id;
+            self.steps.push(Repair::TakeSlots { task, limit: id, name, weight: 1 });
+            held[limit] += 1;
+        }
     }
 
     fn may_hold(&self, slot: SlotRow, limit: usize) -> bool {
@@ -319,7 +364,15 @@ impl<'a> Plan<'a> {
         for (key, _) in self.check.stale_keys() {
             self.steps.push(Repair::PutKey { key, task: None });
         }
-        for (key, task) in self.check.loose_keys() {
+        let is_carried = |key: &str| {
+            let mut noted = self.snapshot().keys.iter().filter(|(noted, _)| &**noted == key);
+            noted.any(|(key, task)| self.check.carries(*task, key))
+        };
+        // Of two that carry a key one has it; nobody can tell which is meant.
+        let mut loose = self.check.loose_keys();
+        loose.retain(|(key, _)| !is_carried(key));
+        loose.dedup_by(|one, other| one.0 == other.0);
+        for (key, task) in loose {
             self.steps.push(Repair::PutKey { key, task: Some(task) });
         }
     }
@@ -328,6 +381,10 @@ impl<'a> Plan<'a> {
         let counters = self.check.numbers_used();
         if counters != self.snapshot().counters {
             self.steps.push(Repair::SetCounters { counters });
+        }
+        let Snapshot { last_task, highest_task, .. } = *self.snapshot();
+        if last_task < highest_task {
+            self.steps.push(Repair::RaiseTaskIds { last_task: highest_task });
         }
     }
 }

@@ -7,7 +7,10 @@ pub fn extend(tables: &mut dyn Tables, extend: &Extend) -> Result<Extended> {
     extend.check()?;
     extend.progress.iter().try_for_each(|(_, _, progress)| check(progress))?;
     let expires_at = tables.now() + extend.lease_ms;
-    tables.see_worker(&extend.worker, expires_at, None)?;
+    match extend.leaves() {
+        true => tables.forget_worker(&extend.worker)?,
+        false => tables.see_worker(&extend.worker, expires_at, None)?,
+    }
     let mut extended = Extended::default();
     for token in &extend.tokens {
         if !tables.renew_lease(*token, &extend.worker, expires_at)? {

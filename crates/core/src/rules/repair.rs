@@ -1,6 +1,6 @@
-use crate::Result;
 use crate::repair::Repair;
 use crate::tables::{Position, Tables};
+use crate::{Result, Source};
 
 /// Takes the steps of a plan.
 pub fn repair(tables: &mut dyn Tables, plan: &[Repair]) -> Result<()> {
@@ -18,6 +18,10 @@ fn take(tables: &mut dyn Tables, step: &Repair) -> Result<()> {
             Position::Final(_) => Ok(()),
         },
         Repair::Arrive { task } => tables.put_arrived(*task),
+        Repair::MakeLimit { name } => {
+            tables.make_limit(name, Some(1), Source::Unset, 0, None).map(drop)
+        }
+        Repair::RaiseTaskIds { last_task } => tables.set_last_task(*last_task),
         Repair::EndLease { token } => tables.drop_lease(*token),
         Repair::FreeSlot { limit, number, .. } => tables.free_slot(*limit, *number),
         Repair::TakeSlots { task, limit, weight, .. } => tables.take_slots(*task, *limit, *weight),

@@ -46,23 +46,20 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<Pulse> {
     Ok(Pulse { _stop: stop })
 }
 
-/// Reports what ran since the last heartbeat, when none follows. It is a measurement: that it
-/// does not arrive is nobody's problem.
-pub(crate) async fn report_last(shared: &Shared) {
+/// Says that the worker leaves, and what ran since the last heartbeat. Where it does not arrive,
+/// the worker is missed when its last lease is over.
+pub(crate) async fn leave(shared: &Shared) {
     let ran = shared.board.beat().ran;
-    if ran.is_empty() {
-        return;
-    }
     let extend = Extend {
         worker: shared.worker.clone(),
         tokens: Vec::new(),
-        lease_ms: time::millis(shared.options.lease),
+        lease_ms: 0,
         progress: Vec::new(),
         ran,
     };
     let latest = time::now() + shared.options.heartbeat_interval();
     if let Some(Err(error)) = time::until(latest, shared.store.extend(extend)).await {
-        tracing::debug!(%error, "the last run times are not reported");
+        tracing::debug!(%error, "the store was not told that the worker leaves");
     }
 }
 

@@ -78,7 +78,7 @@ impl Worker {
         let pumping = pumping(pump, shutdown.clone());
         let pumping = async {
             let ended = pumping.await;
-            heartbeat::report_last(&self.shared).await;
+            heartbeat::leave(&self.shared).await;
             ended
         };
         if !self.shared.options.keeper {

@@ -357,6 +357,8 @@ impl State {
         Snapshot {
             now: self.now,
             counters: self.counters,
+            last_task: TaskId(self.last_task),
+            highest_task: self.tasks.keys().next_back().copied().unwrap_or_default(),
             tasks,
             limits: self.limits.values().cloned().collect(),
             slots,

@@ -130,9 +130,16 @@ impl Store for Memory {
 
     async fn repair(&self) -> Result<Vec<Repair>> {
         self.at_once(|state| {
-            let plan = repair::plan(&state.snapshot());
-            rules::repair(state, &plan)?;
-            Ok(plan)
+            let mut steps = Vec::new();
+            loop {
+                let plan = repair::plan(&state.snapshot());
+                rules::repair(state, &plan)?;
+                let is_first = repair::is_first_part(&plan);
+                steps.extend(plan);
+                if !is_first {
+                    return Ok(steps);
+                }
+            }
         })
     }
 

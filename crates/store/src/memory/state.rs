@@ -1,9 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tidegate_core::tables::{Counters, Lease, LineRow, Pace, Position, ReadyRow};
+use tidegate_core::tables::{Counters, Lease, LineRow, Pace, Position, ReadyRow, Tags};
 use tidegate_core::{
-    Attempt, Kind, LaneId, Limit, LimitId, Millis, SlotHeld, TaskId, Token, WorkerId,
+    Attempt, Kind, LaneId, Limit, LimitId, Millis, NewTask, SlotHeld, TaskId, Token, WorkerId,
 };
 
 pub(crate) use super::rows::{Running, Task, Worker};
@@ -84,5 +84,42 @@ impl State {
     pub(crate) fn slot_held(&self, limit: LimitId, number: u32) -> SlotHeld {
         let name = self.limits.get(&limit).map_or_else(|| "".into(), |limit| limit.name.clone());
         SlotHeld { limit, name, number }
+    }
+
+    pub(super) fn insert(&mut self, new: &NewTask, lane: LaneId) -> TaskId {
+        self.last_task += 1;
+        let task = TaskId(self.last_task);
+        let shared = |name: &Option<String>| name.as_deref().map(Arc::from);
+        let tags = Tags {
+            task,
+            lane,
+            kind: new.kind.as_str().into(),
+            group: shared(&new.group),
+            job: shared(&new.job),
+            workflow: shared(&new.workflow),
+            weight: new.weight,
+            priority: new.priority,
+            max_attempts: new.max_attempts,
+            spent: 0,
+            deaths: 0,
+            arrival: new.arrival(self.now),
+        };
+        let queue = self.lanes.iter().find(|(_, id)| **id == lane);
+        let queue = queue.map_or_else(|| "".into(), |((queue, _), _)| queue.clone());
+        if let Some(key) = &new.unique_key {
+            self.unique.insert(key.as_str().into(), task);
+        }
+        let row = Task {
+            new: Arc::new(new.clone()),
+            tags,
+            queue,
+            position: None,
+            created_at: self.now,
+            finished_at: None,
+            error: None,
+            result: None,
+        };
+        self.tasks.insert(task, row);
+        task
     }
 }

@@ -12,7 +12,7 @@ use tidegate_core::{
     TaskId, Token, WorkerId,
 };
 
-use super::state::{Running, State, Task, Worker};
+use super::state::{Running, State, Worker};
 use crate::clock;
 
 const FIRST: TaskId = TaskId(i64::MIN);
@@ -102,6 +102,11 @@ impl Tables for State {
         } else {
             self.paused.remove(queue);
         }
+        Ok(())
+    }
+
+    fn forget_worker(&mut self, worker: &WorkerId) -> Result<()> {
+        self.workers.remove(worker);
         Ok(())
     }
 
@@ -221,40 +226,7 @@ impl Tables for State {
     }
 
     fn insert_task(&mut self, new: &NewTask, lane: LaneId) -> Result<TaskId> {
-        self.last_task += 1;
-        let task = TaskId(self.last_task);
-        let shared = |name: &Option<String>| name.as_deref().map(Arc::from);
-        let tags = Tags {
-            task,
-            lane,
-            kind: new.kind.as_str().into(),
-            group: shared(&new.group),
-            job: shared(&new.job),
-            workflow: shared(&new.workflow),
-            weight: new.weight,
-            priority: new.priority,
-            max_attempts: new.max_attempts,
-            spent: 0,
-            deaths: 0,
-            arrival: new.arrival(self.now),
-        };
-        let queue = self.lanes.iter().find(|(_, id)| **id == lane);
-        let queue = queue.map_or_else(|| "".into(), |((queue, _), _)| queue.clone());
-        if let Some(key) = &new.unique_key {
-            self.unique.insert(key.as_str().into(), task);
-        }
-        let row = Task {
-            new: Arc::new(new.clone()),
-            tags,
-            queue,
-            position: None,
-            created_at: self.now,
-            finished_at: None,
-            error: None,
-            result: None,
-        };
-        self.tasks.insert(task, row);
-        Ok(task)
+        Ok(self.insert(new, lane))
     }
 
     fn tags(&mut self, task: TaskId) -> Result<Option<Tags>> {
@@ -275,6 +247,11 @@ impl Tables for State {
         if let Some(task) = self.tasks.get_mut(&task) {
             task.tags.arrival = arrival;
         }
+        Ok(())
+    }
+
+    fn set_last_task(&mut self, last: TaskId) -> Result<()> {
+        self.last_task = last.0;
         Ok(())
     }
 
@@ -314,6 +291,7 @@ impl Tables for State {
         task.tags.arrival = self.now;
         task.position = None;
         task.finished_at = None;
+        task.error = None;
         self.removals.retain(|(_, removed)| *removed != id);
         Ok(true)
     }

@@ -273,6 +273,10 @@ impl Tables for Draft {
         self.state.set_paused(queue, paused)
     }
 
+    fn forget_worker(&mut self, worker: &WorkerId) -> Result<()> {
+        self.state.forget_worker(worker)
+    }
+
     /// Dead workers are forgotten by a statement of their own.
     fn forget_workers(&mut self, _: Millis) -> Result<()> {
         Ok(())
@@ -351,6 +355,10 @@ impl Tables for Draft {
 
     fn put_arrival(&mut self, task: TaskId, arrival: Millis) -> Result<()> {
         self.state.put_arrival(task, arrival)
+    }
+
+    fn set_last_task(&mut self, last: TaskId) -> Result<()> {
+        self.state.set_last_task(last)
     }
 
     fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()> {

@@ -13,6 +13,7 @@ use super::session::{Params, Tx};
 use super::{Inner, claim, transact};
 use crate::memory::State;
 
+const FORGET_WORKER: &str = include_str!("queries/forget_worker.sql");
 const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
 const RENEW_LEASES: &str = include_str!("queries/renew_leases.sql");
 const CANCEL_REQUESTS: &str = include_str!("queries/cancel_requests.sql");
@@ -61,6 +62,9 @@ async fn paces(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<(), Fault>
 }
 
 async fn alive(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<(), Fault> {
+    if extend.leaves() {
+        return tx.execute(FORGET_WORKER, &[&&*extend.worker.0]).await.map(drop);
+    }
     let now = moment(store, tx).await?.now;
     claim::see_worker(tx, &extend.worker.0, now + extend.lease_ms).await
 }

@@ -2,7 +2,7 @@
 
 use tidegate_core::repair::{self, Repair};
 use tidegate_core::tables::Position;
-use tidegate_core::{Limit, Result};
+use tidegate_core::{Limit, Result, Source};
 use tokio_postgres::error::SqlState;
 
 use super::error::Fault;
@@ -10,6 +10,8 @@ use super::flush::put_limits;
 use super::session::Tx;
 use super::{Inner, snapshot, transact};
 
+const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
+const TASK_IDS: &str = include_str!("queries/repair_task_ids.sql");
 const PATIENCE: &str = include_str!("queries/repair_patience.sql");
 const LOCK: &str = include_str!("queries/repair_lock.sql");
 const PASSES: &str = include_str!("queries/repair_passes.sql");
@@ -33,7 +35,15 @@ pub(super) async fn repair(store: &Inner) -> Result<Vec<Repair>> {
 async fn mend(store: &Inner, tx: &Tx<'_>) -> Result<Vec<Repair>, Fault> {
     lock(tx).await?;
     tx.execute(PASSES, &[]).await?;
-    let plan = repair::plan(&snapshot::read(store, tx).await?);
+    let mut steps = Vec::new();
+    let plan = loop {
+        let plan = repair::plan(&snapshot::read(store, tx).await?);
+        if !repair::is_first_part(&plan) {
+            break plan;
+        }
+        make_limits(tx, &plan).await?;
+        steps.extend(plan);
+    };
     leave(tx, &plan).await?;
     equip(tx, &plan).await?;
     let limits = plan.iter().filter_map(|step| match step {
@@ -42,7 +52,22 @@ async fn mend(store: &Inner, tx: &Tx<'_>) -> Result<Vec<Repair>, Fault> {
     });
     put_limits(tx, &limits.collect::<Vec<&Limit>>()).await?;
     note(tx, &plan).await?;
-    Ok(plan)
+    steps.extend(plan);
+    Ok(steps)
+}
+
+async fn make_limits(tx: &Tx<'_>, plan: &[Repair]) -> Result<(), Fault> {
+    let name = |step: &Repair| match step {
+        Repair::MakeLimit { name } => Some(name.to_string()),
+        _ => None,
+    };
+    let names: Vec<String> = plan.iter().filter_map(name).collect();
+    let none: Vec<Option<i64>> = vec![None; names.len()];
+    let one = vec![Some(1_i64); names.len()];
+    let unset = vec![Source::Unset as i32; names.len()];
+    let no_source: Vec<Option<i32>> = vec![None; names.len()];
+    tx.execute(MAKE_LIMITS, &[&names, &one, &unset, &none, &no_source, &none]).await?;
+    Ok(())
 }
 
 /// Locks every table. Others lock rows in an order of their own, so each may wait for the other:
@@ -114,6 +139,9 @@ async fn note(tx: &Tx<'_>, plan: &[Repair]) -> Result<(), Fault> {
             Repair::PutKey { key, task: Some(task) } => {
                 keys.push(&**key);
                 tasks.push(task.0);
+            }
+            Repair::RaiseTaskIds { last_task } => {
+                tx.query(TASK_IDS, &[&last_task.0]).await?;
             }
             Repair::SetCounters { counters } => {
                 tx.query(NUMBERS, &[&counters.token, &counters.place]).await?;

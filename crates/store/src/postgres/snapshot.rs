@@ -65,6 +65,8 @@ pub(super) async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> 
     Ok(Snapshot {
         now,
         counters,
+        last_task: TaskId(row.get("last_task")),
+        highest_task: TaskId(row.get("highest_task")),
         tasks: tasks.into_values().collect(),
         limits,
         slots: slots.iter().map(slot).collect(),

@@ -285,10 +285,17 @@ impl Store for Sqlite {
 
     async fn repair(&self) -> Result<Vec<Repair>> {
         self.write(1, |tx| {
-            tx.flush()?;
-            let plan = repair::plan(&inspect::snapshot(tx)?);
-            rules::repair(tx, &plan)?;
-            Ok(plan)
+            let mut steps = Vec::new();
+            loop {
+                tx.flush()?;
+                let plan = repair::plan(&inspect::snapshot(tx)?);
+                rules::repair(tx, &plan)?;
+                let is_first = repair::is_first_part(&plan);
+                steps.extend(plan);
+                if !is_first {
+                    return Ok(steps);
+                }
+            }
         })
         .await
     }

@@ -19,6 +19,9 @@ macro_rules! queries {
 
 queries! {
     AliveUntil "queries/alive_until.sql",
+    HighestTask "queries/highest_task.sql",
+    Leave "queries/leave.sql",
+    LeaveLanes "queries/leave_lanes.sql",
     ServedUntil "queries/served_until.sql",
     Arrived "queries/arrived.sql",
     AttemptSlots "queries/attempt_slots.sql",

@@ -86,6 +86,11 @@ impl<'t, 'c> Transaction<'t, 'c> {
         Ok(())
     }
 
+    /// The last id that was given to a task.
+    pub(super) fn last_task(&mut self) -> Result<TaskId> {
+        Ok(TaskId(self.meta()?.0.last_task))
+    }
+
     fn meta(&mut self) -> Result<&mut (Meta, bool)> {
         match &mut self.cache.meta {
             Some(meta) => Ok(meta),
@@ -165,6 +170,10 @@ impl Tables for Transaction<'_, '_> {
         workers::set_paused(self, queue, paused)
     }
 
+    fn forget_worker(&mut self, worker: &WorkerId) -> Result<()> {
+        workers::forget_one(self, worker)
+    }
+
     fn forget_workers(&mut self, before: Millis) -> Result<()> {
         workers::forget(self, before)
     }
@@ -242,6 +251,13 @@ impl Tables for Transaction<'_, '_> {
 
     fn put_arrival(&mut self, task: TaskId, arrival: Millis) -> Result<()> {
         tasks::put_arrival(self, task, arrival)
+    }
+
+    fn set_last_task(&mut self, last: TaskId) -> Result<()> {
+        let (meta, changed) = self.meta()?;
+        meta.last_task = last.0;
+        *changed = true;
+        Ok(())
     }
 
     fn end_task(&mut self, task: TaskId, end: &Final) -> Result<()> {

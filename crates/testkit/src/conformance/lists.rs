@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::inspect::TaskFilter;
+use tidegate_core::inspect::{Reason, TaskFilter};
 use tidegate_core::tables::Class;
-use tidegate_core::{Extend, NewTask, Ran, State, TaskId, WorkerId};
+use tidegate_core::{ErrorKind, Extend, NewTask, Ran, State, TaskId, WorkerId};
 
 use super::fixture::{Fixture, LEASE_MS, asks, ids, task, tasks};
 
@@ -52,6 +52,35 @@ pub async fn workers_show_what_they_serve_and_run(fx: &Fixture) {
     let names = |names: &[std::sync::Arc<str>]| names.join(" ");
     assert_eq!((names(&one.queues), names(&one.kinds)), ("default".into(), "a c".into()));
     assert_eq!(names(&two.kinds), "b");
+}
+
+/// Who says goodbye is not waited for: it is neither listed nor thought to serve anything.
+pub async fn a_worker_that_leaves_is_forgotten(fx: &Fixture) {
+    let id = fx.submit(task("a")).await;
+    fx.claim_as(asks("worker", &["a"], 0)).await;
+    fx.claim_as(asks("other", &["b"], 0)).await;
+    let served = async || {
+        let told = fx.explain(id).await.reason;
+        matches!(told, Reason::Ready { is_served: true, .. })
+    };
+    assert!(served().await);
+    let goodbye = Extend {
+        worker: WorkerId("worker".into()),
+        tokens: vec![],
+        lease_ms: 0,
+        progress: vec![],
+        ran: vec![],
+    };
+    fx.store.extend(goodbye.clone()).await.expect("leave");
+    fx.store.extend(goodbye.clone()).await.expect("leave again");
+    assert!(!served().await);
+    let left = fx.inspect.workers().await.expect("workers");
+    assert!(left.iter().all(|worker| &*worker.id.0 != "worker"), "{left:?}");
+    let running = fx.claim_as(asks("worker", &["a"], 1)).await;
+    assert_eq!(ids(&running), [id], "it may come back");
+    let with_leases = Extend { tokens: vec![running[0].token], ..goodbye };
+    let refused = fx.store.extend(with_leases).await.expect_err("it cannot leave its leases");
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
 }
 
 pub async fn workflows_show_their_steps(fx: &Fixture) {

@@ -296,6 +296,7 @@ macro_rules! conformance_suite {
             lists {
                 queues_show_their_tasks_and_workers
                 workers_show_what_they_serve_and_run
+                a_worker_that_leaves_is_forgotten
                 workflows_show_their_steps
                 a_line_is_listed_in_its_order
                 refusals_are_counted

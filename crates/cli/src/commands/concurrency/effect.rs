@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use tidegate_core::inspect::{TaskFilter, TaskView, WaiterView};
+use tidegate_core::tables::Class;
 use tidegate_core::{Limit, Scope, State, TaskId};
 use tidegate_measure::table::counted;
 use tidegate_store::Opened;
@@ -67,7 +68,8 @@ fn of_change(limit: &Limit, capacity: u32, line: &[WaiterView]) -> Effect {
         |waiter: &WaiterView| if limit.scope() == Scope::Group { waiter.weight } else { 1 };
     let mut free = capacity.saturating_sub(limit.held);
     let mut is_moving = true;
-    for waiter in line {
+    // Who is passed over for want of a worker waits whatever the limit is.
+    for waiter in line.iter().filter(|waiter| waiter.class != Class::NoWorker) {
         let weight = weight(waiter);
         if capacity > 0 && weight > capacity {
             effect.too_heavy.push(waiter.task);
@@ -153,7 +155,7 @@ impl Effect {
         if self.waiting > 0 {
             text.push_str(&format!("  {} would go on waiting\n", counted(self.waiting, "task")));
         }
-        text.push_str("nothing was changed\n");
+        text.push_str("nothing was changed; other limits of these tasks are not looked at\n");
         text
     }
 }

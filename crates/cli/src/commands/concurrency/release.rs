@@ -19,12 +19,10 @@ pub(super) async fn release(
     let limit = find(&limits, &name)?;
     if !force {
         let holders = opened.inspect.holders(limit.id).await?;
-        let holder = holders.iter().find(|holder| holder.slot == slot);
-        let now = opened.inspect.now().await?;
-        let held = holder.map_or_else(
-            || format!("nobody holds slot {slot} of {name}"),
-            |holder| holder_words(holder, now),
-        );
+        let Some(holder) = holders.iter().find(|holder| holder.slot == slot) else {
+            bail!("nobody holds slot {slot} of {name}");
+        };
+        let held = holder_words(holder, opened.inspect.now().await?);
         bail!("{held}; its handler may still be running. --force takes the slot all the same");
     }
     let release = Release { limit: name.clone(), slot };

@@ -68,25 +68,33 @@ impl Changes {
                 change.default_words()
             ),
             (false, false) => bail!("ids and filters do not go together; leave one of them out"),
-            (false, true) if self.dry_run => self.try_named(&*opened.inspect).await,
+            (false, true) if self.dry_run => self.try_named(&*opened.inspect, change).await,
             (false, true) => self.change_named(&*opened.store, change).await,
             (true, false) => self.change_filtered(opened, change).await,
         }
     }
 
-    async fn try_named(self, inspect: &dyn Inspect) -> anyhow::Result<ExitCode> {
-        let mut tasks = Vec::new();
+    async fn try_named(self, inspect: &dyn Inspect, change: Change) -> anyhow::Result<ExitCode> {
+        let (mut tasks, mut code) = (Vec::new(), ExitCode::SUCCESS);
         for id in &self.ids {
             match inspect.task(TaskId(*id)).await? {
-                Some(task) => tasks.push(task),
-                None => tell!("{}", super::no_task(*id)),
+                Some(task) if change.can_change(task.state) => tasks.push(task),
+                Some(task) => {
+                    tell!("task {id} is {} and would stay so", task.state);
+                    code = ExitCode::FAILURE;
+                }
+                None => {
+                    tell!("{}", super::no_task(*id));
+                    code = ExitCode::FAILURE;
+                }
             }
         }
         match self.json {
             true => print_json(&tasks)?,
             false => print(&show::table(&tasks, inspect.now().await?).to_string())?,
         }
-        Ok(ExitCode::SUCCESS)
+        change.tell(tasks.len(), 0, true);
+        Ok(code)
     }
 
     /// Whoever names a task wants it changed: what could not be is an error.
@@ -106,9 +114,16 @@ impl Changes {
 
     async fn change_filtered(self, opened: &Opened, change: Change) -> anyhow::Result<ExitCode> {
         let (json, dry_run) = (self.json, self.dry_run);
-        let mut filter = TaskFilter { tasks_max: STEP, ..self.filter.meaning() };
+        let mut filter = TaskFilter { tasks_max: STEP, ..self.filter.meaning()? };
         if filter.states.is_empty() {
             filter.states = change.default_states();
+        }
+        if dry_run {
+            filter.states.retain(|state| change.can_change(*state));
+        }
+        if filter.states.is_empty() {
+            change.tell(0, 0, dry_run);
+            return Ok(ExitCode::SUCCESS);
         }
         let (mut met, mut done) = (0, 0);
         loop {
@@ -165,6 +180,15 @@ impl Change {
         }
     }
 
+    fn can_change(self, state: State) -> bool {
+        match self {
+            Self::Cancel => !state.is_final(),
+            Self::Retry => {
+                matches!(state, State::Failed | State::Cancelled | State::Scheduled)
+            }
+        }
+    }
+
     fn default_words(self) -> &'static str {
         match self {
             Self::Cancel => "unfinished",
@@ -177,9 +201,10 @@ impl Change {
             Self::Cancel => ("would be cancelled", "cancelled, or told to stop"),
             Self::Retry => ("would be retried", "brought back"),
         };
+        let cut = if met > LISTED_MAX { ", of which the first are listed" } else { "" };
         let met = counted(met as u64, "task");
         match dry_run {
-            true => tell!("{met} {words}; nothing was changed"),
+            true => tell!("{met} {words}{cut}; nothing was changed"),
             false => tell!("{met} met the filter, {done} {past}"),
         }
     }

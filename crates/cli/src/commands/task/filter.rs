@@ -2,7 +2,7 @@
 
 use clap::Args;
 use tidegate_core::inspect::TaskFilter;
-use tidegate_core::{State, TaskId};
+use tidegate_core::{Result, State, TaskId, name};
 
 use crate::file::unknown;
 
@@ -44,9 +44,9 @@ pub(super) struct List {
 }
 
 impl List {
-    pub(super) fn filter(self) -> TaskFilter {
+    pub(super) fn filter(self) -> Result<TaskFilter> {
         let after = self.after.map(TaskId);
-        TaskFilter { after, tasks_max: self.max, ..self.filter.meaning() }
+        Ok(TaskFilter { after, tasks_max: self.max, ..self.filter.meaning()? })
     }
 }
 
@@ -56,8 +56,19 @@ impl Filter {
         self.state.is_empty() && names.iter().all(|name| name.is_none())
     }
 
-    pub(super) fn meaning(self) -> TaskFilter {
-        TaskFilter {
+    /// What it means. A name that nothing can have is a mistake.
+    pub(super) fn meaning(self) -> Result<TaskFilter> {
+        let names = [
+            ("kind", &self.kind),
+            ("queue", &self.queue),
+            ("group", &self.group),
+            ("job", &self.job),
+            ("workflow", &self.workflow),
+        ];
+        for (what, name) in names {
+            name.as_deref().map_or(Ok(()), |name| name::check(what, name))?;
+        }
+        Ok(TaskFilter {
             states: self.state,
             kind: self.kind,
             queue: self.queue,
@@ -65,7 +76,7 @@ impl Filter {
             job: self.job,
             workflow: self.workflow,
             ..TaskFilter::default()
-        }
+        })
     }
 }
 
@@ -73,7 +84,7 @@ fn state_help() -> String {
     format!("Only this state; may be repeated: {}", State::ALL.map(State::as_str).join(", "))
 }
 
-fn state(word: &str) -> Result<State, String> {
+fn state(word: &str) -> std::result::Result<State, String> {
     let known = State::ALL.map(State::as_str);
     State::parse(word).ok_or_else(|| unknown("state", word, &known))
 }

@@ -12,6 +12,7 @@ use tidegate_core::TaskId;
 use crate::cli::Global;
 use crate::explain;
 use crate::output::{print, print_json};
+use crate::tell::tell;
 use change::{Change, Changes};
 use filter::List;
 
@@ -53,7 +54,8 @@ enum Verb {
     Retry(Changes),
     /// Waits until tasks have ended and prints their results, one line of JSON each
     ///
-    /// The exit code is 0 only when every task is completed. What went wrong is told on stderr.
+    /// The lines are in the order of the ids; a task that is not completed has null. The exit code
+    /// is 0 only when every task is completed. What went wrong is told on stderr.
     #[command(after_help = "Examples:\n  \
         tidegate task wait 7\n  \
         tidegate task wait 7 8 9 --timeout 30s")]
@@ -74,11 +76,19 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let inspect = &*opened.inspect;
     match arguments.verb {
         Verb::List(list) => {
-            let json = list.json;
-            let tasks = inspect.tasks(list.filter()).await?;
+            let (json, filter) = (list.json, list.filter()?);
+            let max = filter.tasks_max as usize;
+            let tasks = inspect.tasks(filter).await?;
             match json {
                 true => print_json(&tasks)?,
                 false => print(&show::table(&tasks, inspect.now().await?).to_string())?,
+            }
+            match tasks.last() {
+                None => tell!("no task meets the filter"),
+                Some(last) if tasks.len() == max => {
+                    tell!("note: there may be more; --after {} goes on, --max N shows N", last.id);
+                }
+                Some(_) => {}
             }
         }
         Verb::Show(One { id, json }) => {

@@ -56,8 +56,8 @@ impl Wait {
             }
             match (self.json, task.state) {
                 (true, _) => print_json([show::whole(&task)?])?,
-                (false, State::Completed) => print(&show::result_line(&task))?,
-                (false, _) => {}
+                // A line for every task, so that the lines are those of the ids.
+                (false, _) => print(&show::result_line(&task))?,
             }
         }
         Ok(code)

@@ -28,7 +28,7 @@ const WORDS_MAX: usize = 1000;
 /// Bytes in all of them. A system takes at least so many of one.
 const WORD_BYTES_MAX: usize = 128 << 10;
 
-/// Bytes of stderr in the error of a command that failed.
+/// Bytes of output in the error of a command that failed.
 const ERROR_BYTES_MAX: usize = 512;
 
 /// Where a command looks for others.
@@ -132,13 +132,16 @@ fn judge(name: &str, ended: Ended) -> Result<Outcome, Failure> {
         (None, Some(signal)) => format!("{name} was killed by signal {signal}"),
         (None, None) => format!("{name} ended, nobody knows how"),
     };
-    let last = last(&ended.stderr.text);
+    // Many tools say on stdout what went wrong.
+    let said = [&ended.stderr.text, &ended.stdout.text];
+    let said = said.into_iter().find(|text| !text.trim().is_empty());
+    let last = last(said.map_or("", |text| text.as_str()));
     let colon = if last.is_empty() { "" } else { ": " };
     Err(Failure::retryable(format!("{how}{colon}{last}")))
 }
 
 /// The end of what a command complained of.
-fn last(stderr: &str) -> &str {
-    let stderr = stderr.trim_end();
-    &stderr[stderr.ceil_char_boundary(stderr.len().saturating_sub(ERROR_BYTES_MAX))..]
+fn last(said: &str) -> &str {
+    let said = said.trim_end();
+    &said[said.ceil_char_boundary(said.len().saturating_sub(ERROR_BYTES_MAX))..]
 }

@@ -200,10 +200,13 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> 
 
 /// Reads an address. What one reader of URLs takes for another host than the next is refused.
 pub(super) fn target(text: &str) -> Result<Url, String> {
-    if let Some(bad) = text.chars().find(|c| c.is_control() || c.is_whitespace() || *c == '\\') {
-        return Err(format!("{text:?} contains {bad:?}; write it as %{:02X}", bad as u32));
+    // The text is not repeated: there may be a password or a key in it.
+    let is_bad = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
+    if let Some((at, bad)) = text.char_indices().find(|(_, c)| is_bad(*c)) {
+        let code = bad as u32;
+        return Err(format!("the URL has {bad:?} at byte {at}; write it as %{code:02X}"));
     }
-    let url = Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
+    let url = Url::parse(text).map_err(|error| format!("the URL cannot be read: {error}"))?;
     checked(url)
 }
 
@@ -218,8 +221,8 @@ pub(super) fn checked(url: Url) -> Result<Url, String> {
             .to_owned());
     }
     match (url.host(), url.port_or_known_default()) {
-        (Some(Host::Domain("")) | None, _) => Err(format!("{url} has no host")),
-        (_, Some(0) | None) => Err(format!("{url} has no port that can be called")),
+        (Some(Host::Domain("")) | None, _) => Err("the URL has no host".to_owned()),
+        (_, Some(0) | None) => Err("the URL has no port that can be called".to_owned()),
         _ => Ok(url),
     }
 }

@@ -20,10 +20,13 @@ pub(in crate::sqlite) fn snapshot(tx: &mut Transaction<'_, '_>) -> Result<Snapsh
         let (limit, task) = (LimitId(row.get(0)?), TaskId(row.get(2)?));
         Ok(SlotRow { limit, number: row.get(1)?, task })
     };
+    let highest = tx.statements.first(Query::HighestTask, [], |row| Ok(TaskId(row.get(0)?)))?;
     let keys = tasks.iter().filter_map(|task| Some((task.unique_key.clone()?, task.id))).collect();
     Ok(Snapshot {
         now: tx.now,
         counters: tx.counters()?,
+        last_task: tx.last_task()?,
+        highest_task: highest.unwrap_or_default(),
         tasks,
         limits: limits(tx, Query::LimitsById)?,
         slots: tx.statements.rows(Query::SnapshotSlots, [], read)?,

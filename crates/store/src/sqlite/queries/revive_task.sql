@@ -1,6 +1,6 @@
 -- Nothing is changed where another unfinished task carries the key.
 update task
-set state = null, result = null, finished_at = null, remove_at = null, spent = 0, deaths = 0,
+set state = null, result = null, error = null, finished_at = null, remove_at = null, spent = 0, deaths = 0,
     arrival = ?2
 where id = ?1 and state is not null
     and not exists (

@@ -19,7 +19,7 @@ pub(in crate::sqlite) fn read_limit(row: &Row<'_>) -> rusqlite::Result<Option<Li
     };
     let base_capacity: Option<u32> = row.get(4)?;
     let share = match row.get(13)? {
-        Some(weight) => Some(Share { weight, last_tag: row.get(14)?, ahead: row.get(15)? }),
+        Some(weight) => Some(Share { weight, last_tag: row.get(14)?, ahead: counted(row, 15)? }),
         None => None,
     };
     Ok(Some(Limit {
@@ -30,14 +30,21 @@ pub(in crate::sqlite) fn read_limit(row: &Row<'_>) -> rusqlite::Result<Option<Li
         base: base_capacity.zip(source(5)?),
         version: row.get(6)?,
         since: row.get(7)?,
-        held: row.get(8)?,
+        held: counted(row, 8)?,
         refused: row.get(16)?,
-        waiting: row.get(9)?,
-        aside: row.get(10)?,
+        waiting: counted(row, 9)?,
+        aside: counted(row, 10)?,
         reserver: row.get::<_, Option<i64>>(11)?.map(TaskId),
         dirty: row.get(12)?,
         share,
     }))
+}
+
+/// A number that is kept for speed. One that makes no sense is read as far too many, so that nothing
+/// is let through by it and the check finds it.
+fn counted(row: &Row<'_>, column: usize) -> rusqlite::Result<u32> {
+    let number: i64 = row.get(column)?;
+    Ok(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
 pub(super) fn limit(tx: &mut Transaction<'_, '_>, id: LimitId) -> Result<Option<Limit>> {

@@ -164,6 +164,14 @@ pub(super) fn set_paused(tx: &mut Transaction<'_, '_>, queue: &str, is_paused: b
     Ok(())
 }
 
+pub(super) fn forget_one(tx: &mut Transaction<'_, '_>, worker: &WorkerId) -> Result<()> {
+    tx.statements.execute(Query::LeaveLanes, [&worker.0])?;
+    tx.statements.execute(Query::Leave, [&worker.0])?;
+    tx.cache.workers.remove(worker);
+    tx.cache.served.clear();
+    Ok(())
+}
+
 pub(super) fn forget(tx: &mut Transaction<'_, '_>, before: Millis) -> Result<()> {
     tx.statements.execute(Query::ForgetWorkerLanes, [before])?;
     if tx.statements.execute(Query::ForgetWorkers, [before])? > 0 {

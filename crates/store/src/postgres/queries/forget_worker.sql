@@ -1,0 +1,2 @@
+WITH lanes AS (DELETE FROM tidegate.worker_lanes WHERE worker = $1)
+DELETE FROM tidegate.workers WHERE id = $1

@@ -1,0 +1,1 @@
+SELECT setval('tidegate.task_ids', $1::bigint)

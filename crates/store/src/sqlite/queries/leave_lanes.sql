@@ -1,0 +1,1 @@
+delete from worker_lane where worker = ?1
