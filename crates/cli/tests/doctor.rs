@@ -24,7 +24,7 @@ struct Corruption {
 
 /// Tasks 1 and 2 run, 3 and 4 wait for their slots, 5 is ready and has a key, 6 is not due, 7 is
 /// completed; 8 and 9 are steps of a workflow, of which 8 runs; 10 is of a job and waits.
-const CORRUPTIONS: [Corruption; 21] = [
+const CORRUPTIONS: [Corruption; 22] = [
     Corruption {
         name: "more slots counted than held",
         sqlite: "update limits set held = held + 1 where name = 'group:g'",
@@ -144,6 +144,14 @@ const CORRUPTIONS: [Corruption; 21] = [
         sqlite: "update limits set share_ahead = 7 where name = 'job:j'",
         postgres: "update tidegate.limits set ahead = 7 where name = 'job:j'",
         words: "job:j counts 7 ahead; there are",
+    },
+    Corruption {
+        name: "a task in the line of another's limit",
+        sqlite: "update line set limit_id = (select id from limits where name = 'job:j') \
+                 where task = 3",
+        postgres: "update tidegate.line set limit_id = \
+                   (select id from tidegate.limits where name = 'job:j') where task = 3",
+        words: "task 3 waits for job:j, which does not apply to it",
     },
     Corruption {
         name: "a ready task that is ready twice over",

@@ -147,6 +147,18 @@ fn the_payloads_of_the_reference_are_taken() {
     assert_eq!(paste(&Shell::new(), &submits), "exit 0\n1\n2\n");
 }
 
+#[test]
+fn the_workers_of_the_reference_start() {
+    let is_worker = |text: &String| text.contains("tidegate worker");
+    let texts = blocks(&page(KINDS), "sh").into_iter().map(|(_, text)| text);
+    let workers: Vec<String> = texts.filter(is_worker).collect();
+    assert_eq!(workers.len(), 2);
+    for worker in workers {
+        let told = paste(&Shell::new(), &format!("{} --until-idle", worker.trim_end()));
+        assert!(told.starts_with("exit 0\n"), "{told}");
+    }
+}
+
 /// Links from one page to another lead somewhere, and so do their anchors.
 #[test]
 fn links_between_pages_lead_somewhere() {

@@ -11,11 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use common::{Shell, plain, without_settings};
+use tidegate_testkit::postgres::Server;
 
 const QUICK_START: &str = "docs/quick-start.md";
 
 /// The port that the pages name; a session takes a free one.
 const PORT: &str = "8642";
+
+/// The database that the pages name; a session has one of its own.
+const POSTGRES: &str = "postgres://tidegate@db.internal/app";
 
 fn page(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -50,14 +54,24 @@ fn steps(page: &str) -> Vec<Step> {
     steps
 }
 
+/// The configurations of a page.
+fn tomls(page: &str) -> Vec<String> {
+    let blocks = page.split("\n```toml\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap_or_default().to_owned()).collect()
+}
+
 /// Runs the steps of a page in one shell; gives what each of them printed.
 fn session(shell: &Shell, steps: &[Step]) -> Vec<String> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("find a free port");
     let port = listener.local_addr().expect("an address").port().to_string();
     drop(listener);
     let mut script = String::from("exec 2>&1\n");
+    let is_on_postgres = steps.iter().any(|step| step.commands.contains(POSTGRES));
+    let database = is_on_postgres.then(|| Server::shared().database());
+    let url = database.as_ref().map_or_else(String::new, |database| database.url());
     for (number, step) in steps.iter().enumerate() {
-        script.push_str(&step.commands.replace(PORT, &port));
+        let commands = step.commands.replace(PORT, &port);
+        script.push_str(&commands.replace(POSTGRES, &format!("'{url}'")));
         script.push_str(&format!("echo '== {number}'\n"));
     }
     // A page may leave processes behind only if it fails; then they end with the shell.
@@ -94,6 +108,11 @@ fn is_true(path: &str) {
     assert!(steps.iter().any(|step| step.output.is_some()), "{path} has no examples");
     let shell = Shell::new();
     let printed = session(&shell, &steps);
+    for (number, content) in tomls(&page(path)).into_iter().enumerate() {
+        let name = format!("{number}.toml");
+        shell.file(&name, content);
+        shell.good(&["config", "--config", &name]);
+    }
     for (step, printed) in steps.iter().zip(printed) {
         if let Some(output) = &step.output {
             assert_eq!(plain(&printed), plain(output), "{path}:{}", step.line);

@@ -241,7 +241,7 @@ fn is_operated(bench: &Bench, id: &str, name: &str) {
     let retried =
         bench.json(&["task", "retry", &flag("queue", name), "--state", "cancelled", "--json"]);
     assert_eq!(retried[0]["outcome"], "retried");
-    bench.good(&["worker", "--until-idle", &flag("queues", &name)]);
+    bench.good(&["worker", "--until-idle", &flag("queues", name)]);
     assert_eq!(bench.good(&["task", "wait", id, "--timeout", "30s"]), "null\n");
 }
 

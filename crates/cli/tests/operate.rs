@@ -121,6 +121,43 @@ fn tasks_are_listed() {
 }
 
 #[test]
+fn a_task_is_shown() {
+    let shell = store();
+    assert_eq!(
+        seen(&shell, &["task", "show", "9"]),
+        "exit 0\nid 9\nkind noop\nstate completed\nqueue now\ngroup noop\nweight 1\npriority 0\n\
+         failed 0 of 5 attempts\nsubmitted D\nended D\npayload {\"n\": 1}\nresult null\n"
+    );
+    let whole = json(&shell.good(&["task", "show", "9", "--json"]));
+    let mut names: Vec<&String> = whole[0].as_object().expect("an object").keys().collect();
+    names.sort_unstable();
+    let mut wanted = [
+        "id",
+        "kind",
+        "queue",
+        "state",
+        "group",
+        "job",
+        "workflow",
+        "unique_key",
+        "weight",
+        "priority",
+        "spent",
+        "max_attempts",
+        "deaths",
+        "created_at",
+        "run_at",
+        "finished_at",
+        "error",
+        "progress",
+        "payload",
+        "result",
+    ];
+    wanted.sort_unstable();
+    assert_eq!(names, wanted);
+}
+
+#[test]
 fn a_task_says_why_it_waits() {
     let shell = store();
     let _worker = with_worker(&shell);
@@ -332,7 +369,7 @@ fn queues_are_paused_and_resumed() {
 #[test]
 fn workers_are_listed() {
     let shell = store();
-    let mut worker = with_worker(&shell);
+    let _worker = with_worker(&shell);
     let listed = json(&shell.good(&["workers", "--json"]));
     let busy: Vec<&Value> = listed.iter().filter(|worker| worker["running"] == 2).collect();
     assert_eq!(busy.len(), 1, "{listed:?}");
@@ -342,6 +379,7 @@ fn workers_are_listed() {
         table.starts_with("exit 0\nworker running queues kinds seen again within\n"),
         "{table}"
     );
+    assert!(table.lines().any(|line| line.ends_with(" 2 default sleep T")), "{table}");
     assert_eq!(
         Shell::new().run(&["workers", "--store", "memory:"]),
         "exit 0\nno worker lives; start one with `tidegate worker --store memory:`\n"

@@ -381,17 +381,15 @@ impl<'a> Check<'a> {
         for (limit, tally) in self.snapshot.limits.iter().zip(tallies) {
             self.line(limit, tally);
         }
-        for task in &self.snapshot.tasks {
-            if let Some(Position::Line(row)) = task.positions.first()
-                && self.limit_place(row.limit).is_none()
-            {
-                let found = format!(
-                    "task {} waits for limit {}, which is not there: what it limited is unlimited \
-                     until it is set again",
-                    task.id, row.limit
-                );
-                self.fault("a line belongs to a limit", found);
-            }
+        for (place, task) in self.snapshot.tasks.iter().enumerate() {
+            let Some(Position::Line(row)) = task.positions.first() else { continue };
+            let why = match self.limit_place(row.limit) {
+                Some(limit) if self.applying[place].contains(&Some(limit)) => continue,
+                Some(_) => "which does not apply to it",
+                None => "which is not there: what it limited is unlimited until it is set again",
+            };
+            let found = format!("task {} waits for {}, {why}", task.id, self.name(row.limit));
+            self.fault("a line belongs to a limit", found);
         }
     }
 

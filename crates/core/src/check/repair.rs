@@ -224,7 +224,7 @@ impl<'a> Plan<'a> {
             }),
             Position::Line(row) => {
                 !matches!(row.class, Class::Reserving | Class::Seat)
-                    && self.check.limit_place(row.limit).is_some()
+                    && self.applying(place).any(|limit| limit.id == row.limit)
             }
             Position::Running(_) | Position::Final(_) => false,
         }
@@ -263,25 +263,24 @@ impl<'a> Plan<'a> {
         for place in 0..self.kept.len() {
             self.equip(place, &mut held);
         }
-        for place in 0..self.kept.len() {
-            self.give_turn(place, &mut held);
-        }
+        self.give_turns(&mut held);
         held
     }
 
     /// A step that is not due keeps its turn: the first of a workflow that nobody holds.
-    fn give_turn(&mut self, place: usize, held: &mut [u32]) {
-        let Some(limit) = self.check.applying[place][2].filter(|limit| held[*limit] == 0) else {
-            return;
-        };
-        let tasks = &self.snapshot().tasks;
-        let is_first = !(0..place).any(|before| self.check.applying[before][2] == Some(limit));
-        if is_first && matches!(self.kept[place], Some(Position::Scheduled(_))) {
-            let limits = &self.snapshot().limits;
-            let (id, name) = (limits[limit].id, limits[limit].name.clone());
-            let task = tasks[place].id;
-            self.steps.push(Repair::TakeSlots { task, limit: id, name, weight: 1 });
-            held[limit] += 1;
+    fn give_turns(&mut self, held: &mut [u32]) {
+        let (tasks, limits) = (&self.snapshot().tasks, &self.snapshot().limits);
+        let mut is_begun = vec![false; limits.len()];
+        for (place, task) in tasks.iter().enumerate() {
+            let Some(limit) = self.check.applying[place][2] else { continue };
+            let is_first = !std::mem::replace(&mut is_begun[limit], true);
+            let is_late = matches!(self.kept[place], Some(Position::Scheduled(_)));
+            if is_first && is_late && held[limit] == 0 {
+                let (task, name) = (task.id, limits[limit].name.clone());
+                let limit_id = limits[limit].id;
+                self.steps.push(Repair::TakeSlots { task, limit: limit_id, name, weight: 1 });
+                held[limit] += 1;
+            }
         }
     }
 
@@ -364,13 +363,13 @@ impl<'a> Plan<'a> {
         for (key, _) in self.check.stale_keys() {
             self.steps.push(Repair::PutKey { key, task: None });
         }
-        let is_carried = |key: &str| {
-            let mut noted = self.snapshot().keys.iter().filter(|(noted, _)| &**noted == key);
-            noted.any(|(key, task)| self.check.carries(*task, key))
-        };
         // Of two that carry a key one has it; nobody can tell which is meant.
+        let keys = self.snapshot().keys.iter();
+        let carried = keys.filter(|(key, task)| self.check.carries(*task, key));
+        let carried: BTreeSet<&Arc<str>> = carried.map(|(key, _)| key).collect();
         let mut loose = self.check.loose_keys();
-        loose.retain(|(key, _)| !is_carried(key));
+        loose.retain(|(key, _)| !carried.contains(key));
+        loose.sort_unstable();
         loose.dedup_by(|one, other| one.0 == other.0);
         for (key, task) in loose {
             self.steps.push(Repair::PutKey { key, task: Some(task) });
