@@ -379,7 +379,7 @@ fn workers_are_listed() {
         table.starts_with("exit 0\nworker running queues kinds seen again within\n"),
         "{table}"
     );
-    assert!(table.lines().any(|line| line.ends_with(" 2 default sleep T")), "{table}");
+    assert!(table.lines().any(|line| line.ends_with(" 2 default noop,sleep T")), "{table}");
     assert_eq!(
         Shell::new().run(&["workers", "--store", "memory:"]),
         "exit 0\nno worker lives; start one with `tidegate worker --store memory:`\n"
