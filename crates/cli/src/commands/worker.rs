@@ -36,7 +36,7 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 #[command(after_help = "Examples:\n  \
     tidegate worker --concurrency 50\n  \
     tidegate worker --queues mail,default --max-concurrent http=10 --history worker-1.jsonl\n  \
-    tidegate worker --http-allow api.example.com --exec-allow /usr/bin/convert")]
+    tidegate worker --http-allow api.example.com --exec-allow sort")]
 pub(crate) struct Arguments {
     /// Queues to claim from, with commas between [default: `worker.queues` of the configuration, or
     /// the queues of its kinds]
