@@ -204,9 +204,9 @@ pub(super) fn target(text: &str) -> Result<Url, String> {
     let is_bad = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
     if let Some((at, bad)) = text.char_indices().find(|(_, c)| is_bad(*c)) {
         let code = bad as u32;
-        return Err(format!("the URL has {bad:?} at byte {at}; write it as %{code:02X}"));
+        return Err(format!("the URL contains {bad:?} at byte {at}; write it as %{code:02X}"));
     }
-    let url = Url::parse(text).map_err(|error| format!("the URL cannot be read: {error}"))?;
+    let url = Url::parse(text).map_err(|error| format!("the text is not a URL: {error}"))?;
     checked(url)
 }
 
@@ -292,7 +292,15 @@ mod tests {
     fn an_error_does_not_tell_a_secret() {
         let error = read(r#"{"path":"/","headers":{"authorization":"secret\n"}}"#).unwrap_err();
         assert!(!error.contains("secret") && error.contains("authorization"), "{error}");
-        let error = read(r#"{"url":"http://me:secret@a.example/"}"#).unwrap_err();
-        assert!(!error.contains("secret"), "{error}");
+        for url in [
+            "http://me:secret@a.example/",
+            "http://me:secret@a.example/ x?key=secret",
+            "http://me:secret@a.example:99999/?key=secret",
+            "http://127.0.0.1:0/?key=secret",
+            "http:///?key=secret",
+        ] {
+            let error = read(&format!(r#"{{"url":"{url}"}}"#)).unwrap_err();
+            assert!(!error.contains("secret"), "{error}");
+        }
     }
 }
