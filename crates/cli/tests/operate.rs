@@ -442,6 +442,32 @@ fn a_dry_run_says_what_a_limit_would_do() {
 }
 
 #[test]
+fn a_dry_run_promises_nothing_to_whom_nobody_serves() {
+    let shell = store();
+    let _worker = with_worker(&shell);
+    shell.good(&["submit", "noop", "--queue", "unserved", "--group", "solo", "--limit", "1"]);
+    wait_until("it is passed over", || {
+        let limits = json(&shell.good(&["concurrency", "status", "solo", "--json"]));
+        limits[0]["line"][0]["class"] == "no_worker"
+    });
+    assert_eq!(
+        seen(&shell, &["concurrency", "set", "solo", "--limit", "3", "--dry-run"]),
+        "exit 0\ngroup:solo would be 3 instead of 1; 0 held\n1 task would go on waiting\n\
+         nothing was changed; other limits of these tasks are not looked at\n"
+    );
+}
+
+#[test]
+fn what_went_wrong_before_is_not_told_of_what_ended_well() {
+    let shell = Shell::new();
+    shell.good(&["submit", "sleep", "--payload", r#"{"ms": 1, "fail_attempts": 1}"#]);
+    shell.good(&["worker", "--until-idle"]);
+    let told = seen(&shell, &["task", "explain", "1"]);
+    assert!(told.starts_with("exit 0\n") && told.contains("it has ended well"), "{told}");
+    assert!(!told.contains("fail_attempts"), "{told}");
+}
+
+#[test]
 fn a_slot_is_taken_back_only_by_force() {
     let shell = store();
     let _worker = with_worker(&shell);

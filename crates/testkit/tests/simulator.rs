@@ -7,7 +7,7 @@ use tidegate_testkit::simulator::{
 };
 
 /// Seeds of a whole run. Each makes at least `Options::default().transitions`.
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 4000;
 
 /// Committed transitions of a whole run.
 const TRANSITIONS_MIN: u64 = 20_000_000;

@@ -30,7 +30,9 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Scenario {
     /// Tasks per second, beside a hand-written loop in the same run
-    #[command(after_help = "Example:\n  tidegate bench throughput --batch 1,100 --json")]
+    #[command(
+        after_help = "Example:\n  tidegate bench throughput --batch 1,100 --tasks 2000 --json"
+    )]
     Throughput {
         /// Tasks per measurement [default: 8000 to 200000, by the batch]
         #[arg(long, value_name = "N")]
@@ -46,27 +48,31 @@ enum Scenario {
         rounds: u32,
     },
     /// What a claim costs with many blocked tasks in the way, beside the cost without
-    #[command(after_help = "Example:\n  tidegate bench blocked-backlog --tasks 1000000")]
+    #[command(after_help = "Example:\n  tidegate bench blocked-backlog --tasks 20000")]
     BlockedBacklog {
         /// Tasks in the way
         #[arg(long, value_name = "N", default_value_t = 1_000_000)]
         tasks: u64,
     },
     /// How far the wait that `task explain` tells is off
-    #[command(after_help = "Example:\n  tidegate bench estimate --seconds 10 --json")]
+    #[command(after_help = "Example:\n  tidegate bench estimate --seconds 2 --json")]
     Estimate {
         /// How long each line takes to drain, about
         #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
         seconds: u64,
     },
     /// Many worker processes under limits of 1, 4 and 500: are they kept, and reached?
-    #[command(after_help = "Example:\n  tidegate bench limits --processes 8 --tasks 20000")]
+    #[command(
+        after_help = "Example:\n  tidegate bench limits --processes 4 --permits 200 --hold-ms 900 --tasks 3000"
+    )]
     Limits {
         #[command(flatten)]
         size: Size,
     },
     /// The same with a random worker killed again and again: is anything lost or left over?
-    #[command(after_help = "Example:\n  tidegate bench chaos --kills 100 --seed 7")]
+    #[command(
+        after_help = "Example:\n  tidegate bench chaos --processes 4 --tasks 1000 --kills 5 --seed 7"
+    )]
     Chaos {
         #[command(flatten)]
         size: Size,

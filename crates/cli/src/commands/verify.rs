@@ -15,7 +15,8 @@ use crate::output::{print, print_json};
 /// nothing is violated.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  \
-    tidegate worker --history a.jsonl & tidegate worker --history b.jsonl &\n  \
+    tidegate worker --until-idle --history a.jsonl & \
+    tidegate worker --until-idle --history b.jsonl; wait\n  \
     tidegate verify a.jsonl b.jsonl --limit group:partner=10")]
 pub(crate) struct Arguments {
     /// Files that workers wrote with --history

@@ -59,7 +59,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { transitions: 10_000, has_skews: true, is_text: false }
+        Self { transitions: 5_000, has_skews: true, is_text: false }
     }
 }
 
