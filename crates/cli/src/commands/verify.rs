@@ -16,7 +16,7 @@ use crate::output::{print, print_json};
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  \
     tidegate worker --until-idle --history a.jsonl & \
-    tidegate worker --until-idle --history b.jsonl; wait\n  \
+    tidegate worker --until-idle --history b.jsonl & wait\n  \
     tidegate verify a.jsonl b.jsonl --limit group:partner=10")]
 pub(crate) struct Arguments {
     /// Files that workers wrote with --history
