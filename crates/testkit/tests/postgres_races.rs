@@ -13,3 +13,5 @@ mod lab;
 mod many;
 #[path = "postgres_races/operator.rs"]
 mod operator;
+#[path = "postgres_races/packed.rs"]
+mod packed;

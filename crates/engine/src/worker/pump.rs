@@ -39,6 +39,8 @@ pub(crate) struct Pump {
     exits: Vec<Done>,
     /// The limits whose slots a call under way gives back.
     releasing: HashSet<LimitId>,
+    /// The leases whose attempts a call under way ends.
+    ending: HashSet<Token>,
     /// Calls under way that claim.
     asking: u32,
     /// Which claim is worth sending.
@@ -69,6 +71,7 @@ impl Pump {
             running: 0,
             exits: Vec::new(),
             releasing: HashSet::new(),
+            ending: HashSet::new(),
             asking: 0,
             hungry: [true; 2],
             last_turn: Turn::Narrow,
@@ -128,11 +131,13 @@ impl Pump {
             && (self.has_exits() || self.may_ask() && self.plan().is_some())
     }
 
-    /// Slots of a limit are given back by one call after another: a second would wait for the
-    /// limit behind the first, and what gathers meanwhile shares its step.
+    /// Slots of a limit are given back by one call after another, and attempts of a lease are ended
+    /// so: a second call would wait for the limit or the lease behind the first, and what gathers
+    /// meanwhile shares its step.
     fn may_send(&self, done: &Done) -> bool {
-        let slots = &done.running.attempt.slots;
-        !slots.iter().any(|slot| self.releasing.contains(&slot.limit))
+        let Attempt { token, slots, .. } = &done.running.attempt;
+        !self.ending.contains(token)
+            && !slots.iter().any(|slot| self.releasing.contains(&slot.limit))
     }
 
     /// A claim goes along with exits that are held back, unless none is under way.
@@ -163,6 +168,7 @@ impl Pump {
         }
         let exits = self.next_exits();
         self.releasing.extend(limits_of(&exits));
+        self.ending.extend(exits.iter().map(|done| done.running.attempt.token));
         self.calls.push(Box::pin(call(self.shared.clone(), exits, plan)));
     }
 
@@ -198,6 +204,9 @@ impl Pump {
         }
         for limit in limits_of(&answer.exits) {
             self.releasing.remove(&limit);
+        }
+        for done in &answer.exits {
+            self.ending.remove(&done.running.attempt.token);
         }
         match answer.result {
             Ok(finished) => {

@@ -3,11 +3,12 @@
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use tidegate_core::{Attempt, Kind, NewTask, Registration, Store};
-use tidegate_engine::{Context, Ended, Failure, Observer, Options, Shutdown, Worker};
+use tidegate_engine::{Context, Ended, Failure, Observer, Options, Shutdown, Worker, time};
 use tidegate_store::{OpenOptions, open};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::sync::Notify;
@@ -101,8 +102,12 @@ pub(super) struct Drained {
     pub(super) last_ns: u64,
 }
 
+/// How often a process says what it has done. Whoever waits for the end need not ask the store,
+/// which would cost those who are measured.
+const SAY_INTERVAL: Duration = Duration::from_millis(50);
+
 /// The life of a worker process of a benchmark: says that it is ready, begins when a line comes
-/// in, ends when stdin does, and says what it did.
+/// in, says what it has done again and again, ends when stdin does, and says it for the last time.
 pub async fn process(url: &str, batch: u32) -> anyhow::Result<()> {
     let opened = open(url, OpenOptions::default()).await?;
     let counter = Arc::new(Counter::new(u64::MAX));
@@ -117,8 +122,28 @@ pub async fn process(url: &str, batch: u32) -> anyhow::Result<()> {
         let _ = stdin.read_to_end(&mut Vec::new()).await;
         told.drain();
     };
-    let (worked, ()) = tokio::join!(worker.run(shutdown), listen);
-    worked?;
+    let said = async {
+        let mut last = 0;
+        loop {
+            time::sleep(SAY_INTERVAL).await;
+            let done = counter.done();
+            if done.completed != last {
+                last = done.completed;
+                say(&serde_json::to_string(&done)?)?;
+            }
+        }
+    };
+    let work = async {
+        let (worked, ()) = tokio::join!(worker.run(shutdown), listen);
+        worked
+    };
+    tokio::select! {
+        worked = work => drop(worked?),
+        said = said => {
+            let said: anyhow::Result<()> = said;
+            said?;
+        }
+    }
     say(&serde_json::to_string(&counter.done())?)
 }
 

@@ -5,14 +5,16 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
+use futures_util::FutureExt as _;
+use futures_util::future::select_all;
 use tidegate_engine::Shutdown;
 use tidegate_store::{Opened, Place};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::drain::{Counter, Drained, permits, register, task, worker};
+use super::submit;
 use super::target::Target;
-use super::{submit, until_done};
 use crate::clock::{Stopwatch, monotonic_ns};
 use crate::raw::{RawPostgres, RawSqlite, Synchronous};
 use crate::report::Line;
@@ -147,16 +149,10 @@ impl Throughput {
             return alone(&opened, batch, tasks).await;
         }
         ensure!(target.place != Place::Memory, "the memory store has one process only");
-        self.together(&opened, &target.url, batch, tasks).await
+        self.together(&target.url, batch, tasks).await
     }
 
-    async fn together(
-        &self,
-        opened: &Opened,
-        url: &str,
-        batch: u32,
-        tasks: u64,
-    ) -> anyhow::Result<f64> {
+    async fn together(&self, url: &str, batch: u32, tasks: u64) -> anyhow::Result<f64> {
         let mut processes = Vec::new();
         for _ in 0..self.processes {
             processes.push(Process::start(&self.process, url, batch)?);
@@ -168,7 +164,13 @@ impl Throughput {
         for process in &mut processes {
             process.stdin.write_all(b"go\n").await?;
         }
-        until_done(&*opened.inspect).await?;
+        let mut said = vec![0; processes.len()];
+        while said.iter().sum::<u64>() < tasks {
+            let lines = processes.iter_mut().enumerate();
+            let lines = lines.map(|(at, process)| Box::pin(process.line().map(move |l| (at, l))));
+            let ((at, line), ..) = select_all(lines).await;
+            said[at] = serde_json::from_str::<Drained>(&line?)?.completed;
+        }
         let (mut completed, mut last_ns) = (0, begin_ns);
         for process in processes {
             let drained = process.end().await?;
@@ -242,8 +244,11 @@ impl Process {
 
     async fn end(mut self) -> anyhow::Result<Drained> {
         drop(self.stdin);
-        let line = self.stdout.next_line().await?.context("a worker process said nothing")?;
+        let mut last = None;
+        while let Some(line) = self.stdout.next_line().await? {
+            last = Some(line);
+        }
         self.child.wait().await?;
-        Ok(serde_json::from_str(&line)?)
+        Ok(serde_json::from_str(&last.context("a worker process said nothing")?)?)
     }
 }

@@ -10,6 +10,7 @@ use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
+use super::pack::unpack_tasks;
 use super::rows;
 use super::session::Tx;
 use super::{Inner, transact};
@@ -32,6 +33,7 @@ pub(super) async fn cancel(store: &Inner, tasks: Vec<TaskId>) -> Result<Vec<Canc
         let mut rest = chunk.to_vec();
         // A task that moved while it was looked for is looked for again.
         while !rest.is_empty() {
+            unpack_tasks(store, &rest).await?;
             let (found, left) = transact!(store, tx => cancel_some(store, &tx, &rest));
             outcomes.extend(found);
             follow(store, left).await?;

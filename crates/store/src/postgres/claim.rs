@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tidegate_core::rules::gate;
 use tidegate_core::tables::{Position, ReadyRow, Tables};
-use tidegate_core::{Attempt, Claim, LaneId, LimitId, Millis, Result, SlotHeld, TaskId, Token};
+use tidegate_core::{Attempt, Claim, LimitId, Millis, Result, SlotHeld, TaskId, Token};
 use tokio_postgres::Row;
 
 use super::draft::Left;
@@ -14,44 +14,118 @@ use super::gate::{BUDGET, before_claim, follow_briefly};
 use super::load::{Moment, Wanted, gather, moment};
 use super::paged::Paged;
 use super::rows;
-use super::session::{Tx, glimpse};
+use super::session::{Tx, at_once, glimpse};
 use super::{Bug, Inner, transact};
 
 const VERSION_SHARED: &str = include_str!("queries/version_shared.sql");
-const LOOK: &str = include_str!("queries/claim_look.sql");
+const LOOK: &str = concat!(include_str!("queries/look.sql"), include_str!("queries/seen.sql"));
 const SEE_WORKER: &str = include_str!("queries/see_worker.sql");
-static CLAIM: Paged = Paged::new(include_str!("queries/claim.sql"));
+pub(super) const CLAIM: &str =
+    concat!(include_str!("queries/look.sql"), include_str!("queries/claim.sql"));
+static PAGED: Paged = Paged::new(CLAIM);
 
 /// Rounds in which a claim may send back what a younger limit applies to. After them it leaves
 /// out the lanes where it still meets such tasks: their backlog does not hold up the others.
 const ROUNDS_MAX: u32 = 100;
 
+/// Rows of a lane that are looked at at most, however many of them others are taking.
+const PAGE_MAX: usize = 1 << 15;
+
+/// One statement in one round trip, where nothing waits at the gate.
 pub(super) async fn claim(store: &Inner, claim: Claim) -> Result<Vec<Attempt>> {
     claim.check()?;
-    let mut view = glance(store, Some(&claim)).await?;
-    if !view.is_noted {
-        transact!(store, tx => see(&tx, &claim, &view));
+    let mut pick = Pick::new(&claim);
+    let mut taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
+    if let Taken::Nothing(view) = &taken {
+        if !view.is_noted {
+            transact!(store, tx => see(&tx, &claim, view));
+        }
+        if view.has_gate_work() {
+            let Taken::Nothing(view) = std::mem::replace(&mut taken, Taken::Again) else {
+                return Ok(Vec::new());
+            };
+            before_claim(store, &claim, view).await?;
+        } else if view.is_noted {
+            return Ok(Vec::new());
+        }
+        pick.is_told_to = true;
+        taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
     }
-    if view.has_gate_work() {
-        before_claim(store, &claim, view).await?;
-        view = glance(store, Some(&claim)).await?;
-    }
-    if claim.tasks_max == 0 || !view.has_ready {
-        return Ok(Vec::new());
-    }
+    go_on(store, pick, taken).await
+}
+
+/// Claims until there is nothing in the way.
+async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Vec<Attempt>> {
+    pick.is_told_to = true;
     let mut rounds = 0;
     loop {
-        let (taken, left) = transact!(store, tx => take(store, &tx, &claim, &view));
-        follow_briefly(store, left).await;
-        let stale = match taken {
-            Ok(attempts) => return Ok(attempts),
-            Err(stale) => stale,
-        };
-        rounds += 1;
-        if rounds >= ROUNDS_MAX {
-            view.open.retain(|lane| !stale.contains(&LaneId(*lane)));
-            store.changed.tell();
+        match taken {
+            Taken::Some(attempts, windows) => {
+                follow_briefly(store, Left { windows, ..Left::default() }).await;
+                return Ok(attempts);
+            }
+            Taken::Nothing(_) => return Ok(Vec::new()),
+            Taken::Cut => pick.page *= 4,
+            Taken::Again => {}
+            Taken::Stale(rows) => {
+                rounds += 1;
+                if rounds >= ROUNDS_MAX {
+                    pick.closed.extend(rows.iter().map(|row| row.lane.0));
+                    store.changed.tell();
+                }
+                let left = at_once!(store, tx => retake(store, &tx, &pick));
+                follow_briefly(store, left).await;
+            }
         }
+        taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
+    }
+}
+
+/// What a claim asks for.
+#[derive(Debug)]
+struct Pick<'a> {
+    claim: &'a Claim,
+    /// Whatever waits at the gate.
+    is_told_to: bool,
+    /// Lanes that are left out.
+    closed: Vec<i64>,
+    page: usize,
+}
+
+impl<'a> Pick<'a> {
+    fn new(claim: &'a Claim) -> Self {
+        let page = 2 * claim.tasks_max as usize + 64;
+        Self { claim, is_told_to: false, closed: Vec::new(), page }
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+enum Taken {
+    /// Tasks, and the jobs whose windows they left.
+    Some(Vec<Attempt>, Vec<LimitId>),
+    Nothing(View),
+    /// A limit began after these were made ready.
+    Stale(Vec<ReadyRow>),
+    /// So many were being taken by others that there may be more.
+    Cut,
+    /// The gate was in the way.
+    Again,
+}
+
+impl Taken {
+    fn of(rows: &[Row], pick: &Pick<'_>) -> Self {
+        let Some(first) = rows.first() else {
+            return Self::Again;
+        };
+        if first.get::<_, Option<i64>>("task").is_none() {
+            let is_cut = first.get("is_cut") && pick.page < PAGE_MAX;
+            return if is_cut { Self::Cut } else { Self::Nothing(View::of(first)) };
+        }
+        if first.get::<_, Option<i64>>("token").is_some() {
+            return Self::Some(attempts(rows, pick.claim), windows(rows));
+        }
+        Self::Stale(rows.iter().filter(|row| row.get("is_stale")).map(rows::ready).collect())
     }
 }
 
@@ -64,11 +138,26 @@ pub(super) struct View {
     pub(super) no_worker: Vec<TaskId>,
     /// Lanes the worker serves that are open.
     open: Vec<i64>,
-    has_ready: bool,
     pub(super) is_noted: bool,
 }
 
 impl View {
+    fn of(row: &Row) -> Self {
+        let list = |column: &str| row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default();
+        Self {
+            moment: Moment {
+                now: row.get("now"),
+                virtual_time: row.get("virtual_time"),
+                limits_version: row.get("limits_version"),
+            },
+            arrivals: row.get("arrivals"),
+            dirty: list("dirty").into_iter().map(LimitId).collect(),
+            no_worker: list("no_worker").into_iter().map(TaskId).collect(),
+            open: list("open"),
+            is_noted: row.get("is_noted"),
+        }
+    }
+
     pub(super) fn has_gate_work(&self) -> bool {
         self.arrivals || !self.dirty.is_empty() || !self.no_worker.is_empty()
     }
@@ -81,28 +170,18 @@ pub(super) async fn glance(store: &Inner, claim: Option<&Claim>) -> Result<View>
 
 /// Looks for a worker, or for nobody in particular.
 pub(super) async fn look(store: &Inner, tx: &Tx<'_>, claim: Option<&Claim>) -> Result<View, Fault> {
-    let names = |of: fn(&Claim) -> &[std::sync::Arc<str>]| -> Vec<&str> {
-        claim.map(|claim| of(claim).iter().map(|name| &**name).collect()).unwrap_or_default()
-    };
-    let (queues, kinds) = (names(|claim| &claim.queues), names(|claim| &claim.kinds));
+    let (queues, kinds) = names(claim);
     let worker = claim.map_or("", |claim| &*claim.worker.0);
-    let noted_for = claim.map_or(0, |claim| claim.lease_ms / 4 * 3);
-    let now = store.options.clock.as_ref().map(|clock| clock());
-    let row = tx.one(LOOK, &[&queues, &kinds, &worker, &noted_for, &now]).await?;
-    let moment = Moment {
-        now: row.get("now"),
-        virtual_time: row.get("virtual_time"),
-        limits_version: row.get("limits_version"),
-    };
-    Ok(View {
-        open: row.get("open"),
-        moment,
-        arrivals: row.get("arrivals"),
-        dirty: row.get::<_, Vec<i64>>("dirty").into_iter().map(LimitId).collect(),
-        no_worker: row.get::<_, Vec<i64>>("no_worker").into_iter().map(TaskId).collect(),
-        has_ready: row.get("has_ready"),
-        is_noted: row.get("is_noted"),
-    })
+    let lease_ms = claim.map_or(0, |claim| claim.lease_ms);
+    let now = store.options.now();
+    Ok(View::of(&tx.one(LOOK, &[&queues, &kinds, &worker, &lease_ms, &now]).await?))
+}
+
+fn names(claim: Option<&Claim>) -> (Vec<&str>, Vec<&str>) {
+    fn plain(names: &[std::sync::Arc<str>]) -> Vec<&str> {
+        names.iter().map(|name| &**name).collect()
+    }
+    claim.map_or_else(Default::default, |claim| (plain(&claim.queues), plain(&claim.kinds)))
 }
 
 /// Notes that the worker lives and what it serves, in a transaction of its own.
@@ -114,9 +193,9 @@ async fn see(tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<(), Fault> {
 
 /// Notes what a worker asks for before a transaction that needs it noted.
 pub(super) async fn announce(store: &Inner, claim: &Claim) -> Result<()> {
-    let mut client = store.client().await?;
+    let client = store.client().await?;
     let note = async {
-        let tx = Tx::begin(store, &mut client).await?;
+        let tx = Tx::begin(store, &client);
         let view = look(store, &tx, Some(claim)).await?;
         see(&tx, claim, &view).await?;
         tx.commit().await
@@ -135,26 +214,42 @@ pub(super) async fn see_worker(
     Ok(())
 }
 
-/// What was claimed, or the lanes whose rows were sent back to the gate, where some had to be.
-type Taken = std::result::Result<Vec<Attempt>, BTreeSet<LaneId>>;
+async fn take_at_once(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Taken, Fault> {
+    let ((), taken, ()) = tokio::try_join!(biased;
+        share_version(store, tx),
+        take(store, tx, pick),
+        tx.commit(),
+    )?;
+    Ok(taken)
+}
 
-async fn take(
-    store: &Inner,
-    tx: &Tx<'_>,
-    claim: &Claim,
-    view: &View,
-) -> Result<(Taken, Left), Fault> {
-    let (_, picked) =
-        tokio::try_join!(biased; share_version(store, tx), pick(store, tx, claim, view))?;
-    let stale = picked.iter().filter(|row| row.get("is_stale"));
-    let stale: Vec<ReadyRow> = stale.map(rows::ready).collect();
-    if stale.is_empty() {
-        let left = Left { windows: windows(&picked), ..Left::default() };
-        return Ok((Ok(attempts(&picked, claim, view)), left));
+async fn take(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Taken, Fault> {
+    let (sql, _) = store.options.planted_claim().unwrap_or(&PAGED).of(pick.page);
+    let (queues, kinds) = names(Some(pick.claim));
+    let Claim { worker, tasks_max, lease_ms, .. } = pick.claim;
+    let (worker, wanted, now) = (&*worker.0, i64::from(*tasks_max), store.options.now());
+    let Pick { is_told_to, closed, .. } = pick;
+    let rows = tx
+        .query(sql, &[&queues, &kinds, &worker, lease_ms, &now, &wanted, is_told_to, closed])
+        .await?;
+    if rows.first().is_some_and(|row| row.get("is_cut")) {
+        // There may be more than the worker is told of.
+        store.changed.here();
     }
-    let lanes = stale.iter().map(|row| row.lane).collect();
-    let left = send_back(store, tx, stale).await?;
-    Ok((Err(lanes), left))
+    Ok(Taken::of(&rows, pick))
+}
+
+/// Picks again and keeps the locks, to send back what a younger limit applies to.
+async fn retake(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Left, Fault> {
+    let ((), taken) = tokio::try_join!(biased; share_version(store, tx), take(store, tx, pick))?;
+    match taken {
+        Taken::Stale(rows) => {
+            let left = send_back(store, tx, rows).await?;
+            tx.commit().await.map(|()| left)
+        }
+        // They are gone meanwhile, and what was claimed instead is not committed.
+        _ => Ok(Left::default()),
+    }
 }
 
 /// No limit begins from here to the end of the transaction.
@@ -171,17 +266,34 @@ pub(super) async fn take_along(
     store: &Inner,
     tx: &Tx<'_>,
     claim: Option<&Claim>,
-    view: &View,
 ) -> Result<Option<(Vec<Attempt>, Vec<LimitId>)>, Fault> {
     let Some(claim) = claim else {
         return Ok(None);
     };
-    if claim.tasks_max == 0 {
-        return Ok(Some(Default::default()));
+    let pick = Pick { is_told_to: true, ..Pick::new(claim) };
+    match take(store, tx, &pick).await? {
+        Taken::Some(attempts, windows) => Ok(Some((attempts, windows))),
+        Taken::Nothing(_) => Ok(Some(Default::default())),
+        Taken::Stale(_) | Taken::Cut | Taken::Again => Ok(None),
     }
-    let picked = pick(store, tx, claim, view).await?;
-    let is_stale = picked.iter().any(|row| row.get("is_stale"));
-    Ok((!is_stale).then(|| (attempts(&picked, claim, view), windows(&picked))))
+}
+
+/// The claim that goes with exits that leave nothing to the gate. None where it has to follow.
+pub(super) async fn take_after(
+    store: &Inner,
+    tx: &Tx<'_>,
+    claim: Option<&Claim>,
+) -> Result<Option<(Vec<Attempt>, Vec<LimitId>)>, Fault> {
+    let Some(claim) = claim else {
+        return Ok(None);
+    };
+    match take(store, tx, &Pick::new(claim)).await? {
+        Taken::Some(attempts, windows) => Ok(Some((attempts, windows))),
+        Taken::Nothing(view) if view.is_noted && !view.has_gate_work() => {
+            Ok(Some(Default::default()))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// The jobs whose windows tasks left.
@@ -191,18 +303,7 @@ fn windows(picked: &[Row]) -> Vec<LimitId> {
     jobs.into_iter().collect()
 }
 
-async fn pick(store: &Inner, tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<Vec<Row>, Fault> {
-    let paged = store.options.planted_claim().unwrap_or(&CLAIM);
-    let (sql, _) = paged.of(2 * claim.tasks_max as usize + 64);
-    let wanted = i64::from(claim.tasks_max);
-    let now = view.moment.now;
-    let expires_at = now + claim.lease_ms;
-    let worker = &*claim.worker.0;
-    tx.query(sql, &[&view.open, &wanted, &worker, &expires_at, &now]).await
-}
-
-fn attempts(picked: &[Row], claim: &Claim, view: &View) -> Vec<Attempt> {
-    let expires_at = view.moment.now + claim.lease_ms;
+fn attempts(picked: &[Row], claim: &Claim) -> Vec<Attempt> {
     let attempt = |row: &Row| Attempt {
         task: TaskId(row.get("task")),
         token: Token(row.get("token")),
@@ -217,7 +318,7 @@ fn attempts(picked: &[Row], claim: &Claim, view: &View) -> Vec<Attempt> {
         job: rows::text(row, "job"),
         workflow: rows::text(row, "workflow"),
         slots: slots(row),
-        expires_at,
+        expires_at: row.get::<_, i64>("now") + claim.lease_ms,
     };
     picked.iter().map(attempt).collect()
 }

@@ -1,6 +1,6 @@
 //! Heartbeats.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::tables::{Pace, Tables};
 use tidegate_core::{Extend, Extended, Result, TaskId, Token, rules};
@@ -8,6 +8,7 @@ use tidegate_core::{Extend, Extended, Result, TaskId, Token, rules};
 use super::draft::Draft;
 use super::error::{Fault, quietly};
 use super::load::moment;
+use super::pack::unpack;
 use super::rows;
 use super::session::{Params, Tx};
 use super::{Inner, claim, transact};
@@ -37,6 +38,8 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
 
 async fn report(store: &Inner, extend: &Extend) -> Result<()> {
     if !extend.progress.is_empty() {
+        let tokens: BTreeSet<i64> = extend.progress.iter().map(|(_, token, _)| token.0).collect();
+        unpack(store, tokens.into_iter().collect()).await?;
         transact!(beating store, tx => progress(&tx, extend));
     }
     if !extend.ran.is_empty() {

@@ -1,20 +1,26 @@
 //! The one fenced exit out of running, and the hand-over.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate_core::{Attempt, Claim, Exit, Finish, Finished, Lost, Result, TaskId, Token, rules};
+use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
+use tidegate_core::{
+    Attempt, Claim, Exit, Finish, Finished, LimitId, Lost, Outcome, Result, TaskId, Token, rules,
+};
 
-use super::claim::{View, look, share_version, take_along};
+use super::claim::{View, look, share_version, take_after, take_along};
 use super::draft::{Draft, Left};
 use super::error::Fault;
 use super::flush::flush;
 use super::gate::follow_briefly;
 use super::load::{Wanted, gather};
+use super::pack::unpack;
 use super::rows;
-use super::session::{Params, Tx};
+use super::session::{Params, Tx, at_once};
 use super::{Inner, claim, transact};
 
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
+const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
+const FINISH: &str = include_str!("queries/finish.sql");
 
 /// Exits in one transaction; a batch above it takes several.
 const EXITS_MAX: usize = 500;
@@ -22,8 +28,25 @@ const EXITS_MAX: usize = 500;
 pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
     rules::check_finish(&finish)?;
     let mut finished = Finished::default();
-    let mut parts = finish.exits.chunks(EXITS_MAX).peekable();
     let mut wanted = finish.claim;
+    let told: Vec<_> = finish.exits.iter().map(|exit| (exit.task, exit.token)).collect();
+    let (quick, mut slow) = sort(finish.exits);
+    let mut parts = quick.chunks(EXITS_MAX).peekable();
+    while let Some(exits) = parts.next() {
+        let along = wanted.as_ref().filter(|_| slow.is_empty() && parts.peek().is_none());
+        let ended = at_once!(store, tx => end_quickly(store, &tx, exits, along));
+        slow.extend(exits.iter().filter(|exit| !ended.tasks.contains(&exit.task)).cloned());
+        if let Some((claimed, windows)) = ended.claimed {
+            follow_briefly(store, Left { windows, ..Left::default() }).await;
+            finished.claimed = claimed;
+            wanted = None;
+        }
+    }
+    if !slow.is_empty() {
+        let tokens: BTreeSet<i64> = slow.iter().map(|exit| exit.token.0).collect();
+        unpack(store, tokens.into_iter().collect()).await?;
+    }
+    let mut parts = slow.chunks(EXITS_MAX).peekable();
     while let Some(exits) = parts.next() {
         let along = wanted.as_ref().filter(|_| parts.peek().is_none());
         let ended = transact!(store, tx => end(store, &tx, exits, along));
@@ -34,12 +57,84 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
             wanted = None;
         }
     }
+    finished.lost = in_order(told, &finished.lost);
     if let Some(wanted) = wanted {
         // The exits are committed: a claim that fails now must not make them look undone. The
         // worker's next poll meets the same error.
         finished.claimed = claim::claim(store, wanted).await.unwrap_or_default();
     }
     Ok(finished)
+}
+
+/// Exits that are lost as they were told, whichever way they went. Of one that was told several times
+/// the first may be good.
+fn in_order(told: Vec<(TaskId, Token)>, lost: &[Lost]) -> Vec<Lost> {
+    let mut good: BTreeMap<(TaskId, Token), i64> = BTreeMap::new();
+    told.iter().for_each(|exit| *good.entry(*exit).or_default() += 1);
+    lost.iter().for_each(|lost| *good.entry((lost.task, lost.token)).or_default() -= 1);
+    let mut is_lost = |exit: &(TaskId, Token)| {
+        let good = good.entry(*exit).or_default();
+        *good -= 1;
+        *good < 0
+    };
+    let lost = told.into_iter().filter(|exit| is_lost(exit));
+    lost.map(|(task, token)| Lost { task, token }).collect()
+}
+
+/// Exits that one statement may end, and all others. Whoever tells of a task twice gets the order
+/// that it was told in.
+fn sort(exits: Vec<Exit>) -> (Vec<Exit>, Vec<Exit>) {
+    let mut told: BTreeMap<TaskId, u32> = BTreeMap::new();
+    exits.iter().for_each(|exit| *told.entry(exit.task).or_default() += 1);
+    let is_quick = |exit: &Exit| match &exit.outcome {
+        Outcome::Completed(result) => result.len() <= PAYLOAD_BYTES_MAX && told[&exit.task] == 1,
+        _ => false,
+    };
+    exits.into_iter().partition(is_quick)
+}
+
+struct EndedQuickly {
+    tasks: BTreeSet<TaskId>,
+    /// None where the claim has to follow.
+    claimed: Option<(Vec<Attempt>, Vec<LimitId>)>,
+}
+
+/// Ends what its lease lists, and claims, all in one round trip.
+async fn end_quickly(
+    store: &Inner,
+    tx: &Tx<'_>,
+    exits: &[Exit],
+    along: Option<&Claim>,
+) -> Result<EndedQuickly, Fault> {
+    let tasks: Vec<i64> = exits.iter().map(|exit| exit.task.0).collect();
+    let tokens: Vec<i64> = exits.iter().map(|exit| exit.token.0).collect();
+    let leases: BTreeSet<i64> = tokens.iter().copied().collect();
+    let leases: Vec<i64> = leases.into_iter().collect();
+    let result = |exit: &'_ Exit| match &exit.outcome {
+        Outcome::Completed(result) => result.clone(),
+        _ => Vec::new(),
+    };
+    let results: Vec<Vec<u8>> = exits.iter().map(result).collect();
+    let now = store.options.now();
+    let (of_leases, of_exits): (Params<'_>, Params<'_>) =
+        (&[&leases], &[&tasks, &tokens, &results, &leases, &now]);
+    let share = async {
+        match along {
+            Some(_) => share_version(store, tx).await,
+            None => Ok(()),
+        }
+    };
+    let ((), _, ended, claimed, ()) = tokio::try_join!(biased;
+        share,
+        tx.query(LOCK_LEASES, of_leases),
+        tx.one(FINISH, of_exits),
+        take_after(store, tx, along),
+        tx.commit(),
+    )?;
+    let tasks: Vec<i64> = ended.get("tasks");
+    // A claim that found exits before it has not looked at all.
+    let claimed = claimed.filter(|_| tasks.len() == exits.len());
+    Ok(EndedQuickly { tasks: tasks.into_iter().map(TaskId).collect(), claimed })
 }
 
 struct Ended {
@@ -85,8 +180,7 @@ async fn end(
     let finished = rules::finish(&mut draft, Finish { exits: exits.to_vec(), claim: None })?;
     let mut left = draft.left();
     let along = along.filter(|_| can_go_along(&view, &draft, &left));
-    let ((), claimed) =
-        tokio::try_join!(biased; flush(tx, &draft), take_along(store, tx, along, &view))?;
+    let ((), claimed) = tokio::try_join!(biased; flush(tx, &draft), take_along(store, tx, along))?;
     let claimed = claimed.map(|(claimed, windows)| {
         left.windows.extend(windows);
         let tasks: BTreeSet<TaskId> = claimed.iter().map(|attempt| attempt.task).collect();

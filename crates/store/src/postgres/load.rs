@@ -53,7 +53,7 @@ pub(super) struct Moment {
 pub(super) async fn moment(store: &Inner, tx: &Tx<'_>) -> Result<Moment, Fault> {
     let row = tx.one(COUNTERS, &[]).await?;
     Ok(Moment {
-        now: store.options.clock.as_ref().map_or_else(|| row.get("now"), |clock| clock()),
+        now: store.options.now().unwrap_or_else(|| row.get("now")),
         virtual_time: row.get("virtual_time"),
         limits_version: row.get("limits_version"),
     })

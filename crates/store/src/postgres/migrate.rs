@@ -6,9 +6,10 @@ use super::Inner;
 use super::error::Fault;
 
 /// Every migration, in order. One that was released is never changed.
-const MIGRATIONS: [(&str, &str); 2] = [
+const MIGRATIONS: [(&str, &str); 3] = [
     ("0001_tasks", include_str!("migrations/0001_tasks.sql")),
     ("0002_operations", include_str!("migrations/0002_operations.sql")),
+    ("0003_packed_leases", include_str!("migrations/0003_packed_leases.sql")),
 ];
 
 const PREPARE: &str = include_str!("queries/migrate_prepare.sql");

@@ -2,12 +2,17 @@
 //!
 //! A verb is one or more transactions, READ COMMITTED. Each locks, loads what it has locked
 //! into a [draft](draft), runs the same rules as the reference over it, and writes what they
-//! changed. Only a claim is a statement of its own, `claim.sql`: it picks, leases and starts.
-//! It goes with a finish in its transaction where nothing waits at the gate.
+//! changed. What no limit applies to takes a shorter way, a statement for each step: `claim.sql`
+//! picks, leases and starts, `finish.sql` ends what went well. Both go out in one round trip, with
+//! their BEGIN and COMMIT.
+//!
+//! What runs without slots is listed in its lease and has no row. Whoever needs more of it than
+//! that it runs [unpacks](pack) the lease first: then it is a row of `running` as all others.
 //!
 //! # Who may change what
 //!
-//! - A task that is scheduled, arrived, ready or running: whoever locked its row in that table.
+//! - A task that is scheduled, arrived, ready or running: whoever locked its row in that table; one
+//!   that its lease lists: whoever locked the lease.
 //! - A task in a line, the line, the slots and the numbers of a limit: whoever locked the
 //!   limit's row. A row of a line needs no lock of its own.
 //! - A lease: whoever locked its row.
@@ -17,8 +22,8 @@
 //!
 //! # The one lock order
 //!
-//! 1. the version of the limits (an advisory lock: claims share it, whoever begins a limit
-//!    has it alone);
+//! 1. the version of the limits (an advisory lock: claims share it, and all who lock a lease after
+//!    a limit; whoever begins a limit has it alone, and may unpack leases before it locks limits);
 //! 2. scheduled, arrived, ready, running: in this order, each by task;
 //! 3. limits by id, **all in one statement**;
 //! 4. leases by token;
@@ -56,6 +61,7 @@ mod inspect;
 mod listen;
 mod load;
 mod migrate;
+mod pack;
 mod paged;
 mod pause;
 mod planted;
@@ -138,6 +144,13 @@ impl Default for Options {
             #[cfg(feature = "planted")]
             planted: None,
         }
+    }
+}
+
+impl Options {
+    /// The time, where it is not the server's.
+    fn now(&self) -> Option<Millis> {
+        self.clock.as_ref().map(|clock| clock())
     }
 }
 

@@ -23,9 +23,8 @@ pub enum Bug {
 }
 
 #[cfg(feature = "planted")]
-static CLAIM: LazyLock<Paged> = LazyLock::new(|| {
-    Paged::new(without(include_str!("queries/claim.sql"), "FOR UPDATE OF r SKIP LOCKED"))
-});
+static CLAIM: LazyLock<Paged> =
+    LazyLock::new(|| Paged::new(without(super::claim::CLAIM, "FOR UPDATE OF r SKIP LOCKED")));
 
 /// A query without one piece of its text. The rest stays the real one, whatever becomes of it.
 #[cfg(feature = "planted")]

@@ -4,11 +4,13 @@ use tidegate_core::bounds::{GATE_STEP, LEASE_MS};
 use tidegate_core::tables::{Position, ReadyRow};
 use tidegate_core::{Pruned, Reaped, Result, rules};
 
+use super::claim::share_version;
 use super::draft::Left;
 use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
+use super::pack::unpack_expired;
 use super::rows;
 use super::session::Tx;
 use super::{Bug, Inner, transact};
@@ -30,6 +32,8 @@ const LEASES_MAX: usize = 100;
 const WORKER_KEPT_MS: i64 = 60 * 60 * 1000;
 
 pub(super) async fn reap(store: &Inner) -> Result<Reaped> {
+    let now = transact!(store, tx => moment(store, &tx)).now;
+    unpack_expired(store, now).await?;
     let (reaped, left) = transact!(store, tx => reap_some(store, &tx));
     follow(store, left).await?;
     transact!(store, tx => forget(store, &tx));
@@ -37,6 +41,7 @@ pub(super) async fn reap(store: &Inner) -> Result<Reaped> {
 }
 
 async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Left), Fault> {
+    share_version(store, tx).await?;
     let moment = moment(store, tx).await?;
     let expired = tx.query(EXPIRED, &[&moment.now]).await?;
     let expired: Vec<_> = expired.iter().map(rows::lease).collect();

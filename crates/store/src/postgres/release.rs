@@ -3,6 +3,7 @@
 use tidegate_core::tables::Tables;
 use tidegate_core::{LimitId, Release, ReleaseOutcome, Result, TaskId, rules};
 
+use super::claim::share_version;
 use super::draft::Left;
 use super::error::Fault;
 use super::flush::flush;
@@ -32,6 +33,7 @@ async fn release_one(
     tx: &Tx<'_>,
     release: &Release,
 ) -> Result<(ReleaseOutcome, Left), Fault> {
+    share_version(store, tx).await?;
     let names = std::slice::from_ref(&release.limit);
     let Some(limit) = tx.query(LIMITS_NAMED, &[&names]).await?.first().map(rows::limit) else {
         return Ok((ReleaseOutcome::NoLimit, Left::default()));

@@ -7,6 +7,7 @@ use tokio_postgres::error::SqlState;
 
 use super::error::Fault;
 use super::flush::put_limits;
+use super::pack::unpack_in;
 use super::session::Tx;
 use super::{Inner, snapshot, transact};
 
@@ -34,6 +35,7 @@ pub(super) async fn repair(store: &Inner) -> Result<Vec<Repair>> {
 
 async fn mend(store: &Inner, tx: &Tx<'_>) -> Result<Vec<Repair>, Fault> {
     lock(tx).await?;
+    unpack_in(tx, None).await?;
     tx.execute(PASSES, &[]).await?;
     let mut steps = Vec::new();
     let plan = loop {

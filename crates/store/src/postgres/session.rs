@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 
-use deadpool_postgres::{Object, Transaction};
+use deadpool_postgres::Object;
 use tidegate_core::Result;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio_postgres::Row;
@@ -27,35 +27,44 @@ pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 /// One transaction, READ COMMITTED: every statement sees what was committed before it began.
 ///
 /// Statements that are awaited together are sent together: the server runs them in their order,
-/// each with its own snapshot, and they cost one round trip.
+/// each with its own snapshot, and they cost one round trip. The BEGIN goes with the first of
+/// them.
 pub(super) struct Tx<'a> {
     inner: Whose<'a>,
     step: Option<Step>,
     turn: Mutex<()>,
+    /// The server has been told to begin, and not yet to end.
+    is_open: AtomicBool,
+    /// The COMMIT has been sent: what comes now would be a transaction of its own.
+    is_over: AtomicBool,
 }
 
 enum Whose<'a> {
-    Own(Transaction<'a>),
+    Own(&'a Object),
     /// None: every statement is a transaction of its own.
     Nobodys(&'a Object),
     Callers(&'a tokio_postgres::Transaction<'a>),
 }
 
 impl<'a> Tx<'a> {
-    pub(super) async fn begin(store: &Inner, client: &'a mut Object) -> Result<Self, Fault> {
-        let inner = Whose::Own(client.transaction().await?);
-        Ok(Self { inner, step: store.options.step.clone(), turn: Mutex::default() })
+    fn new(store: &Inner, inner: Whose<'a>) -> Self {
+        let step = store.options.step.clone();
+        let (is_open, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { inner, step, turn: Mutex::default(), is_open, is_over }
+    }
+
+    pub(super) fn begin(store: &Inner, client: &'a Object) -> Self {
+        Self::new(store, Whose::Own(client))
     }
 
     /// For one statement that only reads.
     pub(super) fn none(store: &Inner, client: &'a Object) -> Self {
-        let inner = Whose::Nobodys(client);
-        Self { inner, step: store.options.step.clone(), turn: Mutex::default() }
+        Self::new(store, Whose::Nobodys(client))
     }
 
     /// A transaction of the caller's; it is the caller who commits it.
     pub(super) fn of_caller(store: &Inner, tx: &'a tokio_postgres::Transaction<'a>) -> Self {
-        Self { inner: Whose::Callers(tx), step: store.options.step.clone(), turn: Mutex::default() }
+        Self::new(store, Whose::Callers(tx))
     }
 
     pub(super) async fn query(
@@ -63,13 +72,9 @@ impl<'a> Tx<'a> {
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, Fault> {
-        let turn = self.turn(sql).await;
+        let turn = self.turn(sql).await?;
         match &self.inner {
-            Whose::Own(tx) => {
-                let statement = tx.prepare_cached(sql).await?;
-                self.answer(turn, tx.query(&statement, params)).await
-            }
-            Whose::Nobodys(client) => {
+            Whose::Own(client) | Whose::Nobodys(client) => {
                 let statement = client.prepare_cached(sql).await?;
                 self.answer(turn, client.query(&statement, params)).await
             }
@@ -87,13 +92,9 @@ impl<'a> Tx<'a> {
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<u64, Fault> {
-        let turn = self.turn(sql).await;
+        let turn = self.turn(sql).await?;
         match &self.inner {
-            Whose::Own(tx) => {
-                let statement = tx.prepare_cached(sql).await?;
-                self.answer(turn, tx.execute(&statement, params)).await
-            }
-            Whose::Nobodys(client) => {
+            Whose::Own(client) | Whose::Nobodys(client) => {
                 let statement = client.prepare_cached(sql).await?;
                 self.answer(turn, client.execute(&statement, params)).await
             }
@@ -102,12 +103,18 @@ impl<'a> Tx<'a> {
     }
 
     /// A statement is sent in its turn, also where its text has to be prepared first.
-    async fn turn(&self, sql: &'static str) -> MutexGuard<'_, ()> {
+    async fn turn(&self, sql: &'static str) -> Result<MutexGuard<'_, ()>, Fault> {
         let turn = self.turn.lock().await;
         if let Some(step) = &self.step {
             step(sql).await;
         }
-        turn
+        debug_assert!(!self.is_over.load(Ordering::Relaxed), "after the COMMIT: {sql}");
+        if let Whose::Own(client) = &self.inner
+            && !self.is_open.swap(true, Ordering::Relaxed)
+        {
+            send(client.batch_execute("BEGIN"))?;
+        }
+        Ok(turn)
     }
 
     /// Sends a statement, lets the next one go, and waits for the answer.
@@ -128,20 +135,40 @@ impl<'a> Tx<'a> {
         Ok(answer?)
     }
 
-    pub(super) async fn commit(self) -> Result<(), Fault> {
-        drop(self.turn("COMMIT").await);
-        match self.inner {
-            Whose::Own(tx) => tx.commit().await?,
-            Whose::Nobodys(_) | Whose::Callers(_) => {}
-        }
-        Ok(())
+    /// The last statement; it may be sent together with those before it. Where one of them fails
+    /// the server commits nothing, and it is that one's error that counts.
+    pub(super) async fn commit(&self) -> Result<(), Fault> {
+        let Whose::Own(client) = &self.inner else {
+            return Ok(());
+        };
+        let turn = self.turn("COMMIT").await?;
+        self.is_open.store(false, Ordering::Relaxed);
+        self.is_over.store(true, Ordering::Relaxed);
+        self.answer(turn, client.batch_execute("COMMIT")).await
     }
+}
 
-    pub(super) async fn rollback(self) {
-        if let Whose::Own(tx) = self.inner {
-            // A connection that cannot roll back is closed by the pool.
-            let _ = tx.rollback().await;
+/// What was not committed is undone before the connection serves anybody else. Nobody waits for
+/// it: whatever the connection is sent next comes after.
+impl Drop for Tx<'_> {
+    fn drop(&mut self) {
+        if let Whose::Own(client) = &self.inner
+            && self.is_open.swap(false, Ordering::Relaxed)
+        {
+            // A connection that is lost has no transaction.
+            let _ = send(client.batch_execute("ROLLBACK"));
         }
+    }
+}
+
+/// Sends a statement without waiting for the answer.
+fn send(
+    statement: impl Future<Output = Result<(), tokio_postgres::Error>>,
+) -> Result<(), tokio_postgres::Error> {
+    let mut context = Context::from_waker(Waker::noop());
+    match std::pin::pin!(statement).poll(&mut context) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => Ok(()),
     }
 }
 
@@ -185,36 +212,38 @@ macro_rules! transact {
     ($store:expr, $tx:ident => $body:expr) => {
         $crate::postgres::session::transact!($store, client, $tx => $body)
     };
-    ($store:expr, $connection:ident, $tx:ident => $body:expr) => {{
-        let mut tries = $crate::postgres::session::Tries::default();
-        loop {
-            let mut client = $store.$connection().await?;
-            let outcome = match $crate::postgres::session::Tx::begin($store, &mut client).await {
-                Ok($tx) => match $body.await {
-                    Ok(value) => $tx.commit().await.map(|()| value),
-                    Err(fault) => {
-                        $tx.rollback().await;
-                        Err(fault)
-                    }
-                },
+    ($store:expr, $connection:ident, $tx:ident => $body:expr) => {
+        $crate::postgres::session::attempt!($store, $connection, begin, $tx => async {
+            match $body.await {
+                Ok(value) => $tx.commit().await.map(|()| value),
                 Err(fault) => Err(fault),
-            };
-            drop(client);
-            if let Some(value) = tries.judge($store, outcome).await? {
-                break value;
             }
-        }
-    }};
+        })
+    };
+}
+
+/// The same where `$body` commits itself, together with its last statements.
+macro_rules! at_once {
+    ($store:expr, $tx:ident => $body:expr) => {
+        $crate::postgres::session::attempt!($store, client, begin, $tx => $body)
+    };
 }
 
 /// The same for one statement that only reads, without a transaction.
 macro_rules! glimpse {
-    ($store:expr, $tx:ident => $body:expr) => {{
+    ($store:expr, $tx:ident => $body:expr) => {
+        $crate::postgres::session::attempt!($store, client, none, $tx => $body)
+    };
+}
+
+/// What is not committed when `$body` ends is undone.
+macro_rules! attempt {
+    ($store:expr, $connection:ident, $begin:ident, $tx:ident => $body:expr) => {{
         let mut tries = $crate::postgres::session::Tries::default();
         loop {
-            let client = $store.client().await?;
+            let client = $store.$connection().await?;
             let outcome = {
-                let $tx = $crate::postgres::session::Tx::none($store, &client);
+                let $tx = $crate::postgres::session::Tx::$begin($store, &client);
                 $body.await
             };
             drop(client);
@@ -225,4 +254,4 @@ macro_rules! glimpse {
     }};
 }
 
-pub(super) use {glimpse, transact};
+pub(super) use {at_once, attempt, glimpse, transact};

@@ -7,6 +7,7 @@ use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
+use super::pack::unpack_groups;
 use super::rows;
 use super::session::Tx;
 use super::{Inner, transact};
@@ -65,7 +66,10 @@ async fn set<T>(
     let new: Vec<&str> = new.filter_map(|name| name.strip_prefix("group:")).collect();
     let running = match new.as_slice() {
         [] => Vec::new(),
-        new => tx.query(LOCK_RUNNING_IN_GROUPS, &[&new]).await?,
+        new => {
+            unpack_groups(tx, new).await?;
+            tx.query(LOCK_RUNNING_IN_GROUPS, &[&new]).await?
+        }
     };
     let running: Vec<_> = running.iter().map(rows::running).collect();
     let wanted = Wanted {

@@ -43,7 +43,7 @@ pub(super) async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> 
         virtual_time: row.get("virtual_time"),
         limits_version: row.get("limits_version"),
     };
-    let now = store.options.clock.as_ref().map_or_else(|| row.get("now"), |clock| clock());
+    let now = store.options.now().unwrap_or_else(|| row.get("now"));
     let mut tasks: BTreeMap<TaskId, TaskRow> = BTreeMap::new();
     for row in tx.query(TASKS, &[]).await? {
         let task = task_row(&row);

@@ -1,1 +1,1 @@
-DELETE FROM tidegate.leases WHERE token = ANY ($1)
+DELETE FROM tidegate.leases WHERE token = ANY ($1) AND tasks = '{}'

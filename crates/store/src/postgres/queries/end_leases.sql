@@ -1,5 +1,5 @@
 -- Under the lock of these leases, so that of two who end the last two attempts of one the second
 -- sees that the first is gone.
 DELETE FROM tidegate.leases l
-WHERE token = ANY ($1)
+WHERE token = ANY ($1) AND tasks = '{}'
   AND NOT EXISTS (SELECT FROM tidegate.running r WHERE r.token = l.token)

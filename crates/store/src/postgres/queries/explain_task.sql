@@ -7,10 +7,10 @@ SELECT t.created_at, t.finished_at, t.state, sc.run_at, a.task IS NOT NULL AS is
        -- Tasks that run and whose ends are waited for: those that hold slots of the limit, or
        -- those of the lane.
        CASE WHEN l.task IS NOT NULL THEN
-           (SELECT count(*) FROM tidegate.running o WHERE EXISTS (
+           (SELECT count(*) FROM tidegate.attempts o WHERE EXISTS (
                SELECT FROM tidegate.slots s WHERE s.task = o.task AND s.limit_id = l.limit_id))
        WHEN r.task IS NOT NULL THEN
-           (SELECT count(*) FROM tidegate.running o
+           (SELECT count(*) FROM tidegate.attempts o
             JOIN tidegate.tasks ot ON ot.id = o.task WHERE ot.lane = t.lane)
        ELSE 0 END AS running
 FROM tidegate.tasks t
@@ -18,7 +18,7 @@ LEFT JOIN tidegate.scheduled sc ON sc.task = t.id
 LEFT JOIN tidegate.arrived a ON a.task = t.id
 LEFT JOIN tidegate.ready r ON r.task = t.id
 LEFT JOIN tidegate.line l ON l.task = t.id
-LEFT JOIN tidegate.running u ON u.task = t.id
+LEFT JOIN tidegate.attempts u ON u.task = t.id
 LEFT JOIN tidegate.leases e ON e.token = u.token
 LEFT JOIN tidegate.queues q ON q.name = t.queue
 LEFT JOIN tidegate.paces p ON p.group_name = coalesce(t.group_name, t.kind)

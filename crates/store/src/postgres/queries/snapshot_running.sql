@@ -1,1 +1,1 @@
-SELECT task, token, gated, cancel, started_at FROM tidegate.running
+SELECT task, token, gated, cancel, started_at FROM tidegate.attempts

@@ -9,7 +9,7 @@ WITH found AS (
         UNION ALL SELECT task, 1 FROM tidegate.arrived
         UNION ALL SELECT task, 1 FROM tidegate.ready
         UNION ALL SELECT task, 2 FROM tidegate.line
-        UNION ALL SELECT task, 3 FROM tidegate.running
+        UNION ALL SELECT task, 3 FROM tidegate.attempts
     ) AS place
     CROSS JOIN LATERAL (
         SELECT FROM tidegate.tasks t

@@ -1,0 +1,45 @@
+-- All that a claim decides by before it takes anything: the time, the lanes the worker serves
+-- that are open now (neither paused nor outside their hours), what waits at the gate, and whether
+-- the worker has to be noted. Each answer is the head of an index; nothing is read that is not
+-- looked at next. What is seen is in `seen`; a statement follows that uses it.
+WITH moment AS MATERIALIZED (
+    SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
+), open AS MATERIALIZED (
+    SELECT l.id,
+           -- Noted for at least three quarters of the lease, it need not be noted again.
+           EXISTS (SELECT FROM tidegate.worker_lanes w
+                   WHERE w.worker = $3 AND w.lane = l.id
+                     AND w.served_until >= moment.now + $4::bigint / 4 * 3) AS is_noted
+    FROM moment
+    CROSS JOIN tidegate.lanes l
+    LEFT JOIN tidegate.kinds k ON k.name = l.kind
+    CROSS JOIN LATERAL (SELECT mod(moment.now, 86400000) AS ms) AS of_day
+    WHERE l.queue = ANY ($1) AND l.kind = ANY ($2)
+      AND NOT EXISTS (SELECT FROM tidegate.queues q WHERE q.name = l.queue)
+      AND CASE
+          WHEN k.window_start_ms IS NULL OR k.window_end_ms IS NULL THEN true
+          WHEN k.window_start_ms < k.window_end_ms
+          THEN of_day.ms >= k.window_start_ms AND of_day.ms < k.window_end_ms
+          ELSE of_day.ms >= k.window_start_ms OR of_day.ms < k.window_end_ms
+      END
+), seen AS MATERIALIZED (
+    SELECT c.virtual_time, c.limits_version, moment.now,
+           ARRAY (SELECT id FROM open ORDER BY id) AS open,
+           NOT EXISTS (SELECT FROM open WHERE NOT is_noted) AS is_noted,
+           EXISTS (SELECT FROM tidegate.arrived)
+               OR EXISTS (SELECT FROM tidegate.scheduled WHERE run_at <= moment.now) AS arrivals,
+           ARRAY (SELECT id FROM tidegate.limits WHERE dirty
+                  UNION
+                  SELECT limit_id FROM tidegate.passes WHERE urgent
+                  ORDER BY id LIMIT 64) AS dirty,
+           ARRAY (SELECT parked.task
+                  FROM open CROSS JOIN LATERAL (
+                      SELECT task, limit_id, rank, tag, place FROM tidegate.line
+                      WHERE class = 4 AND lane = open.id
+                      ORDER BY limit_id, rank, tag, place LIMIT 250
+                  ) AS parked
+                  ORDER BY parked.limit_id, parked.rank, parked.tag, parked.place
+                  LIMIT 250) AS no_worker
+    FROM tidegate.counters c
+    CROSS JOIN moment
+)

@@ -1,0 +1,1 @@
+SELECT seen.* FROM seen
