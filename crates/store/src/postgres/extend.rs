@@ -8,7 +8,7 @@ use tidegate_core::{Extend, Extended, Result, TaskId, Token, rules};
 use super::draft::Draft;
 use super::error::{Fault, quietly};
 use super::load::moment;
-use super::pack::unpack;
+use super::pack::unpack_in;
 use super::rows;
 use super::session::{Params, Tx};
 use super::{Inner, claim, transact};
@@ -39,7 +39,8 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
 async fn report(store: &Inner, extend: &Extend) -> Result<()> {
     if !extend.progress.is_empty() {
         let tokens: BTreeSet<i64> = extend.progress.iter().map(|(_, token, _)| token.0).collect();
-        unpack(store, tokens.into_iter().collect()).await?;
+        let tokens: Vec<i64> = tokens.into_iter().collect();
+        transact!(beating store, tx => unpack_in(&tx, Some(&tokens)));
         transact!(beating store, tx => progress(&tx, extend));
     }
     if !extend.ran.is_empty() {

@@ -43,6 +43,10 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
         }
     }
     if !slow.is_empty() {
+        // As they were told: an exit may give back what the next one takes.
+        let told = told.iter().enumerate().rev();
+        let places: BTreeMap<_, _> = told.map(|(place, exit)| (*exit, place)).collect();
+        slow.sort_by_key(|exit| places.get(&(exit.task, exit.token)).copied());
         let tokens: BTreeSet<i64> = slow.iter().map(|exit| exit.token.0).collect();
         unpack(store, tokens.into_iter().collect()).await?;
     }

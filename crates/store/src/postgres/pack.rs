@@ -32,11 +32,12 @@ pub(super) async fn unpack_tasks(store: &Inner, tasks: &[TaskId]) -> Result<()> 
     unpack(store, found).await
 }
 
-/// Unpacks the leases that have run out.
-pub(super) async fn unpack_expired(store: &Inner, now: Millis) -> Result<()> {
+/// Unpacks the leases that have run out, as many as one step of the reaper takes; gives how many.
+pub(super) async fn unpack_expired(store: &Inner, now: Millis) -> Result<usize> {
     let find = async |tx: &Tx<'_>| tokens(tx, PACKED_EXPIRED, &[&now]).await;
     let found = transact!(store, tx => find(&tx));
-    unpack(store, found).await
+    let leases = found.len();
+    unpack(store, found).await.map(|()| leases)
 }
 
 /// Unpacks the leases that list tasks of these groups. The caller has the version of the limits

@@ -33,8 +33,9 @@ const WORKER_KEPT_MS: i64 = 60 * 60 * 1000;
 
 pub(super) async fn reap(store: &Inner) -> Result<Reaped> {
     let now = transact!(store, tx => moment(store, &tx)).now;
-    unpack_expired(store, now).await?;
-    let (reaped, left) = transact!(store, tx => reap_some(store, &tx));
+    let unpacked = unpack_expired(store, now).await?;
+    let (mut reaped, left) = transact!(store, tx => reap_some(store, &tx));
+    reaped.more |= unpacked == LEASES_MAX;
     follow(store, left).await?;
     transact!(store, tx => forget(store, &tx));
     Ok(reaped)

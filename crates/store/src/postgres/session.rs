@@ -24,6 +24,9 @@ const TRIES_MAX: u32 = 200;
 
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
+/// The answer to a BEGIN that was sent.
+type Begun<'a> = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send + 'a>>;
+
 /// One transaction, READ COMMITTED: every statement sees what was committed before it began.
 ///
 /// Statements that are awaited together are sent together: the server runs them in their order,
@@ -72,13 +75,13 @@ impl<'a> Tx<'a> {
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<Vec<Row>, Fault> {
-        let turn = self.turn(sql).await?;
+        let (turn, begun) = self.turn(sql).await?;
         match &self.inner {
             Whose::Own(client) | Whose::Nobodys(client) => {
                 let statement = client.prepare_cached(sql).await?;
-                self.answer(turn, client.query(&statement, params)).await
+                self.answer(turn, begun, client.query(&statement, params)).await
             }
-            Whose::Callers(tx) => self.answer(turn, tx.query(sql, params)).await,
+            Whose::Callers(tx) => self.answer(turn, begun, tx.query(sql, params)).await,
         }
     }
 
@@ -92,41 +95,56 @@ impl<'a> Tx<'a> {
         sql: &'static str,
         params: Params<'_>,
     ) -> Result<u64, Fault> {
-        let turn = self.turn(sql).await?;
+        let (turn, begun) = self.turn(sql).await?;
         match &self.inner {
             Whose::Own(client) | Whose::Nobodys(client) => {
                 let statement = client.prepare_cached(sql).await?;
-                self.answer(turn, client.execute(&statement, params)).await
+                self.answer(turn, begun, client.execute(&statement, params)).await
             }
-            Whose::Callers(tx) => self.answer(turn, tx.execute(sql, params)).await,
+            Whose::Callers(tx) => self.answer(turn, begun, tx.execute(sql, params)).await,
         }
     }
 
-    /// A statement is sent in its turn, also where its text has to be prepared first.
-    async fn turn(&self, sql: &'static str) -> Result<MutexGuard<'_, ()>, Fault> {
+    /// A statement is sent in its turn, also where its text has to be prepared first. The first
+    /// one sends the BEGIN, and has its answer to wait for.
+    async fn turn(
+        &self,
+        sql: &'static str,
+    ) -> Result<(MutexGuard<'_, ()>, Option<Begun<'_>>), Fault> {
         let turn = self.turn.lock().await;
         if let Some(step) = &self.step {
             step(sql).await;
         }
         debug_assert!(!self.is_over.load(Ordering::Relaxed), "after the COMMIT: {sql}");
+        let mut begun = None;
         if let Whose::Own(client) = &self.inner
             && !self.is_open.swap(true, Ordering::Relaxed)
         {
-            send(client.batch_execute("BEGIN"))?;
+            let mut begin: Begun<'_> = Box::pin(client.batch_execute("BEGIN"));
+            if let Poll::Ready(answer) = send(begin.as_mut()) {
+                answer?;
+            } else {
+                begun = Some(begin);
+            }
         }
-        Ok(turn)
+        Ok((turn, begun))
     }
 
     /// Sends a statement, lets the next one go, and waits for the answer.
     async fn answer<T>(
         &self,
         turn: MutexGuard<'_, ()>,
+        begun: Option<Begun<'_>>,
         statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Fault> {
         let mut statement = std::pin::pin!(statement);
         let sent = std::future::poll_fn(|cx| Poll::Ready(statement.as_mut().poll(cx))).await;
         // Where a test holds statements, each is answered before the next.
         let turn = self.step.is_some().then_some(turn);
+        if let Some(begun) = begun {
+            // Without a transaction the statements were each one of its own.
+            begun.await?;
+        }
         let answer = match sent {
             Poll::Ready(answer) => answer,
             Poll::Pending => statement.await,
@@ -141,35 +159,40 @@ impl<'a> Tx<'a> {
         let Whose::Own(client) = &self.inner else {
             return Ok(());
         };
-        let turn = self.turn("COMMIT").await?;
+        let (turn, begun) = self.turn("COMMIT").await?;
         self.is_open.store(false, Ordering::Relaxed);
         self.is_over.store(true, Ordering::Relaxed);
-        self.answer(turn, client.batch_execute("COMMIT")).await
+        self.answer(turn, begun, client.batch_execute("COMMIT")).await
+    }
+
+    /// Undoes what was not committed, and waits until it is: whoever tries again on another
+    /// connection must not meet the locks of its own first try.
+    pub(super) async fn undo(&self) {
+        if let Whose::Own(client) = &self.inner
+            && self.is_open.swap(false, Ordering::Relaxed)
+        {
+            // A connection that is lost has no transaction.
+            let _ = client.batch_execute("ROLLBACK").await;
+        }
     }
 }
 
-/// What was not committed is undone before the connection serves anybody else. Nobody waits for
-/// it: whatever the connection is sent next comes after.
+/// A verb that was cut off: what it did is undone before the connection serves anybody else. Nobody
+/// waits for it: whatever the connection is sent next comes after.
 impl Drop for Tx<'_> {
     fn drop(&mut self) {
         if let Whose::Own(client) = &self.inner
             && self.is_open.swap(false, Ordering::Relaxed)
         {
             // A connection that is lost has no transaction.
-            let _ = send(client.batch_execute("ROLLBACK"));
+            let _ = send(std::pin::pin!(client.batch_execute("ROLLBACK")));
         }
     }
 }
 
 /// Sends a statement without waiting for the answer.
-fn send(
-    statement: impl Future<Output = Result<(), tokio_postgres::Error>>,
-) -> Result<(), tokio_postgres::Error> {
-    let mut context = Context::from_waker(Waker::noop());
-    match std::pin::pin!(statement).poll(&mut context) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => Ok(()),
-    }
+fn send<T>(statement: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
+    statement.poll(&mut Context::from_waker(Waker::noop()))
 }
 
 /// Counts how often a transaction was tried, and says whether to try again.
@@ -244,7 +267,9 @@ macro_rules! attempt {
             let client = $store.$connection().await?;
             let outcome = {
                 let $tx = $crate::postgres::session::Tx::$begin($store, &client);
-                $body.await
+                let outcome = $body.await;
+                $tx.undo().await;
+                outcome
             };
             drop(client);
             if let Some(value) = tries.judge($store, outcome).await? {

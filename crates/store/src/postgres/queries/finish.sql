@@ -37,7 +37,7 @@ WITH moment AS MATERIALIZED (
            -- Others may run under it that have rows.
            (SELECT true FROM tidegate.running r WHERE r.token = l.token LIMIT 1) AS has_rows
     FROM tidegate.leases l CROSS JOIN LATERAL unnest(l.tasks) AS packed (task)
-    WHERE l.token = ANY ($4)
+    WHERE l.token = ANY (ARRAY (SELECT token FROM ending))
     GROUP BY l.token
 ), ended AS (
     DELETE FROM tidegate.leases l USING rest
