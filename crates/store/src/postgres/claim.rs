@@ -1,6 +1,8 @@
 //! Hands out ready tasks.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_core::rules::gate;
 use tidegate_core::tables::{Position, ReadyRow, Tables};
@@ -9,12 +11,13 @@ use tokio_postgres::Row;
 
 use super::draft::Left;
 use super::error::Fault;
+use super::floors::{Found, From, Look, key};
 use super::flush::flush;
 use super::gate::{BUDGET, before_claim, follow_briefly};
 use super::load::{Moment, Wanted, gather, moment};
 use super::paged::Paged;
 use super::rows;
-use super::session::{Tx, at_once, glimpse};
+use super::session::{Params, Tx, at_once, glimpse};
 use super::{Bug, Inner, transact};
 
 const VERSION_SHARED: &str = include_str!("queries/version_shared.sql");
@@ -34,37 +37,58 @@ const PAGE_MAX: usize = 1 << 15;
 /// One statement in one round trip, where nothing waits at the gate.
 pub(super) async fn claim(store: &Inner, claim: Claim) -> Result<Vec<Attempt>> {
     claim.check()?;
-    let mut pick = Pick::new(&claim);
-    let mut taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
-    if let Taken::Nothing(view) = &taken {
-        if !view.is_noted {
-            transact!(store, tx => see(&tx, &claim, view));
-        }
-        if view.has_gate_work() {
-            let Taken::Nothing(view) = std::mem::replace(&mut taken, Taken::Again) else {
-                return Ok(Vec::new());
-            };
-            before_claim(store, &claim, view).await?;
-        } else if view.is_noted {
-            return Ok(Vec::new());
-        }
-        pick.is_told_to = true;
-        taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
+    let claimed = claim_once(store, &claim).await?;
+    Ok(fill_up(store, claim, claimed).await)
+}
+
+/// Takes what else there is, where fewer were found than are wanted and not all was looked at.
+pub(super) async fn fill_up(store: &Inner, mut claim: Claim, claimed: Claimed) -> Vec<Attempt> {
+    let mut attempts = claimed.attempts;
+    if !claimed.is_all_there_is {
+        claim.tasks_max -= attempts.len() as u32;
+        // What is committed is not lost with an error.
+        let more = claim_once(store, &claim).await;
+        attempts.extend(more.unwrap_or_default().attempts);
     }
-    go_on(store, pick, taken).await
+    attempts
+}
+
+async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
+    let mut pick = Pick::new(store, claim);
+    let taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
+    let Taken::Nothing(view, _) = taken else {
+        return go_on(store, pick, taken).await;
+    };
+    let is_thorough = !pick.look.again();
+    if !view.is_noted {
+        transact!(store, tx => see(&tx, claim, &view));
+    }
+    if view.has_gate_work() {
+        before_claim(store, claim, view).await?;
+        // What has come through the gate may be anywhere.
+        pick.look = store.floors.look();
+    } else if view.is_noted && is_thorough {
+        return Ok(Claimed::default());
+    }
+    go_on(store, pick, Taken::Again).await
 }
 
 /// Claims until there is nothing in the way.
-async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Vec<Attempt>> {
+async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Claimed> {
     pick.is_told_to = true;
     let mut rounds = 0;
     loop {
         match taken {
-            Taken::Some(attempts, windows) => {
+            Taken::Some(batch) => {
+                let (claimed, windows) = pick.settle(batch);
                 follow_briefly(store, Left { windows, ..Left::default() }).await;
-                return Ok(attempts);
+                return Ok(claimed);
             }
-            Taken::Nothing(_) => return Ok(Vec::new()),
+            Taken::Nothing(..) if pick.look.again() => {}
+            Taken::Nothing(_, took) => {
+                pick.look.found(Found { took, is_all: true, ..Found::default() });
+                return Ok(Claimed::default());
+            }
             Taken::Cut => pick.page *= 4,
             Taken::Again => {}
             Taken::Stale(rows) => {
@@ -75,6 +99,7 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Ve
                 }
                 let left = at_once!(store, tx => retake(store, &tx, &pick));
                 follow_briefly(store, left).await;
+                pick.look = store.floors.look();
             }
         }
         taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
@@ -83,8 +108,9 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Ve
 
 /// What a claim asks for.
 #[derive(Debug)]
-struct Pick<'a> {
+pub(super) struct Pick<'a> {
     claim: &'a Claim,
+    look: Look<'a>,
     /// Whatever waits at the gate.
     is_told_to: bool,
     /// Lanes that are left out.
@@ -93,18 +119,89 @@ struct Pick<'a> {
 }
 
 impl<'a> Pick<'a> {
-    fn new(claim: &'a Claim) -> Self {
-        let page = 2 * claim.tasks_max as usize + 64;
-        Self { claim, is_told_to: false, closed: Vec::new(), page }
+    pub(super) fn new(store: &'a Inner, claim: &'a Claim) -> Self {
+        let look = store.floors.look();
+        // As many as each lane gives if they all give the same, with room for what others are
+        // taking at this moment; and more where that was too little.
+        let lanes = (claim.queues.len() * claim.kinds.len()).max(1);
+        let page = ((2 * claim.tasks_max as usize).div_ceil(lanes) + 16) << look.pages_doubled;
+        Self { claim, look, is_told_to: false, closed: Vec::new(), page: page.min(PAGE_MAX) }
     }
+
+    /// The same, whatever waits at the gate.
+    pub(super) fn told_to(store: &'a Inner, claim: &'a Claim) -> Self {
+        Self { is_told_to: true, ..Self::new(store, claim) }
+    }
+
+    pub(super) fn claim(&self) -> &'a Claim {
+        self.claim
+    }
+
+    /// What was taken is committed; gives also the jobs whose windows it left.
+    pub(super) fn settle(&self, batch: Batch) -> (Claimed, Vec<LimitId>) {
+        let is_all = batch.found.is_all;
+        self.look.found(batch.found);
+        let is_all_there_is = !is_all || self.look.is_thorough();
+        (Claimed { attempts: batch.attempts, is_all_there_is }, batch.windows)
+    }
+}
+
+/// Tasks that are taken and committed.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    attempts: Vec<Attempt>,
+    /// As many as were wanted, or all that there are.
+    is_all_there_is: bool,
+}
+
+impl Default for Claimed {
+    fn default() -> Self {
+        Self { attempts: Vec::new(), is_all_there_is: true }
+    }
+}
+
+/// Tasks that are taken.
+#[derive(Debug)]
+pub(super) struct Batch {
+    attempts: Vec<Attempt>,
+    /// The jobs whose windows they left.
+    windows: Vec<LimitId>,
+    found: Found,
+}
+
+impl Batch {
+    pub(super) fn tasks(&self) -> BTreeSet<TaskId> {
+        self.attempts.iter().map(|attempt| attempt.task).collect()
+    }
+
+    fn of(rows: &[Row], claim: &Claim) -> Self {
+        let is_cut = rows.first().is_some_and(|row| row.get("is_cut"));
+        let found = Found {
+            last: rows.iter().map(rows::ready).map(|row| (row.lane, key(&row))).collect(),
+            is_all: !is_cut && rows.len() < claim.tasks_max as usize,
+            is_cut,
+            took: rows.first().map(took).unwrap_or_default(),
+        };
+        Self { attempts: attempts(rows, claim), windows: windows(rows), found }
+    }
+
+    fn nothing(took: Duration) -> Self {
+        let found = Found { is_all: true, took, ..Found::default() };
+        Self { attempts: Vec::new(), windows: Vec::new(), found }
+    }
+}
+
+/// How long the server took.
+fn took(row: &Row) -> Duration {
+    Duration::from_micros(row.get::<_, i64>("took_us").unsigned_abs())
 }
 
 /// What came of it.
 #[derive(Debug)]
 enum Taken {
-    /// Tasks, and the jobs whose windows they left.
-    Some(Vec<Attempt>, Vec<LimitId>),
-    Nothing(View),
+    Some(Batch),
+    /// What was seen, and how long it took.
+    Nothing(View, Duration),
     /// A limit began after these were made ready.
     Stale(Vec<ReadyRow>),
     /// So many were being taken by others that there may be more.
@@ -120,10 +217,10 @@ impl Taken {
         };
         if first.get::<_, Option<i64>>("task").is_none() {
             let is_cut = first.get("is_cut") && pick.page < PAGE_MAX;
-            return if is_cut { Self::Cut } else { Self::Nothing(View::of(first)) };
+            return if is_cut { Self::Cut } else { Self::Nothing(View::of(first), took(first)) };
         }
         if first.get::<_, Option<i64>>("token").is_some() {
-            return Self::Some(attempts(rows, pick.claim), windows(rows));
+            return Self::Some(Batch::of(rows, pick.claim));
         }
         Self::Stale(rows.iter().filter(|row| row.get("is_stale")).map(rows::ready).collect())
     }
@@ -217,21 +314,28 @@ pub(super) async fn see_worker(
 async fn take_at_once(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Taken, Fault> {
     let ((), taken, ()) = tokio::try_join!(biased;
         share_version(store, tx),
-        take(store, tx, pick),
+        take(store, tx, pick, &pick.look.from),
         tx.commit(),
     )?;
     Ok(taken)
 }
 
-async fn take(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Taken, Fault> {
+async fn take(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>, from: &From) -> Result<Taken, Fault> {
     let (sql, _) = store.options.planted_claim().unwrap_or(&PAGED).of(pick.page);
     let (queues, kinds) = names(Some(pick.claim));
     let Claim { worker, tasks_max, lease_ms, .. } = pick.claim;
     let (worker, wanted, now) = (&*worker.0, i64::from(*tasks_max), store.options.now());
     let Pick { is_told_to, closed, .. } = pick;
-    let rows = tx
-        .query(sql, &[&queues, &kinds, &worker, lease_ms, &now, &wanted, is_told_to, closed])
-        .await?;
+    let From { lanes, ranks, tags, tasks } = from;
+    let params: Params<'_> = &[
+        &queues, &kinds, &worker, lease_ms, &now, &wanted, is_told_to, closed, lanes, ranks, tags,
+        tasks,
+    ];
+    let mut rows = tx.query(sql, params).await?;
+    rows.sort_by_cached_key(|row| {
+        let place = |column: &str| row.get::<_, Option<i64>>(column);
+        (place("rank"), place("tag"), place("task"))
+    });
     if rows.first().is_some_and(|row| row.get("is_cut")) {
         // There may be more than the worker is told of.
         store.changed.here();
@@ -241,7 +345,10 @@ async fn take(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Taken, Faul
 
 /// Picks again and keeps the locks, to send back what a younger limit applies to.
 async fn retake(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Left, Fault> {
-    let ((), taken) = tokio::try_join!(biased; share_version(store, tx), take(store, tx, pick))?;
+    let ((), taken) = tokio::try_join!(biased;
+        share_version(store, tx),
+        take(store, tx, pick, &pick.look.from),
+    )?;
     match taken {
         Taken::Stale(rows) => {
             let left = send_back(store, tx, rows).await?;
@@ -260,40 +367,25 @@ pub(super) async fn share_version(store: &Inner, tx: &Tx<'_>) -> Result<(), Faul
     tx.query(VERSION_SHARED, &[]).await.map(drop)
 }
 
-/// The claim that goes with a finish, in its transaction, and the jobs of which tasks were
-/// claimed. None where it has to follow: a limit has begun that the tasks have to go back for.
+/// The claim that goes with exits, in their transaction. None where it has to follow: something
+/// waits at the gate, or a limit has begun that the tasks have to go back for. `new` are the first of
+/// each lane that the same transaction has made ready.
 pub(super) async fn take_along(
     store: &Inner,
     tx: &Tx<'_>,
-    claim: Option<&Claim>,
-) -> Result<Option<(Vec<Attempt>, Vec<LimitId>)>, Fault> {
-    let Some(claim) = claim else {
+    pick: Option<&Pick<'_>>,
+    new: &[ReadyRow],
+) -> Result<Option<Batch>, Fault> {
+    let Some(pick) = pick else {
         return Ok(None);
     };
-    let pick = Pick { is_told_to: true, ..Pick::new(claim) };
-    match take(store, tx, &pick).await? {
-        Taken::Some(attempts, windows) => Ok(Some((attempts, windows))),
-        Taken::Nothing(_) => Ok(Some(Default::default())),
-        Taken::Stale(_) | Taken::Cut | Taken::Again => Ok(None),
-    }
-}
-
-/// The claim that goes with exits that leave nothing to the gate. None where it has to follow.
-pub(super) async fn take_after(
-    store: &Inner,
-    tx: &Tx<'_>,
-    claim: Option<&Claim>,
-) -> Result<Option<(Vec<Attempt>, Vec<LimitId>)>, Fault> {
-    let Some(claim) = claim else {
-        return Ok(None);
-    };
-    match take(store, tx, &Pick::new(claim)).await? {
-        Taken::Some(attempts, windows) => Ok(Some((attempts, windows))),
-        Taken::Nothing(view) if view.is_noted && !view.has_gate_work() => {
-            Ok(Some(Default::default()))
+    Ok(match take(store, tx, pick, &pick.look.from.not_above(new)).await? {
+        Taken::Some(batch) => Some(batch),
+        Taken::Nothing(view, took) if pick.is_told_to || view.is_noted && !view.has_gate_work() => {
+            Some(Batch::nothing(took))
         }
-        _ => Ok(None),
-    }
+        _ => None,
+    })
 }
 
 /// The jobs whose windows tasks left.
@@ -304,12 +396,14 @@ fn windows(picked: &[Row]) -> Vec<LimitId> {
 }
 
 fn attempts(picked: &[Row], claim: &Claim) -> Vec<Attempt> {
+    let (mut kinds, mut queues, mut groups) =
+        (Names::default(), Names::default(), Names::default());
     let attempt = |row: &Row| Attempt {
         task: TaskId(row.get("task")),
         token: Token(row.get("token")),
-        kind: row.get::<_, &str>("kind").into(),
-        queue: row.get::<_, &str>("queue").into(),
-        group: row.get::<_, &str>("group_name").into(),
+        kind: kinds.share(row.get("kind")),
+        queue: queues.share(row.get("queue")),
+        group: groups.share(row.get("group_name")),
         weight: rows::number(row, "weight"),
         payload: row.get("payload"),
         number: rows::number(row, "spent") + 1,
@@ -321,6 +415,19 @@ fn attempts(picked: &[Row], claim: &Claim) -> Vec<Attempt> {
         expires_at: row.get::<_, i64>("now") + claim.lease_ms,
     };
     picked.iter().map(attempt).collect()
+}
+
+/// Names that mostly repeat the last one.
+#[derive(Default)]
+struct Names(Arc<str>);
+
+impl Names {
+    fn share(&mut self, name: &str) -> Arc<str> {
+        if *self.0 != *name {
+            self.0 = name.into();
+        }
+        self.0.clone()
+    }
 }
 
 fn slots(row: &Row) -> Vec<SlotHeld> {

@@ -16,6 +16,7 @@ use tidegate_core::{
     Result, Source, TaskId, Token, WorkerId,
 };
 
+use super::floors::first_of_lanes;
 use super::rows::Known;
 use crate::memory::State;
 use crate::memory::state::{Running, Task};
@@ -47,7 +48,9 @@ pub(super) struct Left {
     /// Jobs whose windows were filled, or of which tasks were claimed: after the commit somebody
     /// should look whether both happened.
     pub(super) windows: Vec<LimitId>,
-    /// Whether there is something new to claim, or at the gate.
+    /// The first of each lane that is new to claim.
+    pub(super) new: Vec<ReadyRow>,
+    /// Whether somebody else should look: there is something new to claim, or at the gate.
     pub(super) ready: bool,
 }
 
@@ -203,6 +206,7 @@ impl Draft {
         Left {
             dirty: limits().filter(|limit| limit.dirty).map(|limit| limit.id).collect(),
             windows: limits().filter(|limit| fills_window(limit)).map(|limit| limit.id).collect(),
+            new: first_of_lanes(self.new_ready()),
             ready: self.new_ready().next().is_some()
                 || self.state.arrived.difference(&self.before.arrived).next().is_some(),
         }

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
-use tidegate_core::{
-    Attempt, Claim, Exit, Finish, Finished, LimitId, Lost, Outcome, Result, TaskId, Token, rules,
-};
+use tidegate_core::{Exit, Finish, Finished, LimitId, Lost, Outcome, Result, TaskId, Token, rules};
 
-use super::claim::{View, look, share_version, take_after, take_along};
+use super::claim::{Batch, Claimed, Pick, View, look, share_version, take_along};
 use super::draft::{Draft, Left};
 use super::error::Fault;
+use super::floors::first_of_lanes;
 use super::flush::flush;
 use super::gate::follow_briefly;
 use super::load::{Wanted, gather};
@@ -28,18 +27,19 @@ const EXITS_MAX: usize = 500;
 pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
     rules::check_finish(&finish)?;
     let mut finished = Finished::default();
-    let mut wanted = finish.claim;
+    let wanted = finish.claim.as_ref();
+    let mut has_claimed = None;
     let told: Vec<_> = finish.exits.iter().map(|exit| (exit.task, exit.token)).collect();
     let (quick, mut slow) = sort(finish.exits);
     let mut parts = quick.chunks(EXITS_MAX).peekable();
     while let Some(exits) = parts.next() {
-        let along = wanted.as_ref().filter(|_| slow.is_empty() && parts.peek().is_none());
-        let ended = at_once!(store, tx => end_quickly(store, &tx, exits, along));
+        let along = wanted.filter(|_| slow.is_empty() && parts.peek().is_none());
+        let along = along.map(|claim| Pick::new(store, claim));
+        let ended = at_once!(store, tx => end_quickly(store, &tx, exits, along.as_ref()));
         slow.extend(exits.iter().filter(|exit| !ended.tasks.contains(&exit.task)).cloned());
-        if let Some((claimed, windows)) = ended.claimed {
+        if let Some((claimed, windows)) = settled(along, ended.claimed) {
             follow_briefly(store, Left { windows, ..Left::default() }).await;
-            finished.claimed = claimed;
-            wanted = None;
+            has_claimed = Some(claimed);
         }
     }
     if !slow.is_empty() {
@@ -52,22 +52,31 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
     }
     let mut parts = slow.chunks(EXITS_MAX).peekable();
     while let Some(exits) = parts.next() {
-        let along = wanted.as_ref().filter(|_| parts.peek().is_none());
-        let ended = transact!(store, tx => end(store, &tx, exits, along));
+        let along = wanted.filter(|_| parts.peek().is_none());
+        let along = along.map(|claim| Pick::told_to(store, claim));
+        let mut ended = transact!(store, tx => end(store, &tx, exits, along.as_ref()));
         finished.lost.extend(ended.lost);
-        follow_briefly(store, ended.left).await;
-        if let Some(claimed) = ended.claimed {
-            finished.claimed = claimed;
-            wanted = None;
+        if let Some((claimed, windows)) = settled(along, ended.claimed) {
+            ended.left.windows.extend(windows);
+            has_claimed = Some(claimed);
         }
+        follow_briefly(store, ended.left).await;
     }
     finished.lost = in_order(told, &finished.lost);
-    if let Some(wanted) = wanted {
-        // The exits are committed: a claim that fails now must not make them look undone. The
-        // worker's next poll meets the same error.
-        finished.claimed = claim::claim(store, wanted).await.unwrap_or_default();
+    if let Some(wanted) = finish.claim {
+        finished.claimed = match has_claimed {
+            Some(claimed) => claim::fill_up(store, wanted, claimed).await,
+            // The exits are committed: a claim that fails now must not make them look undone. The
+            // worker's next poll meets the same error.
+            None => claim::claim(store, wanted).await.unwrap_or_default(),
+        };
     }
     Ok(finished)
+}
+
+/// What was claimed along, once it is committed. None where the claim has to follow.
+fn settled(along: Option<Pick<'_>>, batch: Option<Batch>) -> Option<(Claimed, Vec<LimitId>)> {
+    along.zip(batch).map(|(pick, batch)| pick.settle(batch))
 }
 
 /// Exits that are lost as they were told, whichever way they went. Of one that was told several times
@@ -100,7 +109,7 @@ fn sort(exits: Vec<Exit>) -> (Vec<Exit>, Vec<Exit>) {
 struct EndedQuickly {
     tasks: BTreeSet<TaskId>,
     /// None where the claim has to follow.
-    claimed: Option<(Vec<Attempt>, Vec<LimitId>)>,
+    claimed: Option<Batch>,
 }
 
 /// Ends what its lease lists, and claims, all in one round trip.
@@ -108,7 +117,7 @@ async fn end_quickly(
     store: &Inner,
     tx: &Tx<'_>,
     exits: &[Exit],
-    along: Option<&Claim>,
+    along: Option<&Pick<'_>>,
 ) -> Result<EndedQuickly, Fault> {
     let tasks: Vec<i64> = exits.iter().map(|exit| exit.task.0).collect();
     let tokens: Vec<i64> = exits.iter().map(|exit| exit.token.0).collect();
@@ -132,7 +141,7 @@ async fn end_quickly(
         share,
         tx.query(LOCK_LEASES, of_leases),
         tx.one(FINISH, of_exits),
-        take_after(store, tx, along),
+        take_along(store, tx, along, &[]),
         tx.commit(),
     )?;
     let tasks: Vec<i64> = ended.get("tasks");
@@ -144,7 +153,7 @@ async fn end_quickly(
 struct Ended {
     lost: Vec<Lost>,
     /// None where the claim has to follow.
-    claimed: Option<Vec<Attempt>>,
+    claimed: Option<Batch>,
     left: Left,
 }
 
@@ -152,7 +161,7 @@ async fn end(
     store: &Inner,
     tx: &Tx<'_>,
     exits: &[Exit],
-    along: Option<&Claim>,
+    along: Option<&Pick<'_>>,
 ) -> Result<Ended, Fault> {
     let tasks: BTreeSet<i64> = exits.iter().map(|exit| exit.task.0).collect();
     let tasks: Vec<i64> = tasks.into_iter().collect();
@@ -160,12 +169,12 @@ async fn end(
     let (_, running, view) = tokio::try_join!(biased;
         share_version(store, tx),
         tx.query(LOCK_RUNNING, attempts),
-        look(store, tx, along),
+        look(store, tx, along.map(Pick::claim)),
     )?;
     // A worker that was full for longer than its lease has room again, and must be seen before
     // the slots it gives back are handed on.
-    if let Some(claim) = along.filter(|_| !view.is_noted) {
-        return Err(Fault::Unnoted(claim.clone()));
+    if let Some(pick) = along.filter(|_| !view.is_noted) {
+        return Err(Fault::Unnoted(pick.claim().clone()));
     }
     // Only those that end here are moved; another one's attempt is left alone.
     let running: Vec<_> = running.iter().map(rows::running).collect();
@@ -184,14 +193,17 @@ async fn end(
     let finished = rules::finish(&mut draft, Finish { exits: exits.to_vec(), claim: None })?;
     let mut left = draft.left();
     let along = along.filter(|_| can_go_along(&view, &draft, &left));
-    let ((), claimed) = tokio::try_join!(biased; flush(tx, &draft), take_along(store, tx, along))?;
-    let claimed = claimed.map(|(claimed, windows)| {
-        left.windows.extend(windows);
-        let tasks: BTreeSet<TaskId> = claimed.iter().map(|attempt| attempt.task).collect();
+    let ((), claimed) = tokio::try_join!(biased;
+        flush(tx, &draft),
+        take_along(store, tx, along, &left.new),
+    )?;
+    if let Some(batch) = &claimed {
         // Nobody else is called for what this worker takes itself.
-        left.ready = draft.new_ready().any(|row| !tasks.contains(&row.task));
-        claimed
-    });
+        let tasks = batch.tasks();
+        let others = || draft.new_ready().filter(|row| !tasks.contains(&row.task));
+        left.ready = others().next().is_some();
+        left.new = first_of_lanes(others());
+    }
     Ok(Ended { lost: finished.lost, claimed, left })
 }
 

@@ -83,6 +83,7 @@ pub(super) async fn follow_briefly(store: &Inner, left: Left) {
 
 async fn go_on(store: &Inner, mut left: Left, rounds: u32) -> Result<()> {
     for round in 0..rounds {
+        store.floors.lower(&left.new);
         if left.ready {
             store.changed.tell();
         }
@@ -95,6 +96,7 @@ async fn go_on(store: &Inner, mut left: Left, rounds: u32) -> Result<()> {
         left = transact!(store, tx => settle(store, &tx, &left.dirty, false));
     }
     // Somebody else goes on.
+    store.floors.lower(&left.new);
     store.changed.tell();
     Ok(())
 }

@@ -7,6 +7,8 @@ use deadpool_postgres::Pool;
 use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Config, NoTls};
 
+use super::floors::Floors;
+
 /// How long a listener that lost its connection waits before it tries again; while there is
 /// none, callers are woken at this pace.
 const PACE: Duration = Duration::from_millis(250);
@@ -20,6 +22,7 @@ const NOTIFY: &str = include_str!("queries/notify.sql");
 pub(super) struct Changed {
     config: Config,
     pool: Pool,
+    floors: Arc<Floors>,
     /// Somebody else should look.
     news: Arc<Notify>,
     notify: Arc<Notify>,
@@ -37,10 +40,11 @@ impl Drop for Background {
 }
 
 impl Changed {
-    pub(super) fn new(config: Config, pool: Pool) -> Self {
+    pub(super) fn new(config: Config, pool: Pool, floors: Arc<Floors>) -> Self {
         Self {
             config,
             pool,
+            floors,
             news: Arc::default(),
             notify: Arc::default(),
             listener: OnceLock::new(),
@@ -75,11 +79,16 @@ impl Changed {
     pub(super) async fn wait(&self) {
         let changed = self.notify.notified();
         self.listener.get_or_init(|| {
-            let (config, notify) = (self.config.clone(), self.notify.clone());
+            let config = self.config.clone();
+            let (floors, notify) = (self.floors.clone(), self.notify.clone());
+            let wake = move || {
+                floors.ask();
+                notify.notify_waiters();
+            };
             Background(tokio::spawn(async move {
                 loop {
-                    listen(&config, &notify).await;
-                    notify.notify_waiters();
+                    listen(&config, &wake).await;
+                    wake();
                     pause(PACE).await;
                 }
             }))
@@ -94,14 +103,14 @@ async fn pause(length: Duration) {
 }
 
 /// Listens until the connection is lost.
-async fn listen(config: &Config, notify: &Notify) {
+async fn listen(config: &Config, wake: &(dyn Fn() + Send + Sync)) {
     let Ok((client, mut connection)) = config.connect(NoTls).await else {
         return;
     };
     let mut messages = std::pin::pin!(std::future::poll_fn(move |cx| {
         loop {
             match std::task::ready!(connection.poll_message(cx)) {
-                Some(Ok(AsyncMessage::Notification(_))) => notify.notify_waiters(),
+                Some(Ok(AsyncMessage::Notification(_))) => wake(),
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => return std::task::Poll::Ready(()),
             }
@@ -113,7 +122,7 @@ async fn listen(config: &Config, notify: &Notify) {
         listening = listen => if listening.is_err() { return },
     }
     // What changed before the LISTEN took effect.
-    notify.notify_waiters();
+    wake();
     messages.await;
     drop(client);
 }

@@ -28,6 +28,7 @@ const NUMBERS: &str = include_str!("queries/repair_numbers.sql");
 pub(super) async fn repair(store: &Inner) -> Result<Vec<Repair>> {
     let plan = transact!(reading store, tx => mend(store, &tx));
     if !plan.is_empty() {
+        store.floors.forget();
         store.changed.tell();
     }
     Ok(plan)

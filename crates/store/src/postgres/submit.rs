@@ -11,6 +11,7 @@ use tidegate_core::{
 
 use super::draft::{Draft, STAND_IN};
 use super::error::Fault;
+use super::floors::first_of_lanes;
 use super::load::{kinds_named, moment};
 use super::rows;
 use super::session::Tx;
@@ -42,7 +43,8 @@ pub(super) async fn submit(store: &Inner, mut submission: Submission) -> Result<
     set_limits(store, &submission).await?;
     submission.limits.clear();
     let catalogue = catalogue(store, &submission).await?;
-    let submitted = transact!(store, tx => insert(&tx, catalogue.clone(), &submission));
+    let (submitted, ready) = transact!(store, tx => insert(&tx, catalogue.clone(), &submission));
+    store.floors.lower(&ready);
     store.changed.here();
     Ok(submitted)
 }
@@ -65,7 +67,7 @@ pub(super) async fn submit_in(
     let tx = Tx::of_caller(store, transaction);
     tx.execute("SAVEPOINT tidegate_submit", &[]).await?;
     match insert(&tx, catalogue, submission).await {
-        Ok(submitted) => {
+        Ok((submitted, _)) => {
             tx.execute("RELEASE SAVEPOINT tidegate_submit", &[]).await?;
             Ok(submitted)
         }
@@ -255,11 +257,12 @@ async fn make(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Gives also the first of each lane that is new to claim.
 async fn insert(
     tx: &Tx<'_>,
     catalogue: Catalogue,
     submission: &Submission,
-) -> Result<Vec<Submitted>, Fault> {
+) -> Result<(Vec<Submitted>, Vec<ReadyRow>), Fault> {
     let mut draft = catalogue.draft();
     let own_keys = take_keys(tx, &mut draft, submission).await?;
     let mut submitted = rules::submit(&mut draft, submission)?;
@@ -279,7 +282,9 @@ async fn insert(
     for one in &mut submitted {
         one.task = ids.get(&one.task).map_or(one.task, |id| TaskId(*id));
     }
-    Ok(submitted)
+    let mut ready = first_of_lanes(draft.state.ready.iter());
+    ready.iter_mut().for_each(|row| row.task = TaskId(ids[&row.task]));
+    Ok((submitted, ready))
 }
 
 /// Takes the unique keys that are free; the others name their task in the draft.

@@ -2,4 +2,4 @@
 -- sees that the first is gone.
 DELETE FROM tidegate.leases l
 WHERE token = ANY ($1) AND tasks = '{}'
-  AND NOT EXISTS (SELECT FROM tidegate.running r WHERE r.token = l.token)
+  AND (SELECT true FROM tidegate.running r WHERE r.token = l.token LIMIT 1) IS NULL

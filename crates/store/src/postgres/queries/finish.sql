@@ -5,25 +5,25 @@
 WITH moment AS MATERIALIZED (
     SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 ), asked AS MATERIALIZED (
-    SELECT n.task, n.token, n.result,
+    SELECT n.task, n.token,
            -- Here and not in a WHERE, where it would become a join.
            (n.task, n.token) IN (SELECT unnest(l.tasks), l.token FROM tidegate.leases l
                                  WHERE l.token = ANY ($4)) AS is_listed
-    FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS n (task, token, result)
+    FROM unnest($1::bigint[], $2::bigint[]) AS n (task, token)
 ), ending AS MATERIALIZED (
-    SELECT task, token, result FROM asked WHERE is_listed
+    SELECT task, token FROM asked WHERE is_listed
 ), removed AS (
-    DELETE FROM tidegate.tasks t USING ending
-    WHERE t.id = ending.task
+    DELETE FROM tidegate.tasks t
+    WHERE t.id = ANY (ARRAY (SELECT task FROM ending))
       AND t.kind = ANY (ARRAY (SELECT name FROM tidegate.kinds WHERE remove_on_completed_days = 0))
     RETURNING t.id, t.unique_key
 ), kept AS (
     UPDATE tidegate.tasks t
-    SET state = 4, result = ending.result, finished_at = moment.now,
-        remove_at = moment.now + 86400000 * (
+    SET state = 4, result = ($3::bytea[])[array_position($1::bigint[], t.id)],
+        finished_at = (SELECT now FROM moment),
+        remove_at = (SELECT now FROM moment) + 86400000 * (
             SELECT k.remove_on_completed_days FROM tidegate.kinds k WHERE k.name = t.kind)
-    FROM ending CROSS JOIN moment
-    WHERE t.id = ending.task
+    WHERE t.id = ANY (ARRAY (SELECT task FROM ending))
       AND (SELECT count(*) FROM ending) > (SELECT count(*) FROM removed)
       AND t.kind <> ALL (ARRAY (SELECT name FROM tidegate.kinds WHERE remove_on_completed_days = 0))
     RETURNING t.id, t.unique_key
@@ -40,11 +40,11 @@ WITH moment AS MATERIALIZED (
     WHERE l.token = ANY (ARRAY (SELECT token FROM ending))
     GROUP BY l.token
 ), ended AS (
-    DELETE FROM tidegate.leases l USING rest
-    WHERE l.token = rest.token AND rest.tasks = '{}' AND rest.has_rows IS NULL
+    DELETE FROM tidegate.leases WHERE token = ANY (ARRAY (
+        SELECT token FROM rest WHERE tasks = '{}' AND has_rows IS NULL))
 ), shrunk AS (
-    UPDATE tidegate.leases l SET tasks = rest.tasks FROM rest
-    WHERE l.token = rest.token AND (rest.tasks <> '{}' OR rest.has_rows)
+    UPDATE tidegate.leases l SET tasks = (SELECT tasks FROM rest WHERE rest.token = l.token)
+    WHERE l.token = ANY (ARRAY (SELECT token FROM rest WHERE tasks <> '{}' OR has_rows))
 )
 SELECT ARRAY (SELECT task FROM ending) AS tasks,
        set_config('tidegate.has_exits',

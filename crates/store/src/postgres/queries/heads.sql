@@ -12,7 +12,9 @@ CROSS JOIN LATERAL (
     (SELECT task FROM tidegate.line WHERE limit_id = of_limit.id AND class = 3
      ORDER BY rank, tag, place LIMIT 4)
 ) AS head
-JOIN tidegate.tasks t ON t.id = head.task
+CROSS JOIN LATERAL (
+    SELECT workflow, job, group_name, kind FROM tidegate.tasks WHERE id = head.task OFFSET 0
+) AS t
 CROSS JOIN LATERAL unnest(ARRAY['workflow:' || t.workflow, 'job:' || t.job,
                                 'group:' || coalesce(t.group_name, t.kind)]) AS need (name)
-JOIN tidegate.limits l ON l.name = need.name
+CROSS JOIN LATERAL (SELECT id FROM tidegate.limits WHERE name = need.name OFFSET 0) AS l

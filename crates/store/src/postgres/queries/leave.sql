@@ -7,7 +7,11 @@ WITH scheduled AS (DELETE FROM tidegate.scheduled WHERE task = ANY ($1) RETURNIN
      running AS (DELETE FROM tidegate.running WHERE task = ANY ($5) RETURNING 1),
      slots AS (DELETE FROM tidegate.slots s
                USING unnest($6::bigint[], $7::bigint[]) AS freed (limit_id, number)
-               WHERE s.limit_id = freed.limit_id AND s.number = freed.number RETURNING 1)
+               CROSS JOIN LATERAL (
+                   SELECT ctid FROM tidegate.slots
+                   WHERE limit_id = freed.limit_id AND number = freed.number OFFSET 0
+               ) AS row
+               WHERE s.ctid = row.ctid RETURNING 1)
 SELECT (SELECT count(*) FROM scheduled) + (SELECT count(*) FROM arrived)
      + (SELECT count(*) FROM ready) + (SELECT count(*) FROM line)
      + (SELECT count(*) FROM running) + (SELECT count(*) FROM slots) AS rows

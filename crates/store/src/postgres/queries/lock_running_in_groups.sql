@@ -1,4 +1,4 @@
 SELECT r.task, r.token, r.gated, r.cancel, r.started_at
-FROM tidegate.running r JOIN tidegate.tasks t ON t.id = r.task
-WHERE coalesce(t.group_name, t.kind) = ANY ($1)
+FROM tidegate.running r
+WHERE (SELECT coalesce(group_name, kind) FROM tidegate.tasks WHERE id = r.task) = ANY ($1)
 ORDER BY r.task FOR UPDATE OF r

@@ -1,2 +1,4 @@
 SELECT task, token, gated, cancel, started_at FROM tidegate.running
-WHERE token = ANY ($1) ORDER BY task FOR UPDATE
+WHERE task = ANY (ARRAY (SELECT task FROM tidegate.running WHERE token = ANY ($1)))
+  AND token = ANY ($1)
+ORDER BY task FOR UPDATE

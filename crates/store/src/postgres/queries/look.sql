@@ -5,7 +5,7 @@
 WITH moment AS MATERIALIZED (
     SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 ), open AS MATERIALIZED (
-    SELECT l.id,
+    SELECT l.id, k.max_attempts, k.timeout_ms,
            -- Noted for at least three quarters of the lease, it need not be noted again.
            EXISTS (SELECT FROM tidegate.worker_lanes w
                    WHERE w.worker = $3 AND w.lane = l.id

@@ -1,4 +1,5 @@
 -- A running attempt that was asked to stop, or that holds slots from now on.
 UPDATE tidegate.running r SET cancel = m.cancel, gated = m.gated
 FROM unnest($1::bigint[], $2::boolean[], $3::boolean[]) AS m (task, cancel, gated)
-WHERE r.task = m.task
+CROSS JOIN LATERAL (SELECT ctid FROM tidegate.running WHERE task = m.task OFFSET 0) AS row
+WHERE r.ctid = row.ctid

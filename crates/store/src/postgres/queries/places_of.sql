@@ -5,9 +5,9 @@ SELECT t.id, t.state,
             WHEN l.task IS NOT NULL THEN 4 END AS place,
        l.limit_id
 FROM tidegate.tasks t
-LEFT JOIN tidegate.scheduled s ON s.task = t.id
-LEFT JOIN tidegate.arrived a ON a.task = t.id
-LEFT JOIN tidegate.ready r ON r.task = t.id
-LEFT JOIN tidegate.running u ON u.task = t.id
-LEFT JOIN tidegate.line l ON l.task = t.id
+LEFT JOIN LATERAL (SELECT task FROM tidegate.scheduled WHERE task = t.id OFFSET 0) AS s ON true
+LEFT JOIN LATERAL (SELECT task FROM tidegate.arrived WHERE task = t.id OFFSET 0) AS a ON true
+LEFT JOIN LATERAL (SELECT task FROM tidegate.ready WHERE task = t.id OFFSET 0) AS r ON true
+LEFT JOIN LATERAL (SELECT task FROM tidegate.running WHERE task = t.id OFFSET 0) AS u ON true
+LEFT JOIN LATERAL (SELECT task, limit_id FROM tidegate.line WHERE task = t.id OFFSET 0) AS l ON true
 WHERE t.id = ANY ($1)

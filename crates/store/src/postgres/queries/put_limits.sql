@@ -8,4 +8,5 @@ FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::bigint[], $5::int[], $6::
             $12::bigint[], $13::bigint[], $14::boolean[], $15::bigint[])
      AS n (id, capacity, source, base_capacity, base_source, version, held, waiting, aside,
            reserver, dirty, last_tag, ahead, window_full, refused)
-WHERE l.id = n.id
+CROSS JOIN LATERAL (SELECT ctid FROM tidegate.limits WHERE id = n.id OFFSET 0) AS row
+WHERE l.ctid = row.ctid

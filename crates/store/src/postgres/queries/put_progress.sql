@@ -1,4 +1,7 @@
 UPDATE tidegate.running r SET percent = p.percent, message = p.message
 FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::bytea[])
      AS p (task, token, percent, message)
-WHERE r.task = p.task AND r.token = p.token
+CROSS JOIN LATERAL (
+    SELECT ctid FROM tidegate.running WHERE task = p.task AND token = p.token OFFSET 0
+) AS row
+WHERE r.ctid = row.ctid

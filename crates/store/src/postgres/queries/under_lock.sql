@@ -21,14 +21,22 @@ WITH head AS MATERIALIZED (
     UNION ALL
     SELECT own.task, l.limit_id, l.class, l.rank, l.tag, l.place, l.moves, l.passed, l.since, false
     FROM unnest($2::bigint[]) AS own (task)
-    LEFT JOIN tidegate.line l ON l.task = own.task
+    LEFT JOIN LATERAL (SELECT * FROM tidegate.line WHERE task = own.task OFFSET 0) AS l ON true
     WHERE own.task NOT IN (SELECT task FROM head)
 )
 SELECT row.*, t.id, t.lane, t.kind, t.queue, t.group_name, t.job, t.workflow, t.unique_key,
        t.weight, t.priority, t.max_attempts, t.timeout_ms, t.spent, t.deaths, t.arrival,
        t.created_at, t.error, w.id AS workflow_limit, j.id AS job_limit, g.id AS group_limit
 FROM row
-JOIN tidegate.tasks t ON t.id = row.task AND t.state IS NULL
-LEFT JOIN tidegate.limits w ON w.name = 'workflow:' || t.workflow
-LEFT JOIN tidegate.limits j ON j.name = 'job:' || t.job
-LEFT JOIN tidegate.limits g ON g.name = 'group:' || coalesce(t.group_name, t.kind)
+CROSS JOIN LATERAL (
+    SELECT * FROM tidegate.tasks WHERE id = row.task AND state IS NULL OFFSET 0
+) AS t
+LEFT JOIN LATERAL (
+    SELECT id FROM tidegate.limits WHERE name = 'workflow:' || t.workflow OFFSET 0
+) AS w ON true
+LEFT JOIN LATERAL (
+    SELECT id FROM tidegate.limits WHERE name = 'job:' || t.job OFFSET 0
+) AS j ON true
+LEFT JOIN LATERAL (
+    SELECT id FROM tidegate.limits WHERE name = 'group:' || coalesce(t.group_name, t.kind) OFFSET 0
+) AS g ON true

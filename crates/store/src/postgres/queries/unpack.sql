@@ -6,7 +6,7 @@ WITH packed AS MATERIALIZED (
       AND tasks <> '{}'
     ORDER BY token FOR UPDATE
 ), emptied AS (
-    UPDATE tidegate.leases l SET tasks = '{}' FROM packed WHERE l.token = packed.token
+    UPDATE tidegate.leases SET tasks = '{}' WHERE token = ANY (ARRAY (SELECT token FROM packed))
 )
 INSERT INTO tidegate.running (task, token, gated, started_at)
 SELECT unnest(packed.tasks), packed.token, false, packed.started_at FROM packed

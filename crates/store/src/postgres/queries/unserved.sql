@@ -6,4 +6,4 @@ WHERE ctid = ANY (ARRAY (
     WHERE gated AND since < $1 AND lane <> ALL (ARRAY (
         SELECT lane FROM tidegate.worker_lanes WHERE served_until > $2))
     ORDER BY since LIMIT 250))
-ORDER BY lane, rank, tag, task FOR UPDATE SKIP LOCKED
+FOR UPDATE SKIP LOCKED

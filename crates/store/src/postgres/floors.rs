@@ -1,0 +1,325 @@
+//! Where the claims of this process begin to look.
+//!
+//! What was claimed stays in the index as a dead entry until the server has cleaned up, and a long
+//! transaction of anybody's can put that off for hours. So a claim begins where the last one of its
+//! process ended, lane by lane.
+//!
+//! Rows that become ready below such a floor are not missed for long. What this process puts there
+//! itself lowers the floor at once. For what others put there, and for claims that were undone, a
+//! claim looks from the start every now and then, after a notice, and before it says that there is
+//! no more. Only where the dead are so many that such a look is dear, it is made for a small part of
+//! the time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tidegate_core::LaneId;
+use tidegate_core::tables::ReadyRow;
+
+/// A look from the start is due after so long.
+const DUE: Duration = Duration::from_millis(100);
+
+/// While the quickest of the last few took no longer than this, it may be made at any time.
+const CHEAP: Duration = Duration::from_millis(5);
+const LAST: usize = 8;
+
+/// Dear ones are so many times as far apart as they take.
+const APART: u32 = 20;
+
+/// How often a claim doubles what it reads of a lane, at most.
+const PAGES_DOUBLED_MAX: u32 = 12;
+
+/// A place in the order of a lane: rank, tag, task.
+pub(super) type Key = (i64, i64, i64);
+
+pub(super) fn key(row: &ReadyRow) -> Key {
+    (row.rank, row.tag, row.task.0)
+}
+
+/// Of ready rows in their order, the first of each lane.
+pub(super) fn first_of_lanes<'a>(rows: impl Iterator<Item = &'a ReadyRow>) -> Vec<ReadyRow> {
+    let mut firsts: Vec<ReadyRow> = Vec::new();
+    for row in rows {
+        if firsts.last().is_none_or(|last| last.lane != row.lane) {
+            firsts.push(*row);
+        }
+    }
+    firsts
+}
+
+#[expect(clippy::disallowed_methods, reason = "a floor is a guess; nothing depends on it")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Floors(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    lanes: HashMap<LaneId, Key>,
+    /// The claims under way, and what was lowered since they began.
+    under_way: HashMap<u64, HashMap<LaneId, Key>>,
+    next: u64,
+    /// When the last look from the start ended.
+    last_at: Option<Instant>,
+    /// How long the last ones took on the server.
+    costs: [Duration; LAST],
+    /// Somebody has put something somewhere.
+    is_asked: bool,
+    /// How often claims have doubled what they read of a lane since then.
+    pages_doubled: u32,
+}
+
+impl State {
+    fn may_look_from_start(&self, now: Instant) -> bool {
+        // Whatever else made one of them slow, the dead are in all of them.
+        let cost = self.costs.into_iter().min().unwrap_or_default();
+        self.last_at.is_none_or(|at| cost <= CHEAP || now >= at + cost * APART)
+    }
+
+    fn must_look_from_start(&self, now: Instant) -> bool {
+        let is_due = self.last_at.is_none_or(|at| now >= at + DUE);
+        (is_due || self.is_asked) && self.may_look_from_start(now)
+    }
+}
+
+impl Floors {
+    /// Somebody else has made tasks ready.
+    pub(super) fn ask(&self) {
+        self.state().is_asked = true;
+    }
+
+    /// Nothing is known any more.
+    pub(super) fn forget(&self) {
+        self.state().lanes.clear();
+    }
+
+    /// These have become ready, and are committed.
+    pub(super) fn lower<'a>(&self, rows: impl IntoIterator<Item = &'a ReadyRow>) {
+        let mut state = self.state();
+        let State { lanes, under_way, .. } = &mut *state;
+        for row in rows {
+            let lower = |floor: &mut Key| *floor = (*floor).min(key(row));
+            lanes.entry(row.lane).and_modify(lower);
+            for lowered in under_way.values_mut() {
+                lowered.entry(row.lane).and_modify(lower).or_insert_with(|| key(row));
+            }
+        }
+    }
+
+    /// A claim begins.
+    pub(super) fn look(&self) -> Look<'_> {
+        let now = now();
+        let mut state = self.state();
+        let is_from_start = state.lanes.is_empty() || state.must_look_from_start(now);
+        let from = if is_from_start { From::default() } else { From::of(&state.lanes) };
+        state.is_asked &= !is_from_start;
+        let pages_doubled = state.pages_doubled;
+        let ticket = state.next;
+        state.next += 1;
+        state.under_way.insert(ticket, HashMap::new());
+        Look { floors: self, ticket, from, pages_doubled }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The floors as columns of a statement; none where it looks from the start.
+#[derive(Debug, Clone, Default)]
+pub(super) struct From {
+    pub(super) lanes: Vec<i64>,
+    pub(super) ranks: Vec<i64>,
+    pub(super) tags: Vec<i64>,
+    pub(super) tasks: Vec<i64>,
+}
+
+impl From {
+    fn of(floors: &HashMap<LaneId, Key>) -> Self {
+        let mut from = Self::default();
+        for (lane, (rank, tag, task)) in floors {
+            from.lanes.push(lane.0);
+            from.ranks.push(*rank);
+            from.tags.push(*tag);
+            from.tasks.push(*task);
+        }
+        from
+    }
+
+    /// The same, and not above these rows.
+    pub(super) fn not_above(&self, rows: &[ReadyRow]) -> Self {
+        let mut from = self.clone();
+        for row in rows {
+            let Some(at) = from.lanes.iter().position(|lane| *lane == row.lane.0) else {
+                continue;
+            };
+            let floor = (from.ranks[at], from.tags[at], from.tasks[at]);
+            (from.ranks[at], from.tags[at], from.tasks[at]) = floor.min(key(row));
+        }
+        from
+    }
+}
+
+/// What a claim found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// The last of each lane.
+    pub(super) last: BTreeMap<LaneId, Key>,
+    /// Whether there were no more.
+    pub(super) is_all: bool,
+    /// Whether too little was read to know.
+    pub(super) is_cut: bool,
+    /// How long it took on the server.
+    pub(super) took: Duration,
+}
+
+/// A claim under way.
+#[derive(Debug)]
+pub(super) struct Look<'a> {
+    floors: &'a Floors,
+    ticket: u64,
+    pub(super) from: From,
+    pub(super) pages_doubled: u32,
+}
+
+impl Look<'_> {
+    fn is_from_start(&self) -> bool {
+        self.from.lanes.is_empty()
+    }
+
+    /// Whether what was not found is not there, as far as one may look.
+    pub(super) fn is_thorough(&self) -> bool {
+        self.is_from_start() || !self.floors.state().may_look_from_start(now())
+    }
+
+    /// Nothing was found: whether to look again, from the start.
+    pub(super) fn again(&mut self) -> bool {
+        let is_again = !self.is_thorough();
+        if is_again {
+            self.from = From::default();
+        }
+        is_again
+    }
+
+    /// What was found is committed.
+    pub(super) fn found(&self, found: Found) {
+        let Found { last, is_all, is_cut, took } = found;
+        let mut state = self.floors.state();
+        if self.is_from_start() {
+            state.last_at = Some(now());
+            state.costs.rotate_left(1);
+            state.costs[LAST - 1] = took;
+            state.pages_doubled = 0;
+        }
+        let State { lanes, under_way, is_asked, pages_doubled, .. } = &mut *state;
+        *pages_doubled = (*pages_doubled + u32::from(is_cut)).min(PAGES_DOUBLED_MAX);
+        let Some(lowered) = under_way.get(&self.ticket) else {
+            return;
+        };
+        for (lane, key) in last {
+            let key = lowered.get(&lane).map_or(key, |lowered| key.min(*lowered));
+            lanes.insert(lane, key);
+        }
+        *is_asked |= is_all && !self.is_from_start();
+    }
+}
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        self.floors.state().under_way.remove(&self.ticket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::TaskId;
+
+    use super::*;
+
+    fn row(task: i64) -> ReadyRow {
+        ReadyRow {
+            task: TaskId(task),
+            lane: LaneId(1),
+            rank: 0,
+            tag: 0,
+            stamp: 0,
+            gated: false,
+            since: 0,
+        }
+    }
+
+    fn found(task: i64) -> Found {
+        Found { last: [(LaneId(1), key(&row(task)))].into(), ..Found::default() }
+    }
+
+    fn take(floors: &Floors, task: i64) {
+        floors.look().found(found(task));
+    }
+
+    #[test]
+    fn a_claim_begins_where_the_last_one_ended() {
+        let floors = Floors::default();
+        assert!(floors.look().from.lanes.is_empty());
+        take(&floors, 5);
+        assert_eq!(floors.look().from.tasks, [5]);
+    }
+
+    #[test]
+    fn what_becomes_ready_below_lowers_the_floor() {
+        let floors = Floors::default();
+        take(&floors, 5);
+        floors.lower(&[row(7)]);
+        assert_eq!(floors.look().from.tasks, [5]);
+        floors.lower(&[row(3)]);
+        assert_eq!(floors.look().from.tasks, [3]);
+    }
+
+    #[test]
+    fn what_becomes_ready_during_a_claim_is_not_jumped_over() {
+        let floors = Floors::default();
+        take(&floors, 5);
+        let look = floors.look();
+        floors.lower(&[row(6)]);
+        look.found(found(9));
+        drop(look);
+        assert_eq!(floors.look().from.tasks, [6]);
+    }
+
+    #[test]
+    fn a_claim_that_failed_moves_nothing() {
+        let floors = Floors::default();
+        take(&floors, 5);
+        drop(floors.look());
+        assert_eq!(floors.look().from.tasks, [5]);
+    }
+
+    #[test]
+    fn after_a_notice_and_when_nothing_is_found_it_looks_from_the_start() {
+        let floors = Floors::default();
+        take(&floors, 5);
+        floors.ask();
+        assert!(floors.look().from.lanes.is_empty());
+        let mut look = floors.look();
+        assert!(look.again());
+        assert!(!look.again());
+    }
+
+    #[test]
+    fn a_dear_look_from_the_start_is_rare() {
+        let floors = Floors::default();
+        let dear = || Found { took: Duration::from_secs(60), ..found(5) };
+        for _ in 0..LAST {
+            floors.ask();
+            let look = floors.look();
+            assert!(look.from.lanes.is_empty(), "one of the last was quick");
+            look.found(dear());
+        }
+        floors.ask();
+        let mut look = floors.look();
+        assert_eq!(look.from.tasks, [5]);
+        assert!(!look.again());
+    }
+}
