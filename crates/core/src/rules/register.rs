@@ -24,6 +24,9 @@ pub fn register(tables: &mut dyn Tables, registration: &Registration) -> Result<
             tables.put_kind(kind)?;
         }
     }
+    for kind in registration.kinds.iter().chain(&registration.defaults) {
+        tables.lane(&kind.queue, &kind.name)?;
+    }
     let mut registered = Registered::default();
     for (group, capacity) in &registration.limits {
         let name = Scope::Group.name(group);

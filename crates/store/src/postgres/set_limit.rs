@@ -16,6 +16,8 @@ use crate::memory::State;
 const VERSION_EXCLUSIVE: &str = include_str!("queries/version_exclusive.sql");
 const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");
 const LOCK_RUNNING_IN_GROUPS: &str = include_str!("queries/lock_running_in_groups.sql");
+const NAMES_LOCK: &str = include_str!("queries/names_lock.sql");
+const MAKE_LANES: &str = include_str!("queries/make_lanes.sql");
 const PUT_KINDS: &str = include_str!("queries/put_kinds.sql");
 
 pub(super) async fn register(store: &Inner, registration: Registration) -> Result<Registered> {
@@ -33,7 +35,19 @@ pub(super) async fn register(store: &Inner, registration: Registration) -> Resul
     };
     let (registered, left) = transact!(store, tx => register(&tx));
     follow(store, left).await?;
+    // Whoever submits from SQL makes no names.
+    let kinds: Vec<&Kind> = kinds.iter().chain(defaults).collect();
+    transact!(store, tx => make_lanes(&tx, &kinds));
     Ok(registered)
+}
+
+/// Lets kinds be used in their queues.
+async fn make_lanes(tx: &Tx<'_>, kinds: &[&Kind]) -> Result<(), Fault> {
+    let queues: Vec<&str> = kinds.iter().map(|kind| &*kind.queue).collect();
+    let names: Vec<&str> = kinds.iter().map(|kind| &*kind.name).collect();
+    tx.query(NAMES_LOCK, &[]).await?;
+    tx.execute(MAKE_LANES, &[&queues, &names]).await?;
+    Ok(())
 }
 
 pub(super) async fn set_limit(store: &Inner, wanted: SetLimit) -> Result<Option<i64>> {
