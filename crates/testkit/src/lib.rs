@@ -3,5 +3,6 @@
 pub mod conformance;
 pub mod model;
 pub mod postgres;
+pub mod proxy;
 pub mod simulator;
 pub mod stores;

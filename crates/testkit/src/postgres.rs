@@ -125,6 +125,11 @@ impl Database {
         url(&self.folder, &self.name)
     }
 
+    /// The socket of its server.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join(".s.PGSQL.5432")
+    }
+
     /// The name of the database, unique on its server.
     pub fn name(&self) -> &str {
         &self.name

@@ -1,11 +1,17 @@
 //! PostgreSQL when threads block, connections break and the schema is another one.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use tidegate_core::{Claim, ErrorKind, Extend, Inspect, NewTask, Store, Submission, WorkerId};
+use tidegate_core::{
+    Attempt, Claim, ErrorKind, Exit, Extend, Finish, Inspect, NewTask, Outcome, SetLimit, Source,
+    State, Store, Submission, TaskId, WorkerId, check,
+};
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::proxy::Proxy;
 use tokio_postgres::NoTls;
 
 /// Longer than anything here may take.
@@ -134,4 +140,180 @@ async fn a_schema_of_a_newer_version_is_refused() {
     let refused = store.migrate().await.expect_err("a newer schema");
     assert_eq!(refused.kind(), ErrorKind::Incompatible);
     assert!(refused.to_string().contains("newer"), "{refused}");
+}
+
+// Connections that are lost between the COMMIT and its answer
+
+fn completed(attempts: &[Attempt]) -> Finish {
+    let exit = |attempt: &Attempt| Exit {
+        task: attempt.task,
+        token: attempt.token,
+        outcome: Outcome::Completed(b"1".to_vec()),
+    };
+    Finish { exits: attempts.iter().map(exit).collect(), claim: None }
+}
+
+async fn proxied(database: &Database) -> (Postgres, Proxy) {
+    let proxy = Proxy::start(database).await.expect("a proxy");
+    let store = Postgres::connect(proxy.url(), Options::default()).await.expect("connect");
+    store.migrate().await.expect("migrate");
+    (store, proxy)
+}
+
+#[tokio::test]
+async fn a_finish_whose_answer_is_lost_is_told_by_its_token() {
+    let database = Server::shared().database();
+    let (store, proxy) = proxied(&database).await;
+    for limit in [None, Some(1)] {
+        let set = SetLimit { name: "group:a".into(), capacity: limit, source: Source::Operator };
+        store.set_limit(set).await.expect("set");
+        let mut done = 0;
+        // What holds slots ends in the third transaction.
+        for nth in 1..=3 {
+            store.submit(submission()).await.expect("submit");
+            let claimed = store.claim(claim()).await.expect("claim");
+            assert_eq!(claimed.len(), 1);
+            proxy.cut_commit(nth);
+            let first = store.finish(completed(&claimed)).await;
+            assert_eq!(first.is_err(), proxy.has_cut(), "{first:?}");
+            proxy.cut_commit(0);
+            // If it was done, who tells it again hears that the token is over. In no case is it
+            // done twice.
+            let again = store.finish(completed(&claimed)).await.expect("finish");
+            done += usize::from(first.is_err()) * again.lost.len();
+            let last = store.finish(completed(&claimed)).await.expect("finish");
+            assert_eq!(last.lost.len(), 1);
+            let task = store.task(claimed[0].task).await.expect("task").expect("it is kept");
+            assert_eq!(task.state, State::Completed);
+        }
+        assert_eq!(done, 1, "the answer to what was done was lost once, with the limit {limit:?}");
+    }
+    let snapshot = store.snapshot().await.expect("a snapshot");
+    assert_eq!(check::check_at_rest_but(&snapshot, |name| name == "group:a"), []);
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_is_lost_comes_back_when_its_lease_ends() {
+    let database = Server::shared().database();
+    let (store, proxy) = proxied(&database).await;
+    store.submit(submission()).await.expect("submit");
+    store.claim(Claim { tasks_max: 1, ..claim() }).await.map(drop).expect("the worker is noted");
+    store.submit(submission()).await.expect("submit");
+    proxy.cut_commit(1);
+    let short = Claim { lease_ms: 200, ..claim() };
+    store.claim(short).await.expect_err("the answer is lost");
+    // Nobody has it, and nobody else gets it before the lease is over.
+    assert_eq!(store.claim(claim()).await.expect("claim").len(), 0);
+    let mut claimed = Vec::new();
+    while claimed.is_empty() {
+        store.reap().await.expect("reap");
+        claimed = store.claim(claim()).await.expect("claim");
+    }
+    assert_eq!(claimed.len(), 1);
+}
+
+#[tokio::test]
+async fn a_submit_whose_answer_is_lost_is_not_doubled_with_a_unique_key() {
+    let database = Server::shared().database();
+    let (store, proxy) = proxied(&database).await;
+    store.submit(submission()).await.expect("the kind is known");
+    // A submit looks before it stores: one of these commits is the one that stores.
+    for nth in 1..=3 {
+        let mut keyed = submission();
+        keyed.tasks[0].unique_key = Some(format!("once-{nth}"));
+        proxy.cut_commit(nth);
+        let first = store.submit(keyed.clone()).await;
+        assert_eq!(first.is_err(), proxy.has_cut(), "{first:?}");
+        proxy.cut_commit(0);
+        store.submit(keyed).await.expect("submit");
+    }
+    assert_eq!(store.claim(claim()).await.expect("claim").len(), 1 + 3);
+}
+
+// Futures that are dropped
+
+/// Polls a future a few times and drops it wherever it is.
+async fn drop_after(polls: u32, future: impl Future) {
+    let mut future = pin!(future);
+    for _ in 0..polls {
+        let is_ready = std::future::poll_fn(|context| {
+            std::task::Poll::Ready(future.as_mut().poll(context).is_ready())
+        });
+        if is_ready.await {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Transactions that somebody left open.
+async fn open_transactions(client: &tokio_postgres::Client) -> i64 {
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'
+                AND state_change < clock_timestamp() - interval '2 s'";
+    client.query_one(open, &[]).await.expect("count").get(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_dropped_futures_leave_nothing_open() {
+    let database = Server::shared().database();
+    let store = connect(&database).await;
+    let set = SetLimit { name: "group:a".into(), capacity: Some(50), source: Source::Operator };
+    store.set_limit(set).await.expect("set");
+    let (mut client, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    let mut claimed: Vec<Attempt> = Vec::new();
+    for round in 0..10_000_u32 {
+        // Another number of polls each time a verb comes around.
+        let polls = (round / 9) % 12;
+        match round % 9 {
+            0 | 1 => drop_after(polls, store.submit(submission())).await,
+            2 => drop_after(polls, store.claim(claim())).await,
+            3 => drop_after(polls, store.finish(completed(&claimed))).await,
+            4 => drop_after(polls, store.cancel(vec![TaskId(i64::from(round / 4))])).await,
+            5 => drop_after(polls, store.counts()).await,
+            6 => drop_after(polls, store.reap()).await,
+            7 => {
+                let extend = Extend {
+                    worker: WorkerId("worker".into()),
+                    tokens: claimed.iter().map(|attempt| attempt.token).collect(),
+                    lease_ms: 30_000,
+                    progress: Vec::new(),
+                    ran: Vec::new(),
+                };
+                drop_after(polls, store.extend(extend)).await;
+            }
+            _ => {
+                // In a transaction of the caller's, which goes on as the caller likes.
+                let transaction = client.transaction().await.expect("begin");
+                let submission = submission();
+                let submit = Box::pin(store.submit_in(&transaction, &submission));
+                drop_after(polls, submit).await;
+                transaction.rollback().await.expect("the connection is the caller's still");
+            }
+        }
+        if round % 500 == 0 {
+            claimed = store.claim(claim()).await.expect("claim");
+        }
+    }
+    // What was dropped goes on by itself, or is undone; then every connection is good.
+    let verbs: Vec<_> = (0..16)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move { store.claim(claim()).await })
+        })
+        .collect();
+    for verb in verbs {
+        verb.await.expect("a task").expect("claim");
+    }
+    assert_eq!(open_transactions(&client).await, 0);
+    assert_eq!(store.conflicts(), 0);
+    let connections = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                       AND pid <> pg_backend_pid()";
+    let connections: i64 = client.query_one(connections, &[]).await.expect("count").get(0);
+    // The pool, two readers, one for heartbeats, one that listens.
+    assert!(connections <= 8 + 2 + 1 + 1, "{connections} connections");
+    let snapshot = store.snapshot().await.expect("a snapshot");
+    assert_eq!(check::check(&snapshot), []);
 }
