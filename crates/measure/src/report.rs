@@ -56,6 +56,12 @@ impl Line {
         self
     }
 
+    /// Says what the same work did in another way, which gives the ratio.
+    pub fn beside(mut self, other_per_s: f64, name: &str) -> Self {
+        self.ratio = (other_per_s > 0.0).then(|| self.tasks_per_s / other_per_s);
+        self.with_extra(name, other_per_s)
+    }
+
     /// Says how many violations the history checker found.
     pub fn with_violations(mut self, violations: u64) -> Self {
         self.violations = Some(violations);

@@ -6,6 +6,8 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use tidegate_measure::report::{Line, Lines};
 use tidegate_measure::scenarios::backlog::{Backlog, backlog};
+use tidegate_measure::scenarios::concurrency::{Concurrency, Way, concurrency};
+use tidegate_measure::scenarios::crew::Program;
 use tidegate_measure::scenarios::drain;
 use tidegate_measure::scenarios::estimate::{Estimate, estimate};
 use tidegate_measure::scenarios::fleet::{Fleet, fleet};
@@ -47,6 +49,18 @@ enum Scenario {
         #[arg(long, value_name = "N", default_value_t = 3)]
         rounds: u32,
     },
+    /// Four workers without any limit, beside a hand-written loop
+    #[command(after_help = "Example:\n  tidegate bench concurrency-baseline --tasks 2000")]
+    ConcurrencyBaseline(Rounds),
+    /// Four workers with every task under a limit of 10, beside the same without
+    #[command(after_help = "Example:\n  tidegate bench concurrency-enabled --tasks 300 --rounds 1")]
+    ConcurrencyEnabled(Rounds),
+    /// A hundred kinds, one of them with a limit of 10: the other 99 beside the same without
+    #[command(after_help = "Example:\n  tidegate bench concurrency-mixed --tasks 2000 --rounds 1")]
+    ConcurrencyMixed(Rounds),
+    /// Eight workers with every task under a limit of 500, beside the same without
+    #[command(after_help = "Example:\n  tidegate bench concurrency-high --tasks 2000 --rounds 1")]
+    ConcurrencyHigh(Rounds),
     /// What a claim costs with many blocked tasks in the way, beside the cost without
     #[command(after_help = "Example:\n  tidegate bench blocked-backlog --tasks 20000")]
     BlockedBacklog {
@@ -85,7 +99,17 @@ enum Scenario {
     },
     /// A worker process of `throughput`
     #[command(hide = true)]
-    Drain { url: String, batch: u32 },
+    Drain { url: String, batch: u32, permits: u32, kinds: u32 },
+}
+
+#[derive(Debug, Args)]
+struct Rounds {
+    /// Tasks per measurement [default: 10000, and 100000 under the limit of 500]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    tasks: Option<u64>,
+    /// Measurements, of which the middle one counts
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: u32,
 }
 
 #[derive(Debug, Args)]
@@ -122,10 +146,14 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let mut good = true;
     match arguments.scenario {
         Scenario::Throughput { tasks, processes, batch: batches, rounds } => {
-            let process = (binary()?, vec!["bench".to_owned(), "drain".to_owned()]);
-            let scenario = Throughput { url, tasks, processes, batches, rounds, process };
+            let program = drainer()?;
+            let scenario = Throughput { url, tasks, processes, batches, rounds, program };
             throughput(&scenario, |line| out.take(line)).await?;
         }
+        Scenario::ConcurrencyBaseline(size) => size.measure(url, Way::Baseline, &mut out).await?,
+        Scenario::ConcurrencyEnabled(size) => size.measure(url, Way::Enabled, &mut out).await?,
+        Scenario::ConcurrencyMixed(size) => size.measure(url, Way::Mixed, &mut out).await?,
+        Scenario::ConcurrencyHigh(size) => size.measure(url, Way::High, &mut out).await?,
         Scenario::BlockedBacklog { tasks } => {
             backlog(&Backlog { url, tasks }, |line| out.take(line)).await?;
         }
@@ -139,7 +167,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             let interval = kill_interval.try_into().context("--kill-interval is negative")?;
             good = run_fleet(size.fleet(url, kills, interval)?, &mut out).await?;
         }
-        Scenario::Drain { url, batch } => drain::process(&url, batch).await?,
+        Scenario::Drain { url, batch, permits, kinds } => {
+            drain::process(&url, drain::Load { batch, permits, kinds }).await?;
+        }
     }
     out.end()?;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -147,6 +177,19 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 
 fn binary() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("find the program itself")
+}
+
+/// The worker processes of a scenario that drains.
+fn drainer() -> anyhow::Result<Program> {
+    Ok((binary()?, vec!["bench".to_owned(), "drain".to_owned()]))
+}
+
+impl Rounds {
+    async fn measure(self, url: Option<String>, way: Way, out: &mut Out) -> anyhow::Result<()> {
+        let Self { tasks, rounds } = self;
+        let scenario = Concurrency { url, way, tasks, rounds, program: drainer()? };
+        concurrency(&scenario, |line| out.take(line)).await
+    }
 }
 
 impl Size {

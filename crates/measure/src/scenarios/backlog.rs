@@ -93,7 +93,7 @@ fn line(target: &Target, scenario: &Backlog, ahead: &str, with: Cost, without: C
 
 async fn prepare(target: &Target) -> anyhow::Result<()> {
     let opened = target.open().await?;
-    register(&*opened.store).await?;
+    register(&*opened.store, 1).await?;
     let name = format!("group:{BLOCKED}");
     let capacity = Some(0);
     opened.store.set_limit(SetLimit { name, capacity, source: Source::Configuration }).await?;
@@ -120,7 +120,7 @@ async fn add_unserved(target: &Target, tasks: u64) -> anyhow::Result<()> {
 /// Submits runnable tasks, counts what it takes to claim them, and completes them.
 async fn measure(target: &Target) -> anyhow::Result<Cost> {
     let opened = open(&target.url, OpenOptions::default()).await?;
-    submit(&*opened.store, &[], (0..RUNNABLE).map(|_| task())).await?;
+    submit(&*opened.store, &[], (0..RUNNABLE).map(|number| task(number, 1))).await?;
     drop(opened);
     let (cost, claimed) = match &target.place {
         Place::Memory => bail!("the memory store does not count what it reads"),
@@ -169,8 +169,8 @@ async fn vacuum(url: &str) -> anyhow::Result<()> {
 fn claim() -> Claim {
     Claim {
         worker: WorkerId("bench".into()),
-        queues: Arc::new([kind().queue]),
-        kinds: Arc::new([kind().name, BLOCKED.into()]),
+        queues: Arc::new([kind(0, 1).queue]),
+        kinds: Arc::new([kind(0, 1).name, BLOCKED.into()]),
         tasks_max: BATCH,
         lease_ms: 3_600_000,
     }

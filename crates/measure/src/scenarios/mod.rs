@@ -1,17 +1,21 @@
 //! What `tidegate bench` runs. Every scenario ends in [`Line`](crate::report::Line)s.
 //!
+//! - [`concurrency`]: what a limit costs.
 //! - [`throughput`]: how many tasks per second, beside the raw loop.
 //! - [`backlog`]: what a claim costs with a million tasks in the way, beside the cost without.
 //! - [`estimate`]: how far the wait that `explain` tells is off.
 //! - [`fleet`]: many worker processes under limits, with or without being killed.
 
 pub mod backlog;
+pub mod concurrency;
+pub mod crew;
 pub mod drain;
 pub mod estimate;
 pub mod fleet;
 mod mixture;
 mod target;
 pub mod throughput;
+mod writes;
 
 use std::time::Duration;
 

@@ -1,21 +1,16 @@
 //! How many tasks per second, beside the raw loop in the same run.
 
-use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use futures_util::FutureExt as _;
-use futures_util::future::select_all;
 use tidegate_engine::Shutdown;
 use tidegate_store::{Opened, Place};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::drain::{Counter, Drained, permits, register, task, worker};
+use super::crew::{self, Program};
+use super::drain::{Counter, Load, permits, register, task, worker};
 use super::submit;
 use super::target::Target;
-use crate::clock::{Stopwatch, monotonic_ns};
+use crate::clock::Stopwatch;
 use crate::raw::{RawPostgres, RawSqlite, Synchronous};
 use crate::report::Line;
 
@@ -32,9 +27,8 @@ pub struct Throughput {
     pub batches: Vec<u32>,
     /// Measurements of each, of which the middle one counts.
     pub rounds: u32,
-    /// The program and arguments that run [`drain::process`](super::drain::process); the URL and
-    /// the batch are added.
-    pub process: (PathBuf, Vec<String>),
+    /// The worker processes.
+    pub program: Program,
 }
 
 /// Measures ours and the raw loop in turn, and gives a line for each batch size.
@@ -91,7 +85,7 @@ fn middle(ours: &[f64], raws: &[f64]) -> (f64, Option<f64>) {
 }
 
 /// Seconds the raw loop takes, where there is one.
-async fn raw(
+pub(super) async fn raw(
     target: &Target,
     batch: u32,
     tasks: u64,
@@ -143,48 +137,22 @@ impl Throughput {
     /// Seconds our engine takes from the start of the workers to the last completed task.
     async fn ours(&self, target: &Target, batch: u32, tasks: u64) -> anyhow::Result<f64> {
         let opened = target.open().await?;
-        register(&*opened.store).await?;
-        submit(&*opened.store, &[], (0..tasks).map(|_| task())).await?;
+        register(&*opened.store, 1).await?;
+        submit(&*opened.store, &[], (0..tasks).map(|number| task(number, 1))).await?;
         if self.processes <= 1 {
             return alone(&opened, batch, tasks).await;
         }
         ensure!(target.place != Place::Memory, "the memory store has one process only");
-        self.together(&target.url, batch, tasks).await
-    }
-
-    async fn together(&self, url: &str, batch: u32, tasks: u64) -> anyhow::Result<f64> {
-        let mut processes = Vec::new();
-        for _ in 0..self.processes {
-            processes.push(Process::start(&self.process, url, batch)?);
-        }
-        for process in &mut processes {
-            process.line().await.context("wait until a worker process is ready")?;
-        }
-        let begin_ns = monotonic_ns();
-        for process in &mut processes {
-            process.stdin.write_all(b"go\n").await?;
-        }
-        let mut said = vec![0; processes.len()];
-        while said.iter().sum::<u64>() < tasks {
-            let lines = processes.iter_mut().enumerate();
-            let lines = lines.map(|(at, process)| Box::pin(process.line().map(move |l| (at, l))));
-            let ((at, line), ..) = select_all(lines).await;
-            said[at] = serde_json::from_str::<Drained>(&line?)?.completed;
-        }
-        let (mut completed, mut last_ns) = (0, begin_ns);
-        for process in processes {
-            let drained = process.end().await?;
-            completed += drained.completed;
-            last_ns = last_ns.max(drained.last_ns);
-        }
-        ensure!(completed == tasks, "{completed} of {tasks} tasks were completed");
-        Ok((last_ns - begin_ns) as f64 / 1e9)
+        let load = Load { batch, permits: permits(batch), kinds: 1 };
+        let loads = vec![load; self.processes as usize];
+        Ok(crew::drain(&self.program, &target.url, &loads, tasks).await?.seconds)
     }
 }
 
 async fn alone(opened: &Opened, batch: u32, tasks: u64) -> anyhow::Result<f64> {
     let counter = Arc::new(Counter::new(tasks));
-    let worker = worker(opened.store.clone(), batch, counter.clone())?;
+    let load = Load { batch, permits: permits(batch), kinds: 1 };
+    let worker = worker(opened.store.clone(), load, counter.clone())?;
     let shutdown = Shutdown::new();
     let stopwatch = Stopwatch::start();
     let count = async {
@@ -207,48 +175,4 @@ async fn alone(opened: &Opened, batch: u32, tasks: u64) -> anyhow::Result<f64> {
     };
     run.await?;
     Ok(seconds)
-}
-
-/// A worker process.
-struct Process {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: Lines<BufReader<ChildStdout>>,
-}
-
-impl Process {
-    fn start(
-        (program, arguments): &(PathBuf, Vec<String>),
-        url: &str,
-        batch: u32,
-    ) -> anyhow::Result<Self> {
-        let mut child = Command::new(program)
-            .env("TIDEGATE_CONFIG", "")
-            .args(arguments)
-            .arg(url)
-            .arg(batch.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .context("start a worker process")?;
-        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            bail!("a worker process has no pipes");
-        };
-        Ok(Self { child, stdin, stdout: BufReader::new(stdout).lines() })
-    }
-
-    async fn line(&mut self) -> anyhow::Result<String> {
-        self.stdout.next_line().await?.context("a worker process ended early")
-    }
-
-    async fn end(mut self) -> anyhow::Result<Drained> {
-        drop(self.stdin);
-        let mut last = None;
-        while let Some(line) = self.stdout.next_line().await? {
-            last = Some(line);
-        }
-        self.child.wait().await?;
-        Ok(serde_json::from_str(&last.context("a worker process said nothing")?)?)
-    }
 }

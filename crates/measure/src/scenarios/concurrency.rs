@@ -1,0 +1,196 @@
+//! What a limit costs: the same work with it and without, with the same number in flight, so that
+//! the cost of the limit is measured and not its effect.
+
+use tidegate_core::{SetLimit, Source, Store};
+use tidegate_store::Place;
+
+use super::crew::{self, Program, Took};
+use super::drain::{self, Load};
+use super::submit;
+use super::target::Target;
+use super::throughput::raw;
+use super::writes::row_writes;
+use crate::report::Line;
+
+/// The four ways in which it is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// No limit at all, beside the raw loop.
+    Baseline,
+    /// Every task under one limit of 10.
+    Enabled,
+    /// A hundred kinds, one of them with a limit of 10: what the other 99 pay for it.
+    Mixed,
+    /// Every task under one limit of 500, in large batches.
+    High,
+}
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Concurrency {
+    /// The store. Default: a temporary SQLite file.
+    pub url: Option<String>,
+    /// How.
+    pub way: Way,
+    /// Tasks per measurement. Default: 10,000, and 100,000 where the limit is 500.
+    pub tasks: Option<u64>,
+    /// Measurements, of which the middle one counts.
+    pub rounds: u32,
+    /// The worker processes.
+    pub program: Program,
+}
+
+/// Tasks in one transaction where no limit keeps them fewer.
+const BATCH: u32 = 100;
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Baseline => "concurrency-baseline",
+            Self::Enabled => "concurrency-enabled",
+            Self::Mixed => "concurrency-mixed",
+            Self::High => "concurrency-high",
+        }
+    }
+
+    fn workers(self) -> u32 {
+        if self == Self::High { 8 } else { 4 }
+    }
+
+    fn kinds(self) -> u32 {
+        if self == Self::Mixed { 100 } else { 1 }
+    }
+
+    fn limit(self) -> Option<u32> {
+        match self {
+            Self::Baseline => None,
+            Self::Enabled | Self::Mixed => Some(10),
+            Self::High => Some(500),
+        }
+    }
+
+    /// In flight over all workers. Where every task is under the limit, as many as it lets run.
+    fn in_flight(self) -> u32 {
+        match (self, self.limit()) {
+            (Self::Enabled | Self::High, Some(limit)) => limit,
+            _ => self.workers() * drain::permits(BATCH),
+        }
+    }
+
+    /// What each worker takes, so that all together are in flight.
+    fn loads(self) -> Vec<Load> {
+        let (workers, all) = (self.workers(), self.in_flight());
+        let permits = |worker: u32| all / workers + u32::from(worker < all % workers);
+        let load = |permits: u32| Load { batch: BATCH.min(permits), permits, kinds: self.kinds() };
+        (0..workers).map(permits).map(load).collect()
+    }
+}
+
+/// One measurement.
+struct Measured {
+    took: Took,
+    /// Rows written per task, where the store can tell.
+    writes: Option<f64>,
+}
+
+impl Concurrency {
+    fn tasks(&self) -> u64 {
+        self.tasks.unwrap_or(if self.way == Way::High { 100_000 } else { 10_000 })
+    }
+
+    /// Works off all tasks under the limit, or without one.
+    async fn measure(&self, target: &Target, limit: Option<u32>) -> anyhow::Result<Measured> {
+        let kinds = self.way.kinds();
+        let opened = target.open().await?;
+        drain::register(&*opened.store, kinds).await?;
+        set(&*opened.store, kinds, limit).await?;
+        let tasks = (0..self.tasks()).map(|number| drain::task(number, kinds));
+        submit(&*opened.store, &[], tasks).await?;
+        // What is at the gate is let through before: it comes in while workers work, as a rule.
+        while opened.store.admit().await?.more {}
+        drop(opened);
+        let before = row_writes(target).await?;
+        let loads = self.way.loads();
+        let took = crew::drain(&self.program, &target.url, &loads, self.tasks()).await?;
+        let after = row_writes(target).await?;
+        let writes = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+        Ok(Measured { took, writes: writes.map(|rows| rows as f64 / self.tasks() as f64) })
+    }
+
+    /// Tasks per second of those that are compared.
+    fn rate(&self, took: &Took) -> f64 {
+        let tasks = self.tasks() as f64;
+        match self.way {
+            Way::Mixed => tasks * 0.99 / took.rest_seconds,
+            _ => tasks / took.seconds,
+        }
+    }
+}
+
+async fn set(store: &dyn Store, kinds: u32, limit: Option<u32>) -> anyhow::Result<()> {
+    let name = format!("group:{}", drain::kind_name(0, kinds));
+    let (capacity, source) = (limit, Source::Configuration);
+    store.set_limit(SetLimit { name, capacity, source }).await?;
+    // A limit that was taken away is gone when nobody needs it any more, and not before.
+    while store.prune().await?.more {}
+    Ok(())
+}
+
+/// Measures with and without in turn, and gives one line.
+pub async fn concurrency(
+    scenario: &Concurrency,
+    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let way = scenario.way;
+    let mut rounds: Vec<(f64, f64, Option<f64>, Option<f64>)> = Vec::new();
+    let mut name = "";
+    for round in 0..scenario.rounds.max(1) {
+        let target = Target::new(scenario.url.as_deref())?;
+        name = target.name();
+        anyhow::ensure!(target.place != Place::Memory, "the memory store has one process only");
+        let measured = match way.limit() {
+            None => {
+                let raw = raw(&target, BATCH, scenario.tasks(), way.workers()).await?;
+                let ours = scenario.measure(&target, None).await?;
+                let raw = raw.map_or(f64::NAN, |seconds| scenario.tasks() as f64 / seconds);
+                (scenario.rate(&ours.took), raw, ours.writes, None)
+            }
+            limit if round % 2 == 0 => {
+                let without = scenario.measure(&target, None).await?;
+                let with = scenario.measure(&target, limit).await?;
+                let rates = (scenario.rate(&with.took), scenario.rate(&without.took));
+                (rates.0, rates.1, with.writes, without.writes)
+            }
+            limit => {
+                let with = scenario.measure(&target, limit).await?;
+                let without = scenario.measure(&target, None).await?;
+                let rates = (scenario.rate(&with.took), scenario.rate(&without.took));
+                (rates.0, rates.1, with.writes, without.writes)
+            }
+        };
+        rounds.push(measured);
+    }
+    rounds.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
+    let ratio = |(ours, other, ..): &(f64, f64, Option<f64>, Option<f64>)| ours / other;
+    let (first, last) = (ratio(&rounds[0]), ratio(&rounds[rounds.len() - 1]));
+    let (rate, other, writes, writes_without) = rounds[rounds.len() / 2];
+    let tasks = scenario.tasks();
+    let mut line = Line::new(way.name(), name, tasks, tasks as f64 / rate)
+        .with_batch(way.loads()[0].batch)
+        .with_extra("workers", way.workers())
+        .with_extra("per_worker", rate / f64::from(way.workers()))
+        .with_extra("in_flight", way.in_flight())
+        .with_extra("rounds", rounds.len() as u64)
+        .with_extra("ratio_min", first)
+        .with_extra("ratio_max", last);
+    line = match way.limit() {
+        None => line.beside_raw(other),
+        Some(limit) => line.beside(other, "unlimited_per_s").with_extra("limit", limit),
+    };
+    for (name, writes) in [("writes", writes), ("writes_unlimited", writes_without)] {
+        if let Some(writes) = writes {
+            line = line.with_extra(name, writes);
+        }
+    }
+    each(line)
+}
