@@ -1,5 +1,9 @@
 -- Roles for a PostgreSQL store. Run it as somebody who may make roles, in the database of the
--- store, before or after the first `tidegate migrate`; running it again changes nothing.
+-- store. Where there are no tables yet, run it once more after the first `tidegate migrate`, and after
+-- every one that adds tables: until then nobody but the owner and the workers can use them. Running it
+-- again changes nothing else.
+--
+-- Roles belong to the whole server: who has one has it in every database where this was run.
 --
 -- These roles cannot log in. Give them to those who can:
 --
@@ -11,6 +15,10 @@
 --   tidegate_worker    whatever `worker`, `run`, `submit` and the commands of an operator do
 --   tidegate_enqueue   submits with tidegate.enqueue and tidegate.enqueue_many; reads nothing
 --   tidegate_viewer    reads everything but payloads and results
+
+BEGIN;
+-- Workers are not kept waiting behind whoever keeps this waiting.
+SET LOCAL lock_timeout = '5s';
 
 DO $$
 DECLARE
@@ -38,6 +46,7 @@ BEGIN
     FOR thing IN
         SELECT c.relname, c.relkind FROM pg_class c
         WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S')
+          AND c.relowner <> 'tidegate_owner'::regrole
           -- A sequence that belongs to a column goes with its table.
           AND NOT EXISTS (SELECT FROM pg_depend d
                           WHERE d.objid = c.oid AND d.deptype = 'i' AND d.classid = 'pg_class'::regclass)
@@ -50,6 +59,7 @@ BEGIN
     FOR thing IN
         SELECT p.oid::regprocedure AS name FROM pg_proc p
         WHERE p.pronamespace = 'tidegate'::regnamespace
+          AND p.proowner <> 'tidegate_owner'::regrole
     LOOP
         EXECUTE format('ALTER FUNCTION %s OWNER TO tidegate_owner', thing.name);
     END LOOP;
@@ -63,8 +73,6 @@ ALTER DEFAULT PRIVILEGES FOR ROLE tidegate_owner IN SCHEMA tidegate
     GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO tidegate_worker;
 ALTER DEFAULT PRIVILEGES FOR ROLE tidegate_owner IN SCHEMA tidegate
     GRANT SELECT, USAGE, UPDATE ON SEQUENCES TO tidegate_worker;
-ALTER DEFAULT PRIVILEGES FOR ROLE tidegate_owner IN SCHEMA tidegate
-    GRANT SELECT ON TABLES TO tidegate_viewer;
 ALTER DEFAULT PRIVILEGES FOR ROLE tidegate_owner REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 
 -- The rest needs the tables: after the first migration, run the script once more.
@@ -91,3 +99,5 @@ BEGIN
     GRANT EXECUTE ON FUNCTION tidegate.make_kind(text, text),
                               tidegate.make_job(text, integer, integer) TO tidegate_worker;
 END $$;
+
+COMMIT;

@@ -51,5 +51,5 @@ fn a_database_is_made_outside_of_a_runtime_too() {
 async fn the_server_takes_the_connections_of_a_whole_fleet() {
     let client = connect(&Server::shared().url("postgres")).await;
     let shown: String = client.query_one("show max_connections", &[]).await.expect("show").get(0);
-    assert_eq!(shown, "300");
+    assert_eq!(shown, "600");
 }

@@ -77,10 +77,11 @@ fn all() -> TaskFilter {
 /// All that a submit writes, without ids and times.
 const WRITTEN: &str = "
     SELECT t.lane, t.kind, t.queue, t.group_name, t.job, t.workflow, t.unique_key, t.weight,
-           t.priority, t.max_attempts, t.timeout_ms, t.spent, t.deaths, t.arrival = t.created_at,
+           t.priority, t.max_attempts, t.timeout_ms, t.spent, t.deaths,
+           CASE WHEN t.arrival <> t.created_at THEN t.arrival END AS arrives_later,
            t.error, t.state, t.result, t.finished_at, t.remove_at, encode(t.payload, 'escape'),
            a.task IS NOT NULL AS arrived, s.run_at, r.lane AS ready_in, r.rank, r.tag, r.stamp,
-           r.gated, r.since = t.created_at, k.key
+           r.gated, r.since = t.created_at AS is_since_then, k.key
     FROM tidegate.tasks t
     LEFT JOIN tidegate.arrived a ON a.task = t.id
     LEFT JOIN tidegate.scheduled s ON s.task = t.id
@@ -414,17 +415,26 @@ async fn whoever_may_enqueue_may_do_nothing_else() {
     }
     enqueue(&sender, "'a', '1'").await;
     // Nor does anything that the sender puts in the way reach the functions.
+    let own = format!("CREATE SCHEMA own AUTHORIZATION \"{}_enqueue\"", database.name());
+    admin.batch_execute(&own).await.expect("a schema of its own");
     let in_the_way = "
-        CREATE TEMP TABLE unique_keys (key text, task bigint);
-        CREATE TEMP TABLE tasks (id bigint);
-        CREATE FUNCTION pg_temp.nextval(text) RETURNS bigint LANGUAGE sql AS 'SELECT -1::bigint';
-        CREATE FUNCTION pg_temp.octet_length(bytea) RETURNS int LANGUAGE sql AS 'SELECT 0';
-        SET search_path = pg_temp, tidegate, pg_catalog;";
+        CREATE FUNCTION own.trap() RETURNS int LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'the trap was called'; END $$;
+        CREATE FUNCTION own.octet_length(bytea) RETURNS int LANGUAGE sql AS 'SELECT own.trap()';
+        CREATE FUNCTION own.cardinality(jsonb[]) RETURNS int LANGUAGE sql AS 'SELECT own.trap()';
+        CREATE FUNCTION own.join(text, text) RETURNS text LANGUAGE sql AS
+            'SELECT own.trap()::text';
+        CREATE OPERATOR own.|| (FUNCTION = own.join, LEFTARG = text, RIGHTARG = text);
+        SET search_path = own, pg_catalog;";
     sender.batch_execute(in_the_way).await.expect("put in the way");
+    sender.query("SELECT cardinality('{}'::jsonb[])", &[]).await.expect_err("the trap works");
     let task = enqueue(&sender, "'a', '2', unique_key => 'k'").await;
     assert!(task > 0);
     let tasks = store.tasks(all()).await.expect("tasks");
     assert_eq!(tasks.len(), 2);
+    let loose = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'tidegate'::regnamespace
+                 AND NOT coalesce(proconfig @> ARRAY['search_path=pg_catalog, pg_temp'], false)";
+    assert_eq!(admin.query_one(loose, &[]).await.expect("functions").get::<_, i64>(0), 0);
     assert_eq!(payloads(&claim(&store, "a").await), ["1", "2"]);
 }
 
@@ -451,6 +461,20 @@ async fn a_viewer_sees_all_but_payloads_and_changes_nothing() {
     ] {
         forbidden_to(&viewer, forbidden).await;
     }
+}
+
+#[tokio::test]
+async fn until_the_script_is_run_again_a_viewer_sees_nothing() {
+    let database = Server::shared().database();
+    let admin = client(&database.url()).await;
+    admin.batch_execute(ROLES).await.expect("the roles");
+    let owner = user(&admin, &database, "migrator").await;
+    let owner = format!("{owner}&options=-c%20role=tidegate_owner");
+    open(&owner).await.migrate().await.expect("migrate");
+    let viewer = client(&user(&admin, &database, "viewer").await).await;
+    forbidden_to(&viewer, "SELECT payload FROM tidegate.tasks").await;
+    let sender = client(&user(&admin, &database, "enqueue").await).await;
+    forbidden_to(&sender, "SELECT tidegate.enqueue('a')").await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate_core::rules::gate;
 use tidegate_core::tables::{Position, ReadyRow, Tables};
-use tidegate_core::{Attempt, Claim, LimitId, Millis, Result, SlotHeld, TaskId, Token};
+use tidegate_core::{Attempt, Claim, LaneId, LimitId, Millis, Result, SlotHeld, TaskId, Token};
 use tokio_postgres::Row;
 
 use super::draft::Left;
@@ -14,6 +14,7 @@ use super::error::Fault;
 use super::floors::{Found, From, Look, key};
 use super::flush::flush;
 use super::gate::{BUDGET, before_claim, follow_briefly};
+use super::listen::Since;
 use super::load::{Moment, Wanted, gather, moment};
 use super::paged::Paged;
 use super::rows;
@@ -22,6 +23,7 @@ use super::{Bug, Inner, transact};
 
 const VERSION_SHARED: &str = include_str!("queries/version_shared.sql");
 const LOOK: &str = concat!(include_str!("queries/look.sql"), include_str!("queries/seen.sql"));
+const IDLE: &str = concat!(include_str!("queries/look.sql"), include_str!("queries/idle.sql"));
 const SEE_WORKER: &str = include_str!("queries/see_worker.sql");
 pub(super) const CLAIM: &str =
     concat!(include_str!("queries/look.sql"), include_str!("queries/claim.sql"));
@@ -54,12 +56,24 @@ pub(super) async fn fill_up(store: &Inner, mut claim: Claim, claimed: Claimed) -
 }
 
 async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
+    let news = match store.changed.since_nothing(Some(claim)) {
+        Since::Nothing => return Ok(Claimed::default()),
+        Since::NothingHeard(news) if is_idle(store, claim, news).await? => {
+            return Ok(Claimed::default());
+        }
+        Since::NothingHeard(news) | Since::News(news) => news,
+    };
     let mut pick = Pick::new(store, claim);
     let taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
-    let Taken::Nothing(view, _) = taken else {
+    let Taken::Nothing(view, took) = taken else {
         return go_on(store, pick, taken).await;
     };
-    let is_thorough = !pick.look.again();
+    let is_complete = pick.look.is_complete(&view.open);
+    let has_looked = view.is_noted && !view.has_gate_work();
+    if has_looked {
+        pick.look.found(Found { open: view.open.clone(), took, is_all: true, ..Found::default() });
+    }
+    let is_thorough = !pick.look.again(&view.open);
     if !view.is_noted {
         transact!(store, tx => see(&tx, claim, &view));
     }
@@ -68,9 +82,25 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
         // What has come through the gate may be anywhere.
         pick.look = store.floors.look();
     } else if view.is_noted && is_thorough {
+        if is_complete {
+            store.changed.nothing_for(Some(claim), news, view.due_in());
+        }
         return Ok(Claimed::default());
     }
     go_on(store, pick, Taken::Again).await
+}
+
+/// A look of a worker that had nothing to do: whether that is still so.
+async fn is_idle(store: &Inner, claim: &Claim, news: u64) -> Result<bool> {
+    let (view, has_ready) = glimpse!(store, tx => look_idly(store, &tx, claim));
+    if has_ready || view.has_gate_work() {
+        return Ok(false);
+    }
+    if !view.is_noted {
+        transact!(store, tx => see(&tx, claim, &view));
+    }
+    store.changed.nothing_for(Some(claim), news, view.due_in());
+    Ok(true)
 }
 
 /// Claims until there is nothing in the way.
@@ -84,10 +114,17 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Cl
                 follow_briefly(store, Left { windows, ..Left::default() }).await;
                 return Ok(claimed);
             }
-            Taken::Nothing(..) if pick.look.again() => {}
-            Taken::Nothing(_, took) => {
-                pick.look.found(Found { took, is_all: true, ..Found::default() });
-                return Ok(Claimed::default());
+            Taken::Nothing(view, took) => {
+                let open = view.open;
+                pick.look.found(Found {
+                    open: open.clone(),
+                    took,
+                    is_all: true,
+                    ..Found::default()
+                });
+                if !pick.look.again(&open) {
+                    return Ok(Claimed::default());
+                }
             }
             Taken::Cut => pick.page *= 4,
             Taken::Again => {}
@@ -139,9 +176,8 @@ impl<'a> Pick<'a> {
 
     /// What was taken is committed; gives also the jobs whose windows it left.
     pub(super) fn settle(&self, batch: Batch) -> (Claimed, Vec<LimitId>) {
-        let is_all = batch.found.is_all;
+        let is_all_there_is = !batch.found.is_all || self.look.is_thorough(&batch.found.open);
         self.look.found(batch.found);
-        let is_all_there_is = !is_all || self.look.is_thorough();
         (Claimed { attempts: batch.attempts, is_all_there_is }, batch.windows)
     }
 }
@@ -177,6 +213,7 @@ impl Batch {
     fn of(rows: &[Row], claim: &Claim) -> Self {
         let is_cut = rows.first().is_some_and(|row| row.get("is_cut"));
         let found = Found {
+            open: rows.iter().find_map(open).unwrap_or_default(),
             last: rows.iter().map(rows::ready).map(|row| (row.lane, key(&row))).collect(),
             is_all: !is_cut && rows.len() < claim.tasks_max as usize,
             is_cut,
@@ -185,10 +222,16 @@ impl Batch {
         Self { attempts: attempts(rows, claim), windows: windows(rows), found }
     }
 
-    fn nothing(took: Duration) -> Self {
-        let found = Found { is_all: true, took, ..Found::default() };
+    fn nothing(open: Vec<LaneId>, took: Duration) -> Self {
+        let found = Found { open, is_all: true, took, ..Found::default() };
         Self { attempts: Vec::new(), windows: Vec::new(), found }
     }
+}
+
+/// The lanes that were read, in the row that tells.
+fn open(row: &Row) -> Option<Vec<LaneId>> {
+    let open = row.get::<_, Option<Vec<i64>>>("open");
+    open.map(|lanes| lanes.into_iter().map(LaneId).collect())
 }
 
 /// How long the server took.
@@ -234,7 +277,9 @@ pub(super) struct View {
     pub(super) dirty: Vec<LimitId>,
     pub(super) no_worker: Vec<TaskId>,
     /// Lanes the worker serves that are open.
-    open: Vec<i64>,
+    open: Vec<LaneId>,
+    /// When the next task is due.
+    next_due: Option<Millis>,
     pub(super) is_noted: bool,
 }
 
@@ -250,9 +295,15 @@ impl View {
             arrivals: row.get("arrivals"),
             dirty: list("dirty").into_iter().map(LimitId).collect(),
             no_worker: list("no_worker").into_iter().map(TaskId).collect(),
-            open: list("open"),
+            open: open(row).unwrap_or_default(),
+            next_due: row.get("next_due"),
             is_noted: row.get("is_noted"),
         }
+    }
+
+    /// How long until the next task is due.
+    pub(super) fn due_in(&self) -> Option<Millis> {
+        self.next_due.map(|due| due.saturating_sub(self.moment.now))
     }
 
     pub(super) fn has_gate_work(&self) -> bool {
@@ -267,11 +318,26 @@ pub(super) async fn glance(store: &Inner, claim: Option<&Claim>) -> Result<View>
 
 /// Looks for a worker, or for nobody in particular.
 pub(super) async fn look(store: &Inner, tx: &Tx<'_>, claim: Option<&Claim>) -> Result<View, Fault> {
+    Ok(View::of(&seen(store, tx, LOOK, claim).await?))
+}
+
+/// The same, and whether anything is ready.
+async fn look_idly(store: &Inner, tx: &Tx<'_>, claim: &Claim) -> Result<(View, bool), Fault> {
+    let row = seen(store, tx, IDLE, Some(claim)).await?;
+    Ok((View::of(&row), row.get("has_ready")))
+}
+
+async fn seen(
+    store: &Inner,
+    tx: &Tx<'_>,
+    sql: &'static str,
+    claim: Option<&Claim>,
+) -> Result<Row, Fault> {
     let (queues, kinds) = names(claim);
     let worker = claim.map_or("", |claim| &*claim.worker.0);
     let lease_ms = claim.map_or(0, |claim| claim.lease_ms);
     let now = store.options.now();
-    Ok(View::of(&tx.one(LOOK, &[&queues, &kinds, &worker, &lease_ms, &now]).await?))
+    tx.one(sql, &[&queues, &kinds, &worker, &lease_ms, &now]).await
 }
 
 fn names(claim: Option<&Claim>) -> (Vec<&str>, Vec<&str>) {
@@ -284,7 +350,8 @@ fn names(claim: Option<&Claim>) -> (Vec<&str>, Vec<&str>) {
 /// Notes that the worker lives and what it serves, in a transaction of its own.
 async fn see(tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<(), Fault> {
     let alive_until = view.moment.now + claim.lease_ms;
-    tx.execute(SEE_WORKER, &[&&*claim.worker.0, &alive_until, &view.open]).await?;
+    let open: Vec<i64> = view.open.iter().map(|lane| lane.0).collect();
+    tx.execute(SEE_WORKER, &[&&*claim.worker.0, &alive_until, &open]).await?;
     Ok(())
 }
 
@@ -382,7 +449,7 @@ pub(super) async fn take_along(
     Ok(match take(store, tx, pick, &pick.look.from.not_above(new)).await? {
         Taken::Some(batch) => Some(batch),
         Taken::Nothing(view, took) if pick.is_told_to || view.is_noted && !view.has_gate_work() => {
-            Some(Batch::nothing(took))
+            Some(Batch::nothing(view.open, took))
         }
         _ => None,
     })

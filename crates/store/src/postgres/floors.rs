@@ -58,37 +58,60 @@ pub(super) struct Floors(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    lanes: HashMap<LaneId, Key>,
+    lanes: HashMap<LaneId, Lane>,
     /// The claims under way, and what was lowered since they began.
     under_way: HashMap<u64, HashMap<LaneId, Key>>,
     next: u64,
-    /// When the last look from the start ended.
-    last_at: Option<Instant>,
-    /// How long the last ones took on the server.
+    /// How long the last looks from the start took on the server.
     costs: [Duration; LAST],
-    /// Somebody has put something somewhere.
-    is_asked: bool,
-    /// How often claims have doubled what they read of a lane since then.
+    /// How often somebody has said that there is something somewhere.
+    notices: u64,
+    /// How often claims have doubled what they read of a lane since the last look from the start.
     pages_doubled: u32,
 }
 
+/// What is known of a lane.
+#[derive(Debug)]
+struct Lane {
+    floor: Key,
+    /// When it was looked at from the start, and after how many notices that began.
+    looked_at: Instant,
+    notices: u64,
+    /// Whether fewer were found than were wanted, from the floor.
+    is_short: bool,
+}
+
 impl State {
-    fn may_look_from_start(&self, now: Instant) -> bool {
+    fn may_look_from_start(&self, lane: &Lane, now: Instant) -> bool {
         // Whatever else made one of them slow, the dead are in all of them.
         let cost = self.costs.into_iter().min().unwrap_or_default();
-        self.last_at.is_none_or(|at| cost <= CHEAP || now >= at + cost * APART)
+        cost <= CHEAP || now >= lane.looked_at + cost * APART
     }
 
-    fn must_look_from_start(&self, now: Instant) -> bool {
-        let is_due = self.last_at.is_none_or(|at| now >= at + DUE);
-        (is_due || self.is_asked) && self.may_look_from_start(now)
+    fn must_look_from_start(&self, lane: &Lane, now: Instant) -> bool {
+        let is_due = now >= lane.looked_at + DUE;
+        (is_due || lane.is_short || lane.notices < self.notices)
+            && self.may_look_from_start(lane, now)
+    }
+
+    /// Where to begin, without the lanes for which `is_from_start` holds.
+    fn from(&self, is_from_start: impl Fn(&LaneId, &Lane) -> bool) -> From {
+        let mut from = From::default();
+        for (id, lane) in self.lanes.iter().filter(|(id, lane)| !is_from_start(id, lane)) {
+            let (rank, tag, task) = lane.floor;
+            from.lanes.push(id.0);
+            from.ranks.push(rank);
+            from.tags.push(tag);
+            from.tasks.push(task);
+        }
+        from
     }
 }
 
 impl Floors {
     /// Somebody else has made tasks ready.
     pub(super) fn ask(&self) {
-        self.state().is_asked = true;
+        self.state().notices += 1;
     }
 
     /// Nothing is known any more.
@@ -102,7 +125,7 @@ impl Floors {
         let State { lanes, under_way, .. } = &mut *state;
         for row in rows {
             let lower = |floor: &mut Key| *floor = (*floor).min(key(row));
-            lanes.entry(row.lane).and_modify(lower);
+            lanes.entry(row.lane).and_modify(|lane| lower(&mut lane.floor));
             for lowered in under_way.values_mut() {
                 lowered.entry(row.lane).and_modify(lower).or_insert_with(|| key(row));
             }
@@ -113,14 +136,12 @@ impl Floors {
     pub(super) fn look(&self) -> Look<'_> {
         let now = now();
         let mut state = self.state();
-        let is_from_start = state.lanes.is_empty() || state.must_look_from_start(now);
-        let from = if is_from_start { From::default() } else { From::of(&state.lanes) };
-        state.is_asked &= !is_from_start;
-        let pages_doubled = state.pages_doubled;
+        let from = state.from(|_, lane| state.must_look_from_start(lane, now));
         let ticket = state.next;
         state.next += 1;
         state.under_way.insert(ticket, HashMap::new());
-        Look { floors: self, ticket, from, pages_doubled }
+        let (notices, pages_doubled) = (state.notices, state.pages_doubled);
+        Look { floors: self, ticket, from, notices, pages_doubled }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -138,17 +159,6 @@ pub(super) struct From {
 }
 
 impl From {
-    fn of(floors: &HashMap<LaneId, Key>) -> Self {
-        let mut from = Self::default();
-        for (lane, (rank, tag, task)) in floors {
-            from.lanes.push(lane.0);
-            from.ranks.push(*rank);
-            from.tags.push(*tag);
-            from.tasks.push(*task);
-        }
-        from
-    }
-
     /// The same, and not above these rows.
     pub(super) fn not_above(&self, rows: &[ReadyRow]) -> Self {
         let mut from = self.clone();
@@ -166,6 +176,8 @@ impl From {
 /// What a claim found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
+    /// The lanes it read.
+    pub(super) open: Vec<LaneId>,
     /// The last of each lane.
     pub(super) last: BTreeMap<LaneId, Key>,
     /// Whether there were no more.
@@ -182,48 +194,72 @@ pub(super) struct Look<'a> {
     floors: &'a Floors,
     ticket: u64,
     pub(super) from: From,
+    notices: u64,
     pub(super) pages_doubled: u32,
 }
 
 impl Look<'_> {
-    fn is_from_start(&self) -> bool {
-        self.from.lanes.is_empty()
+    /// Whether it looks at a lane from the start.
+    fn is_from_start(&self, lane: LaneId) -> bool {
+        !self.from.lanes.contains(&lane.0)
     }
 
-    /// Whether what was not found is not there, as far as one may look.
-    pub(super) fn is_thorough(&self) -> bool {
-        self.is_from_start() || !self.floors.state().may_look_from_start(now())
+    /// Whether what was not found in these lanes is not there.
+    pub(super) fn is_complete(&self, open: &[LaneId]) -> bool {
+        open.iter().all(|lane| self.is_from_start(*lane))
     }
 
-    /// Nothing was found: whether to look again, from the start.
-    pub(super) fn again(&mut self) -> bool {
-        let is_again = !self.is_thorough();
+    /// The same as far as one may look.
+    pub(super) fn is_thorough(&self, open: &[LaneId]) -> bool {
+        let (state, now) = (self.floors.state(), now());
+        let may = |lane: &LaneId| {
+            state.lanes.get(lane).is_some_and(|lane| state.may_look_from_start(lane, now))
+        };
+        open.iter().all(|lane| self.is_from_start(*lane) || !may(lane))
+    }
+
+    /// Nothing was found in these lanes: whether to look again, from their start.
+    pub(super) fn again(&mut self, open: &[LaneId]) -> bool {
+        let is_again = !self.is_thorough(open);
         if is_again {
-            self.from = From::default();
+            let (state, now) = (self.floors.state(), now());
+            self.from = state.from(|id, lane| {
+                open.contains(id) && state.may_look_from_start(lane, now) || self.is_from_start(*id)
+            });
         }
         is_again
     }
 
     /// What was found is committed.
     pub(super) fn found(&self, found: Found) {
-        let Found { last, is_all, is_cut, took } = found;
+        let Found { open, last, is_all, is_cut, took } = found;
+        let now = now();
         let mut state = self.floors.state();
-        if self.is_from_start() {
-            state.last_at = Some(now());
+        let from_start = || open.iter().filter(|lane| self.is_from_start(**lane));
+        if from_start().next().is_some() {
             state.costs.rotate_left(1);
             state.costs[LAST - 1] = took;
             state.pages_doubled = 0;
         }
-        let State { lanes, under_way, is_asked, pages_doubled, .. } = &mut *state;
+        let State { lanes, under_way, pages_doubled, .. } = &mut *state;
         *pages_doubled = (*pages_doubled + u32::from(is_cut)).min(PAGES_DOUBLED_MAX);
+        for id in &open {
+            let is_from_start = self.is_from_start(*id);
+            if let Some(lane) = lanes.get_mut(id) {
+                lane.is_short = is_all && !is_from_start;
+                if is_from_start {
+                    (lane.looked_at, lane.notices) = (now, self.notices);
+                }
+            }
+        }
         let Some(lowered) = under_way.get(&self.ticket) else {
             return;
         };
-        for (lane, key) in last {
-            let key = lowered.get(&lane).map_or(key, |lowered| key.min(*lowered));
-            lanes.insert(lane, key);
+        for (id, key) in last {
+            let floor = lowered.get(&id).map_or(key, |lowered| key.min(*lowered));
+            let new = Lane { floor, looked_at: now, notices: self.notices, is_short: false };
+            lanes.entry(id).and_modify(|lane| lane.floor = floor).or_insert(new);
         }
-        *is_asked |= is_all && !self.is_from_start();
     }
 }
 
@@ -251,8 +287,11 @@ mod tests {
         }
     }
 
+    const LANE: [LaneId; 1] = [LaneId(1)];
+
     fn found(task: i64) -> Found {
-        Found { last: [(LaneId(1), key(&row(task)))].into(), ..Found::default() }
+        let last = [(LaneId(1), key(&row(task)))].into();
+        Found { open: LANE.to_vec(), last, ..Found::default() }
     }
 
     fn take(floors: &Floors, task: i64) {
@@ -297,14 +336,29 @@ mod tests {
     }
 
     #[test]
-    fn after_a_notice_and_when_nothing_is_found_it_looks_from_the_start() {
+    fn after_a_notice_and_when_too_few_are_found_it_looks_from_the_start() {
         let floors = Floors::default();
         take(&floors, 5);
         floors.ask();
         assert!(floors.look().from.lanes.is_empty());
+        take(&floors, 6);
+        assert_eq!(floors.look().from.tasks, [6]);
         let mut look = floors.look();
-        assert!(look.again());
-        assert!(!look.again());
+        assert!(look.again(&LANE));
+        assert!(!look.again(&LANE));
+        floors.look().found(Found { is_all: true, ..found(7) });
+        assert!(floors.look().from.lanes.is_empty());
+    }
+
+    #[test]
+    fn who_looks_at_one_lane_has_not_looked_at_another() {
+        let floors = Floors::default();
+        take(&floors, 5);
+        let other = || Found { open: vec![LaneId(2)], ..Found::default() };
+        floors.look().found(Found { last: [(LaneId(2), (0, 0, 8))].into(), ..other() });
+        floors.ask();
+        floors.look().found(other());
+        assert_eq!(floors.look().from.lanes, [2], "the first has not been looked at yet");
     }
 
     #[test]
@@ -320,6 +374,7 @@ mod tests {
         floors.ask();
         let mut look = floors.look();
         assert_eq!(look.from.tasks, [5]);
-        assert!(!look.again());
+        assert!(!look.again(&LANE));
+        assert!(!look.is_complete(&LANE));
     }
 }

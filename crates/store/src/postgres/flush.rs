@@ -98,13 +98,16 @@ async fn leave(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     }
     let left =
         tx.one(LEAVE, &[&scheduled, &arrived, &ready, &line, &running, &limits, &numbers]).await?;
-    if left.get::<_, i64>("rows") != expected as i64 {
-        return Err(Fault::Rule(Error::new(
-            ErrorKind::Incompatible,
-            "rows went away under this transaction's lock",
-        )));
+    all_of(left.get::<_, i64>("rows").unsigned_abs(), expected)
+}
+
+/// Whether a statement met every row that this transaction has the lock for.
+fn all_of(met: u64, expected: usize) -> Result<(), Fault> {
+    if met == expected as u64 {
+        return Ok(());
     }
-    Ok(())
+    let text = "rows went away under this transaction's lock";
+    Err(Fault::Rule(Error::new(ErrorKind::Incompatible, text)))
 }
 
 async fn enter(tx: &Tx<'_>, draft: &Draft, given: &Given) -> Result<(), Fault> {
@@ -214,7 +217,8 @@ async fn mark_running(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
         }
     }
     if !marks.0.is_empty() {
-        tx.execute(MARK_RUNNING, &[&marks.0, &marks.1, &marks.2]).await?;
+        let marked = tx.execute(MARK_RUNNING, &[&marks.0, &marks.1, &marks.2]).await?;
+        all_of(marked, marks.0.len())?;
     }
     Ok(())
 }
@@ -246,28 +250,29 @@ pub(super) async fn put_limits(tx: &Tx<'_>, changed: &[&Limit]) -> Result<(), Fa
         return Ok(());
     }
     let each = |of: fn(&Limit) -> i64| changed.iter().map(|limit| of(limit)).collect::<Vec<i64>>();
-    tx.execute(
-        PUT_LIMITS,
-        &[
-            &each(|limit| limit.id.0),
-            &changed.iter().map(|limit| limit.capacity.map(i64::from)).collect::<Vec<_>>(),
-            &changed.iter().map(|limit| limit.source as i32).collect::<Vec<_>>(),
-            &changed.iter().map(|limit| base(limit).0).collect::<Vec<_>>(),
-            &changed.iter().map(|limit| base(limit).1).collect::<Vec<_>>(),
-            &each(|limit| limit.version),
-            &each(|limit| i64::from(limit.held)),
-            &each(|limit| i64::from(limit.waiting)),
-            &each(|limit| i64::from(limit.aside)),
-            &changed.iter().map(|limit| limit.reserver.map(|task| task.0)).collect::<Vec<_>>(),
-            &changed.iter().map(|limit| limit.dirty).collect::<Vec<_>>(),
-            &each(|limit| limit.share.map_or(0, |share| share.last_tag)),
-            &each(|limit| limit.share.map_or(0, |share| i64::from(share.ahead))),
-            &changed.iter().map(|limit| fills_window(limit)).collect::<Vec<_>>(),
-            &each(|limit| limit.refused),
-        ],
-    )
-    .await?;
-    Ok(())
+    let put = tx
+        .execute(
+            PUT_LIMITS,
+            &[
+                &each(|limit| limit.id.0),
+                &changed.iter().map(|limit| limit.capacity.map(i64::from)).collect::<Vec<_>>(),
+                &changed.iter().map(|limit| limit.source as i32).collect::<Vec<_>>(),
+                &changed.iter().map(|limit| base(limit).0).collect::<Vec<_>>(),
+                &changed.iter().map(|limit| base(limit).1).collect::<Vec<_>>(),
+                &each(|limit| limit.version),
+                &each(|limit| i64::from(limit.held)),
+                &each(|limit| i64::from(limit.waiting)),
+                &each(|limit| i64::from(limit.aside)),
+                &changed.iter().map(|limit| limit.reserver.map(|task| task.0)).collect::<Vec<_>>(),
+                &changed.iter().map(|limit| limit.dirty).collect::<Vec<_>>(),
+                &each(|limit| limit.share.map_or(0, |share| share.last_tag)),
+                &each(|limit| limit.share.map_or(0, |share| i64::from(share.ahead))),
+                &changed.iter().map(|limit| fills_window(limit)).collect::<Vec<_>>(),
+                &each(|limit| limit.refused),
+            ],
+        )
+        .await?;
+    all_of(put, changed.len())
 }
 
 fn base(limit: &Limit) -> (Option<i64>, Option<i32>) {
@@ -324,12 +329,14 @@ async fn put_tasks(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     }
     if !moved.task.is_empty() {
         let Ledgers { task, spent, deaths, error, arrival, .. } = &moved;
-        tx.execute(PUT_LEDGERS, &[task, spent, deaths, error, arrival]).await?;
+        let put = tx.execute(PUT_LEDGERS, &[task, spent, deaths, error, arrival]).await?;
+        all_of(put, task.len())?;
     }
     if !ended.task.is_empty() {
         let Ledgers { task, spent, deaths, error, state, result, remove_at, .. } = &ended;
         let now = &draft.state.now;
-        tx.execute(END_TASKS, &[task, spent, deaths, error, state, result, remove_at, now]).await?;
+        let params: Params<'_> = &[task, spent, deaths, error, state, result, remove_at, now];
+        all_of(tx.execute(END_TASKS, params).await?, task.len())?;
     }
     if !removed.is_empty() {
         tx.execute(REMOVE_TASKS, &[&removed]).await?;

@@ -9,6 +9,7 @@ use super::claim::{View, glance};
 use super::draft::{Draft, Left};
 use super::error::{Fault, quietly};
 use super::flush::flush;
+use super::listen::Since;
 use super::load::{Wanted, gather, moment};
 use super::session::{Params, Tx, glimpse};
 use super::{Bug, Inner, transact};
@@ -38,8 +39,16 @@ const FOLLOW_BRIEFLY: u32 = 4;
 const WINDOW_ROUNDS: u32 = 4;
 
 pub(super) async fn admit(store: &Inner) -> Result<Admitted> {
-    let view = glance(store, None).await?;
     let mut admitted = Admitted::default();
+    let news = match store.changed.since_nothing(None) {
+        Since::Nothing => return Ok(admitted),
+        Since::NothingHeard(news) | Since::News(news) => news,
+    };
+    let view = glance(store, None).await?;
+    if !view.has_gate_work() {
+        store.changed.nothing_for(None, news, view.due_in());
+        return Ok(admitted);
+    }
     follow(store, Left { dirty: view.dirty, ..Left::default() }).await?;
     if view.arrivals {
         admitted = arrivals(store).await?;

@@ -1,9 +1,11 @@
 //! Wake-ups: a LISTEN on a connection of its own. A hint only: callers poll as well.
 
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::Pool;
+use tidegate_core::{Claim, Millis, WorkerId};
 use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Config, NoTls};
 
@@ -19,10 +21,18 @@ const APART: Duration = Duration::from_millis(10);
 
 const NOTIFY: &str = include_str!("queries/notify.sql");
 
+/// How long an answer holds that there is nothing, at most, while nobody says otherwise.
+const QUIET: Duration = Duration::from_secs(5);
+const KEEPER_QUIET: Duration = Duration::from_secs(30);
+
+/// Claims whose answers are remembered at most; a worker has two sorts of them.
+const CLAIMS_MAX: usize = 64;
+
 pub(super) struct Changed {
     config: Config,
     pool: Pool,
     floors: Arc<Floors>,
+    quiet: Arc<Quiet>,
     /// Somebody else should look.
     news: Arc<Notify>,
     notify: Arc<Notify>,
@@ -45,6 +55,7 @@ impl Changed {
             config,
             pool,
             floors,
+            quiet: Arc::default(),
             news: Arc::default(),
             notify: Arc::default(),
             listener: OnceLock::new(),
@@ -54,6 +65,7 @@ impl Changed {
 
     /// Tells other processes soon that something changed.
     pub(super) fn tell(&self) {
+        self.quiet.end();
         self.news.notify_one();
         self.teller.get_or_init(|| {
             let (pool, news) = (self.pool.clone(), self.news.clone());
@@ -72,7 +84,18 @@ impl Changed {
 
     /// Something changed here; nobody in this process has to wait for the server to say so.
     pub(super) fn here(&self) {
+        self.quiet.end();
         self.notify.notify_waiters();
+    }
+
+    /// What a claim should do that is about to look, or the keeper.
+    pub(super) fn since_nothing(&self, claim: Option<&Claim>) -> Since {
+        self.quiet.since_nothing(claim)
+    }
+
+    /// It found nothing, and the next task is due in so many milliseconds.
+    pub(super) fn nothing_for(&self, claim: Option<&Claim>, news: u64, due_in: Option<Millis>) {
+        self.quiet.nothing_for(claim, news, due_in);
     }
 
     /// The first caller starts the listener.
@@ -81,13 +104,16 @@ impl Changed {
         self.listener.get_or_init(|| {
             let config = self.config.clone();
             let (floors, notify) = (self.floors.clone(), self.notify.clone());
+            let (quiet, is_heard) = (self.quiet.clone(), self.quiet.clone());
             let wake = move || {
+                quiet.end();
                 floors.ask();
                 notify.notify_waiters();
             };
             Background(tokio::spawn(async move {
                 loop {
-                    listen(&config, &wake).await;
+                    listen(&config, &wake, &is_heard).await;
+                    is_heard.listen(false);
                     wake();
                     pause(PACE).await;
                 }
@@ -97,13 +123,95 @@ impl Changed {
     }
 }
 
+/// What is known since a claim found nothing.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Since {
+    /// Nothing has changed: the server need not be asked.
+    Nothing,
+    /// Nothing was heard of, which may mean little: a look is enough. With the number of the last
+    /// news, as below.
+    NothingHeard(u64),
+    /// It found something, or something has changed.
+    News(u64),
+}
+
+/// Whether anything has changed since a claim found nothing. As long as this process hears of every
+/// change, an idle worker need not ask.
+#[derive(Default)]
+struct Quiet(Mutex<Heard>);
+
+#[derive(Default)]
+struct Heard {
+    is_listening: bool,
+    /// How often something has changed.
+    news: u64,
+    /// What found nothing since the last news, at which that was, and until when it holds.
+    nothing: HashMap<Asker, (u64, Instant)>,
+}
+
+/// A worker and what it serves, or none for the keeper.
+type Asker = Option<(WorkerId, Names, Names)>;
+
+type Names = Arc<[Arc<str>]>;
+
+impl Quiet {
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self) {
+        let mut heard = self.heard();
+        heard.news += 1;
+        heard.nothing.clear();
+    }
+
+    fn listen(&self, is_listening: bool) {
+        self.heard().is_listening = is_listening;
+    }
+
+    fn since_nothing(&self, claim: Option<&Claim>) -> Since {
+        let heard = self.heard();
+        match heard.nothing.get(&key(claim)) {
+            Some((_, until)) if heard.is_listening && now() < *until => Since::Nothing,
+            Some((news, _)) => Since::NothingHeard(*news),
+            None => Since::News(heard.news),
+        }
+    }
+
+    fn nothing_for(&self, claim: Option<&Claim>, news: u64, due_in: Option<Millis>) {
+        // A worker that asks is noted as alive, so it may not be silent for long. The keeper only
+        // does what workers that ask do as well.
+        let longest = claim.map_or(KEEPER_QUIET, |claim| {
+            QUIET.min(Duration::from_millis(claim.lease_ms.max(0) as u64) / 6)
+        });
+        let due_in = due_in.map(|due_in| Duration::from_millis(due_in.max(0) as u64));
+        let until = now() + due_in.map_or(longest, |due_in| due_in.min(longest));
+        let mut heard = self.heard();
+        if heard.nothing.len() >= CLAIMS_MAX {
+            heard.nothing.clear();
+        }
+        if heard.news == news {
+            heard.nothing.insert(key(claim), (news, until));
+        }
+    }
+}
+
+fn key(claim: Option<&Claim>) -> Asker {
+    claim.map(|claim| (claim.worker.clone(), claim.queues.clone(), claim.kinds.clone()))
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long a hint holds; nothing depends on it")]
+fn now() -> Instant {
+    Instant::now()
+}
+
 #[expect(clippy::disallowed_methods, reason = "a pace in the background; nothing depends on it")]
 async fn pause(length: Duration) {
     tokio::time::sleep(length).await;
 }
 
 /// Listens until the connection is lost.
-async fn listen(config: &Config, wake: &(dyn Fn() + Send + Sync)) {
+async fn listen(config: &Config, wake: &(dyn Fn() + Send + Sync), quiet: &Quiet) {
     let Ok((client, mut connection)) = config.connect(NoTls).await else {
         return;
     };
@@ -123,6 +231,7 @@ async fn listen(config: &Config, wake: &(dyn Fn() + Send + Sync)) {
     }
     // What changed before the LISTEN took effect.
     wake();
+    quiet.listen(true);
     messages.await;
     drop(client);
 }

@@ -16,6 +16,7 @@ const MIGRATIONS: [(&str, &str); 5] = [
 ];
 
 const EXISTS: &str = include_str!("queries/migrate_exists.sql");
+const LOCK: &str = include_str!("queries/migrate_lock.sql");
 const PREPARE: &str = include_str!("queries/migrate_prepare.sql");
 const APPLIED: &str = include_str!("queries/migrate_applied.sql");
 const RECORD: &str = include_str!("queries/migrate_record.sql");
@@ -23,13 +24,15 @@ const RECORD: &str = include_str!("queries/migrate_record.sql");
 pub(super) async fn migrate(store: &Inner) -> Result<()> {
     let mut client = store.client().await?;
     let migrate = async {
-        // Who may not change the schema can still find that there is nothing to change.
-        let exists: bool = client.query_one(EXISTS, &[]).await?.get("exists");
-        if exists && applied(&**client).await? == MIGRATIONS.len() {
+        if is_done(&**client).await? {
             return Ok(());
         }
         let tx = client.transaction().await?;
         // Several processes may start at once: one migrates, the others wait and find it done.
+        tx.query(LOCK, &[]).await?;
+        if is_done(&*tx).await? {
+            return Ok(());
+        }
         tx.batch_execute(PREPARE).await?;
         let applied = applied(&*tx).await?;
         for (index, (name, source)) in MIGRATIONS.iter().enumerate().skip(applied) {
@@ -52,6 +55,12 @@ pub(super) async fn migrate(store: &Inner) -> Result<()> {
             _ => error,
         }
     })
+}
+
+/// Who may not change the schema can still find that there is nothing to change.
+async fn is_done(client: &impl GenericClient) -> Result<bool, Fault> {
+    let exists: bool = client.query_one(EXISTS, &[]).await?.get("exists");
+    Ok(exists && applied(client).await? == MIGRATIONS.len())
 }
 
 /// How many migrations were applied. They are those that this program knows.

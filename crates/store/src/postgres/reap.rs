@@ -12,9 +12,10 @@ use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
 use super::pack::unpack_expired;
 use super::rows;
-use super::session::Tx;
+use super::session::{Params, Tx, glimpse};
 use super::{Bug, Inner, transact};
 
+const HAS_LEFT_BEHIND: &str = include_str!("queries/has_left_behind.sql");
 const EXPIRED: &str = include_str!("queries/expired.sql");
 const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
 const UNSERVED: &str = include_str!("queries/unserved.sql");
@@ -32,8 +33,14 @@ const LEASES_MAX: usize = 100;
 const WORKER_KEPT_MS: i64 = 60 * 60 * 1000;
 
 pub(super) async fn reap(store: &Inner) -> Result<Reaped> {
-    let now = transact!(store, tx => moment(store, &tx)).now;
-    let unpacked = unpack_expired(store, now).await?;
+    let now = store.options.now();
+    let asked: Params<'_> = &[&now, &LEASE_MS, &WORKER_KEPT_MS];
+    // Mostly there is nothing, and every keeper of a fleet asks.
+    let look = glimpse!(store, tx => tx.one(HAS_LEFT_BEHIND, asked));
+    if !look.get::<_, bool>("is_any") {
+        return Ok(Reaped::default());
+    }
+    let unpacked = unpack_expired(store, look.get("now")).await?;
     let (mut reaped, left) = transact!(store, tx => reap_some(store, &tx));
     reaped.more |= unpacked == LEASES_MAX;
     follow(store, left).await?;

@@ -89,12 +89,15 @@ CREATE FUNCTION tidegate.put_tasks(
 ) RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
+    counters record;
     lane record;
     group_limit record;
     now_ms bigint := (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
     run_at_ms bigint := (extract(epoch FROM put_tasks.run_at) * 1000)::bigint;
     ids bigint[];
 BEGIN
+    -- Before any limit is looked up: a stamp must never be newer than what its bearer knew.
+    SELECT c.virtual_time, c.limits_version INTO counters FROM tidegate.counters c;
     SELECT l.id, l.queue INTO lane
     FROM tidegate.kinds k
     JOIN tidegate.lanes l ON l.kind = k.name AND l.queue = coalesce(put_tasks.queue, k.queue)
@@ -128,7 +131,8 @@ BEGIN
         SELECT nextval('tidegate.task_ids'), lane.id, put_tasks.kind, lane.queue,
                put_tasks.group_name, put_tasks.job, put_tasks.workflow, put_tasks.unique_key,
                put_tasks.weight, put_tasks.priority, put_tasks.max_attempts,
-               (extract(epoch FROM put_tasks.timeout) * 1000)::bigint, now_ms, now_ms,
+               (extract(epoch FROM put_tasks.timeout) * 1000)::bigint,
+               greatest(run_at_ms, now_ms), now_ms,
                convert_to(one.payload::text, 'UTF8')
         FROM (SELECT p.payload FROM unnest(put_tasks.payloads) WITH ORDINALITY AS p (payload, place)
               ORDER BY p.place) AS one
@@ -144,8 +148,7 @@ BEGIN
     ELSE
         INSERT INTO tidegate.ready (task, lane, rank, tag, stamp, gated, since)
         SELECT unnest(ids), lane.id, floor(now_ms / 60000.0)::bigint - put_tasks.priority,
-               c.virtual_time, c.limits_version, false, now_ms
-        FROM tidegate.counters c;
+               counters.virtual_time, counters.limits_version, false, now_ms;
     END IF;
     PERFORM pg_notify('tidegate', '');
     RETURN QUERY SELECT unnest(ids);

@@ -82,6 +82,7 @@
 ), summed AS MATERIALIZED (
     -- Looked at once, so that what is not needed is not looked for.
     SELECT coalesce(array_agg(task) FILTER (WHERE NOT gated), '{}') AS tasks, max(tag) AS tag,
+           min(task) AS lowest,
            bool_and(NOT is_stale) AS is_fine, bool_or(gated) AS has_gated,
            bool_or(job_limit IS NOT NULL) AS has_jobs
     FROM known
@@ -129,8 +130,10 @@ SELECT known.task, lease.token, seen.now, known.kind, known.queue, known.group_n
        known.job_limit, known.is_stale,
        known.lane, known.rank, known.tag, known.stamp, known.gated, known.since,
        seen.virtual_time, seen.limits_version, seen.is_noted, seen.arrivals,
-       -- Lists go with an answer that has no task.
-       CASE WHEN known.task IS NULL THEN seen.open END AS open,
+       -- Lists go with one row, or with an answer that has no task.
+       CASE WHEN known.task IS NULL OR known.task = (SELECT lowest FROM summed)
+            THEN seen.open END AS open,
+       seen.next_due,
        CASE WHEN known.task IS NULL THEN seen.dirty END AS dirty,
        CASE WHEN known.task IS NULL THEN seen.no_worker END AS no_worker,
        EXISTS (SELECT FROM cut) AND (SELECT count(*) FROM picked) < $6 AS is_cut,

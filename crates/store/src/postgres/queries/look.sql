@@ -6,10 +6,10 @@ WITH moment AS MATERIALIZED (
     SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 ), open AS MATERIALIZED (
     SELECT l.id, k.max_attempts, k.timeout_ms,
-           -- Noted for at least three quarters of the lease, it need not be noted again.
+           -- Noted for at least half of the lease, it need not be noted again.
            EXISTS (SELECT FROM tidegate.worker_lanes w
                    WHERE w.worker = $3 AND w.lane = l.id
-                     AND w.served_until >= moment.now + $4::bigint / 4 * 3) AS is_noted
+                     AND w.served_until >= moment.now + $4::bigint / 2) AS is_noted
     FROM moment
     CROSS JOIN tidegate.lanes l
     LEFT JOIN tidegate.kinds k ON k.name = l.kind
@@ -28,6 +28,7 @@ WITH moment AS MATERIALIZED (
            NOT EXISTS (SELECT FROM open WHERE NOT is_noted) AS is_noted,
            EXISTS (SELECT FROM tidegate.arrived)
                OR EXISTS (SELECT FROM tidegate.scheduled WHERE run_at <= moment.now) AS arrivals,
+           (SELECT run_at FROM tidegate.scheduled ORDER BY run_at, task LIMIT 1) AS next_due,
            ARRAY (SELECT id FROM tidegate.limits WHERE dirty
                   UNION
                   SELECT limit_id FROM tidegate.passes WHERE urgent

@@ -1,5 +1,3 @@
--- One migration at a time, over all processes; released with the transaction.
-SELECT pg_advisory_xact_lock(7453126, 0);
 -- An owner of the schema need not be allowed to make one.
 DO $$
 BEGIN
