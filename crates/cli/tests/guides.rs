@@ -175,11 +175,12 @@ fn the_tour_of_the_readme_ends_with_a_thousand_results() {
     assert!(server.ends_with(", at most 4 at once, 0 refused\n"), "{server}");
 }
 
-/// Every guide is run here or in the tests of the documentation.
+/// Every guide is run here, in the tests of the documentation, or where there is a PostgreSQL.
 #[test]
 fn every_guide_is_tried() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides");
-    let tests = [include_str!("guides.rs"), include_str!("documentation.rs")].concat();
+    let sql = include_str!("../../testkit/tests/postgres_sql.rs");
+    let tests = [include_str!("guides.rs"), include_str!("documentation.rs"), sql].concat();
     let engine = include_str!("../../engine/src/lib.rs");
     for entry in std::fs::read_dir(root).expect("read the guides") {
         let name: PathBuf = entry.expect("an entry").file_name().into();
