@@ -93,6 +93,23 @@ struct Measured {
     writes: Option<f64>,
 }
 
+/// Two measurements, one after the other.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    /// Tasks per second.
+    rate: f64,
+    /// The same without the limit, or of the raw loop.
+    other: f64,
+    writes: Option<f64>,
+    writes_unlimited: Option<f64>,
+}
+
+impl Round {
+    fn ratio(&self) -> f64 {
+        self.rate / self.other
+    }
+}
+
 impl Concurrency {
     fn tasks(&self) -> u64 {
         self.tasks.unwrap_or(if self.way == Way::High { 100_000 } else { 10_000 })
@@ -115,6 +132,23 @@ impl Concurrency {
         let after = row_writes(target).await?;
         let writes = before.zip(after).map(|(before, after)| after.saturating_sub(before));
         Ok(Measured { took, writes: writes.map(|rows| rows as f64 / self.tasks() as f64) })
+    }
+
+    async fn beside_raw(&self, target: &Target) -> anyhow::Result<Round> {
+        let raw = raw(target, BATCH, self.tasks(), self.way.workers()).await?;
+        let ours = self.measure(target, None).await?;
+        let other = raw.map_or(f64::NAN, |seconds| self.tasks() as f64 / seconds);
+        let rate = self.rate(&ours.took);
+        Ok(Round { rate, other, writes: ours.writes, writes_unlimited: None })
+    }
+
+    fn round(&self, with: &Measured, without: &Measured) -> Round {
+        Round {
+            rate: self.rate(&with.took),
+            other: self.rate(&without.took),
+            writes: with.writes,
+            writes_unlimited: without.writes,
+        }
     }
 
     /// Tasks per second of those that are compared.
@@ -142,38 +176,29 @@ pub async fn concurrency(
     mut each: impl FnMut(Line) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let way = scenario.way;
-    let mut rounds: Vec<(f64, f64, Option<f64>, Option<f64>)> = Vec::new();
+    let mut rounds: Vec<Round> = Vec::new();
     let mut name = "";
     for round in 0..scenario.rounds.max(1) {
         let target = Target::new(scenario.url.as_deref())?;
         name = target.name();
         anyhow::ensure!(target.place != Place::Memory, "the memory store has one process only");
         let measured = match way.limit() {
-            None => {
-                let raw = raw(&target, BATCH, scenario.tasks(), way.workers()).await?;
-                let ours = scenario.measure(&target, None).await?;
-                let raw = raw.map_or(f64::NAN, |seconds| scenario.tasks() as f64 / seconds);
-                (scenario.rate(&ours.took), raw, ours.writes, None)
-            }
+            None => scenario.beside_raw(&target).await?,
+            // Who comes first changes: what warms up or wears out strikes both.
             limit if round % 2 == 0 => {
                 let without = scenario.measure(&target, None).await?;
-                let with = scenario.measure(&target, limit).await?;
-                let rates = (scenario.rate(&with.took), scenario.rate(&without.took));
-                (rates.0, rates.1, with.writes, without.writes)
+                scenario.round(&scenario.measure(&target, limit).await?, &without)
             }
             limit => {
                 let with = scenario.measure(&target, limit).await?;
-                let without = scenario.measure(&target, None).await?;
-                let rates = (scenario.rate(&with.took), scenario.rate(&without.took));
-                (rates.0, rates.1, with.writes, without.writes)
+                scenario.round(&with, &scenario.measure(&target, None).await?)
             }
         };
         rounds.push(measured);
     }
-    rounds.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
-    let ratio = |(ours, other, ..): &(f64, f64, Option<f64>, Option<f64>)| ours / other;
-    let (first, last) = (ratio(&rounds[0]), ratio(&rounds[rounds.len() - 1]));
-    let (rate, other, writes, writes_without) = rounds[rounds.len() / 2];
+    rounds.sort_by(|a, b| a.ratio().total_cmp(&b.ratio()));
+    let (first, last) = (rounds[0].ratio(), rounds[rounds.len() - 1].ratio());
+    let Round { rate, other, writes, writes_unlimited } = rounds[rounds.len() / 2];
     let tasks = scenario.tasks();
     let mut line = Line::new(way.name(), name, tasks, tasks as f64 / rate)
         .with_batch(way.loads()[0].batch)
@@ -187,7 +212,7 @@ pub async fn concurrency(
         None => line.beside_raw(other),
         Some(limit) => line.beside(other, "unlimited_per_s").with_extra("limit", limit),
     };
-    for (name, writes) in [("writes", writes), ("writes_unlimited", writes_without)] {
+    for (name, writes) in [("writes", writes), ("writes_unlimited", writes_unlimited)] {
         if let Some(writes) = writes {
             line = line.with_extra(name, writes);
         }
