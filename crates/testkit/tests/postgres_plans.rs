@@ -61,7 +61,12 @@ fn statements() -> BTreeMap<String, String> {
         }
     }
     let look = statements.remove("look").expect("the look before a claim");
-    for name in ["claim", "seen", "idle"] {
+    let mut part = |name: &str| statements.remove(name).expect(name);
+    let (end, finished, relayed) = (part("end"), part("finished"), part("relayed"));
+    for (name, rest) in [("finish", finished), ("relay", relayed)] {
+        statements.entry(name.to_owned()).and_modify(|text| *text += &(end.clone() + &rest));
+    }
+    for name in ["claim", "seen", "idle", "relay"] {
         statements.entry(name.to_owned()).and_modify(|text| text.insert_str(0, &look));
     }
     statements

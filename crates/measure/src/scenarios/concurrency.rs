@@ -1,7 +1,7 @@
 //! What a limit costs: the same work with it and without, with the same number in flight, so that
 //! the cost of the limit is measured and not its effect.
 
-use tidegate_core::{SetLimit, Source, Store};
+use tidegate_core::{Claim, SetLimit, Source, Store, WorkerId};
 use tidegate_store::Place;
 
 use super::crew::{self, Program, Took};
@@ -42,6 +42,9 @@ pub struct Concurrency {
 
 /// Tasks in one transaction where no limit keeps them fewer.
 const BATCH: u32 = 100;
+
+/// Until the worker processes ask for tasks.
+const SERVED_MS: i64 = 60_000;
 
 impl Way {
     fn name(self) -> &'static str {
@@ -121,9 +124,11 @@ impl Concurrency {
         let opened = target.open().await?;
         drain::register(&*opened.store, kinds).await?;
         set(&*opened.store, kinds, limit).await?;
+        // What is at the gate is let through before, and is known to be served: it comes in while
+        // workers work, as a rule.
+        serve(&*opened.store, kinds).await?;
         let tasks = (0..self.tasks()).map(|number| drain::task(number, kinds));
         submit(&*opened.store, &[], tasks).await?;
-        // What is at the gate is let through before: it comes in while workers work, as a rule.
         while opened.store.admit().await?.more {}
         drop(opened);
         let before = row_writes(target).await?;
@@ -167,6 +172,22 @@ async fn set(store: &dyn Store, kinds: u32, limit: Option<u32>) -> anyhow::Resul
     store.set_limit(SetLimit { name, capacity, source }).await?;
     // A limit that was taken away is gone when nobody needs it any more, and not before.
     while store.prune().await?.more {}
+    Ok(())
+}
+
+/// A worker asks for work of every kind, and there is none yet.
+async fn serve(store: &dyn Store, kinds: u32) -> anyhow::Result<()> {
+    let kinds = (0..kinds).map(|number| drain::kind_name(number, kinds).into()).collect();
+    let claimed = store
+        .claim(Claim {
+            worker: WorkerId("first".into()),
+            queues: ["default".into()].into(),
+            kinds,
+            tasks_max: 1,
+            lease_ms: SERVED_MS,
+        })
+        .await?;
+    anyhow::ensure!(claimed.is_empty(), "there are tasks before the first is submitted");
     Ok(())
 }
 

@@ -147,7 +147,7 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Cl
 #[derive(Debug)]
 pub(super) struct Pick<'a> {
     claim: &'a Claim,
-    look: Look<'a>,
+    pub(super) look: Look<'a>,
     /// Whatever waits at the gate.
     is_told_to: bool,
     /// Lanes that are left out.
@@ -185,9 +185,9 @@ impl<'a> Pick<'a> {
 /// Tasks that are taken and committed.
 #[derive(Debug)]
 pub(super) struct Claimed {
-    attempts: Vec<Attempt>,
+    pub(super) attempts: Vec<Attempt>,
     /// As many as were wanted, or all that there are.
-    is_all_there_is: bool,
+    pub(super) is_all_there_is: bool,
 }
 
 impl Default for Claimed {
@@ -220,6 +220,14 @@ impl Batch {
             took: rows.first().map(took).unwrap_or_default(),
         };
         Self { attempts: attempts(rows, claim), windows: windows(rows), found }
+    }
+
+    /// The same behind others that the worker has got already.
+    pub(super) fn after(mut self, others: &[Attempt], claim: &Claim) -> Self {
+        let has_room = self.attempts.len() + others.len() < claim.tasks_max as usize;
+        self.found.is_all &= has_room;
+        self.attempts.splice(0..0, others.iter().cloned());
+        self
     }
 
     fn nothing(open: Vec<LaneId>, took: Duration) -> Self {
@@ -340,7 +348,7 @@ async fn seen(
     tx.one(sql, &[&queues, &kinds, &worker, &lease_ms, &now]).await
 }
 
-fn names(claim: Option<&Claim>) -> (Vec<&str>, Vec<&str>) {
+pub(super) fn names(claim: Option<&Claim>) -> (Vec<&str>, Vec<&str>) {
     fn plain(names: &[std::sync::Arc<str>]) -> Vec<&str> {
         names.iter().map(|name| &**name).collect()
     }
@@ -462,7 +470,7 @@ fn windows(picked: &[Row]) -> Vec<LimitId> {
     jobs.into_iter().collect()
 }
 
-fn attempts(picked: &[Row], claim: &Claim) -> Vec<Attempt> {
+pub(super) fn attempts(picked: &[Row], claim: &Claim) -> Vec<Attempt> {
     let (mut kinds, mut queues, mut groups) =
         (Names::default(), Names::default(), Names::default());
     let attempt = |row: &Row| Attempt {

@@ -17,7 +17,7 @@ use tidegate_core::{
 };
 
 use super::floors::first_of_lanes;
-use super::rows::Known;
+use super::rows::{Known, Passed};
 use crate::memory::State;
 use crate::memory::state::{Running, Task};
 
@@ -34,8 +34,8 @@ pub(super) struct Draft {
     pub(super) budget: u32,
     /// Leases to end if nothing runs under them any more.
     pub(super) ending_leases: Vec<Token>,
-    /// Claimed tasks that their jobs' windows still count.
-    passes: Vec<(LimitId, u32)>,
+    /// What happened at limits since they were last locked.
+    passes: Vec<(LimitId, Passed)>,
     /// Lines of which only the first rows were loaded, and the last of these.
     cut: BTreeMap<(LimitId, Part), LineRow>,
 }
@@ -97,19 +97,35 @@ impl Draft {
     /// Ends the loading: what differs from now on is written.
     pub(super) fn seal(&mut self) {
         self.before = self.state.clone();
-        for (id, tasks) in std::mem::take(&mut self.passes) {
+        for (id, passed) in std::mem::take(&mut self.passes) {
             if let Some(limit) = self.state.limits.get_mut(&id) {
                 if let Some(share) = &mut limit.share {
-                    (0..tasks).for_each(|_| share.start());
+                    (0..passed.tasks).for_each(|_| share.start());
                 }
-                limit.disturb();
+                limit.held = limit.held.saturating_sub(passed.freed);
+                limit.waiting = limit.waiting.saturating_sub(passed.taken);
+                if passed.tasks > 0 || passed.urgent {
+                    limit.disturb();
+                }
             }
         }
     }
 
-    /// Tasks of a job that were claimed since its limit was last locked.
-    pub(super) fn add_passes(&mut self, limit: LimitId, tasks: u32) {
-        self.passes.push((limit, tasks));
+    pub(super) fn add_passed(&mut self, limit: LimitId, passed: Passed) {
+        self.passes.push((limit, passed));
+    }
+
+    /// Whether slots may change hands without the lock of the limit: nobody is before the first in
+    /// line, and no number is given that the capacity has not.
+    pub(super) fn is_calm(&self, limit: &Limit) -> bool {
+        let slots = self.state.slots.get(&limit.id);
+        let last = slots.and_then(|slots| slots.iter().rposition(Option::is_some));
+        limit.capacity.is_some_and(|capacity| {
+            limit.held <= capacity && last.is_none_or(|last| last < capacity as usize)
+        }) && limit.share.is_none()
+            && limit.reserver.is_none()
+            && limit.aside == 0
+            && !limit.dirty
     }
 
     pub(super) fn add_limit(&mut self, limit: Limit) {

@@ -241,11 +241,15 @@ async fn put_changed_limits(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
         .values()
         .filter(|limit| limit.id.0 < STAND_IN && draft.before.limits.get(&limit.id) != Some(limit))
         .collect();
-    put_limits(tx, &changed).await
+    put_limits(tx, &changed, |limit| draft.is_calm(limit)).await
 }
 
 /// Writes limits whose locks this transaction has.
-pub(super) async fn put_limits(tx: &Tx<'_>, changed: &[&Limit]) -> Result<(), Fault> {
+pub(super) async fn put_limits(
+    tx: &Tx<'_>,
+    changed: &[&Limit],
+    is_calm: impl Fn(&Limit) -> bool,
+) -> Result<(), Fault> {
     if changed.is_empty() {
         return Ok(());
     }
@@ -269,6 +273,7 @@ pub(super) async fn put_limits(tx: &Tx<'_>, changed: &[&Limit]) -> Result<(), Fa
                 &each(|limit| limit.share.map_or(0, |share| i64::from(share.ahead))),
                 &changed.iter().map(|limit| fills_window(limit)).collect::<Vec<_>>(),
                 &each(|limit| limit.refused),
+                &changed.iter().map(|limit| is_calm(limit)).collect::<Vec<_>>(),
             ],
         )
         .await?;

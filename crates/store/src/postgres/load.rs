@@ -16,6 +16,7 @@ use super::{Bug, Inner};
 const COUNTERS: &str = include_str!("queries/counters.sql");
 const TAGS: &str = include_str!("queries/tags.sql");
 const HEADS: &str = include_str!("queries/heads.sql");
+const LIMITS_ALONE: &str = include_str!("queries/limits_alone.sql");
 const LOCK_LIMITS: &str = include_str!("queries/lock_limits.sql");
 const LOCK_LIMITS_FREE: &str = include_str!("queries/lock_limits_free.sql");
 const READ_LIMITS: &str = include_str!("queries/read_limits.sql");
@@ -107,7 +108,8 @@ async fn lock(
     let (sql, page) = UNDER_LOCK.of(wanted.budget as usize + wanted.in_line + 1);
     let (of_limits, of_all, of_now): (Params<'_>, Params<'_>, Params<'_>) =
         (&[&limits], &[&limits, &own], &[&draft.state.now]);
-    let (locked, passes, found, used, served) = tokio::try_join!(biased;
+    let (_, locked, passes, found, used, served) = tokio::try_join!(biased;
+        have_alone(store, tx, of_limits),
         tx.query(lock_sql(store), of_limits),
         tx.query(TAKE_PASSES, of_limits),
         tx.query(sql, of_all),
@@ -116,7 +118,7 @@ async fn lock(
     )?;
     locked.iter().for_each(|row| draft.add_limit(rows::limit(row)));
     for row in passes {
-        draft.add_passes(LimitId(row.get("limit_id")), rows::number(&row, "tasks"));
+        draft.add_passed(LimitId(row.get("limit_id")), rows::passed(&row));
     }
     draft.add_served(served.iter().map(|row| LaneId(row.get("lane"))).collect());
     under_lock(draft, &own, &found, page)?;
@@ -125,6 +127,14 @@ async fn lock(
         draft.add_used(LimitId(row.get("limit_id")), &numbers, &tasks);
     }
     Ok(())
+}
+
+/// Nobody hands slots of these limits on meanwhile.
+async fn have_alone(store: &Inner, tx: &Tx<'_>, limits: Params<'_>) -> Result<(), Fault> {
+    if store.options.is_planted(Bug::LimitsUnlocked) {
+        return Ok(());
+    }
+    tx.query(LIMITS_ALONE, limits).await.map(drop)
 }
 
 fn lock_sql(store: &Inner) -> &'static str {

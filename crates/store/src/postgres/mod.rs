@@ -67,6 +67,7 @@ mod paged;
 mod pause;
 mod planted;
 mod reap;
+mod relay;
 mod release;
 mod repair;
 mod retry;
@@ -185,6 +186,7 @@ pub(crate) struct Inner {
     conflicts: AtomicU64,
     changed: listen::Changed,
     floors: Arc<floors::Floors>,
+    holding: relay::Holding,
     home: Home,
 }
 
@@ -253,8 +255,17 @@ impl Postgres {
         let place = place(&config);
         let floors = Arc::<floors::Floors>::default();
         let changed = listen::Changed::new(config, pool.clone(), floors.clone());
-        let (conflicts, home) = (AtomicU64::new(0), Home::new()?);
-        let inner = Inner { pool, readers, heartbeats, options, conflicts, changed, floors, home };
+        let inner = Inner {
+            pool,
+            readers,
+            heartbeats,
+            options,
+            conflicts: AtomicU64::new(0),
+            changed,
+            floors,
+            holding: relay::Holding::default(),
+            home: Home::new()?,
+        };
         let store = Self { inner: Arc::new(inner) };
         let first = store.detached(|store| async move { store.client().await.map(drop) }).await;
         first.map_err(|error| Error::new(error.kind(), format!("{place}: {error}")))?;
@@ -368,7 +379,12 @@ impl Store for Postgres {
     }
 
     async fn claim(&self, claim: Claim) -> Result<Vec<Attempt>> {
-        self.detached(|store| async move { claim::claim(&store, claim).await }).await
+        let verb = |store: Arc<Inner>| async move {
+            let claimed = claim::claim(&store, claim).await?;
+            store.holding.add(&claimed);
+            Ok(claimed)
+        };
+        self.detached(verb).await
     }
 
     async fn extend(&self, extend: Extend) -> Result<Extended> {
@@ -376,7 +392,12 @@ impl Store for Postgres {
     }
 
     async fn finish(&self, finish: Finish) -> Result<Finished> {
-        self.detached(|store| async move { finish::finish(&store, finish).await }).await
+        let verb = |store: Arc<Inner>| async move {
+            let finished = finish::finish(&store, finish).await?;
+            store.holding.add(&finished.claimed);
+            Ok(finished)
+        };
+        self.detached(verb).await
     }
 
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {

@@ -9,6 +9,7 @@ use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
+use super::pack::{is_packed, unpack_tasks};
 use super::rows;
 use super::session::Tx;
 use super::{Inner, transact};
@@ -22,9 +23,22 @@ pub(super) async fn release(store: &Inner, release: Release) -> Result<ReleaseOu
     if release.limit.contains('\0') {
         return Ok(ReleaseOutcome::NoLimit);
     }
-    let (outcome, left) = transact!(store, tx => release_one(store, &tx, &release));
-    follow(store, left).await?;
-    Ok(outcome)
+    loop {
+        let released = transact!(store, tx => release_one(store, &tx, &release));
+        match released {
+            Released::Done(outcome, left) => {
+                follow(store, left).await?;
+                return Ok(outcome);
+            }
+            Released::Packed(task) => unpack_tasks(store, &[task]).await?,
+        }
+    }
+}
+
+enum Released {
+    Done(ReleaseOutcome, Left),
+    /// A lease lists the holder, and has to be unpacked first.
+    Packed(TaskId),
 }
 
 /// The holder is looked up without a lock, its attempt is locked, and then the limits.
@@ -32,14 +46,14 @@ async fn release_one(
     store: &Inner,
     tx: &Tx<'_>,
     release: &Release,
-) -> Result<(ReleaseOutcome, Left), Fault> {
+) -> Result<Released, Fault> {
     share_version(store, tx).await?;
     let names = std::slice::from_ref(&release.limit);
     let Some(limit) = tx.query(LIMITS_NAMED, &[&names]).await?.first().map(rows::limit) else {
-        return Ok((ReleaseOutcome::NoLimit, Left::default()));
+        return Ok(Released::Done(ReleaseOutcome::NoLimit, Left::default()));
     };
     let Some(task) = holder(tx, limit.id, release.slot).await? else {
-        return Ok((ReleaseOutcome::Free, Left::default()));
+        return Ok(Released::Done(ReleaseOutcome::Free, Left::default()));
     };
     let running = tx.query(LOCK_RUNNING, &[&vec![task.0]]).await?;
     let moment = moment(store, tx).await?;
@@ -50,6 +64,9 @@ async fn release_one(
     if draft.holder(limit.id, release.slot)? != Some(task) {
         return Err(Fault::Again);
     }
+    if running.is_empty() && is_packed(tx, task).await? {
+        return Ok(Released::Packed(task));
+    }
     for row in &running {
         let (task, token, running) = rows::running(row);
         draft.run(task, token, running);
@@ -57,7 +74,7 @@ async fn release_one(
     draft.seal();
     let outcome = rules::release(&mut draft, release)?;
     flush(tx, &draft).await?;
-    Ok((outcome, draft.left()))
+    Ok(Released::Done(outcome, draft.left()))
 }
 
 async fn holder(tx: &Tx<'_>, limit: LimitId, slot: u32) -> Result<Option<TaskId>, Fault> {

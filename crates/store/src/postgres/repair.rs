@@ -53,7 +53,7 @@ async fn mend(store: &Inner, tx: &Tx<'_>) -> Result<Vec<Repair>, Fault> {
         Repair::Count { limit } => Some(limit),
         _ => None,
     });
-    put_limits(tx, &limits.collect::<Vec<&Limit>>()).await?;
+    put_limits(tx, &limits.collect::<Vec<&Limit>>(), |_| false).await?;
     note(tx, &plan).await?;
     steps.extend(plan);
     Ok(steps)

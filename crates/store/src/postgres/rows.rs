@@ -74,6 +74,28 @@ pub(super) fn limit(row: &Row) -> Limit {
     }
 }
 
+/// What happened at a limit without its lock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Passed {
+    /// Tasks of a job that were claimed and left its window.
+    pub(super) tasks: u32,
+    /// Slots that were given back.
+    pub(super) freed: u32,
+    /// Tasks that left the line with a slot that was handed on.
+    pub(super) taken: u32,
+    /// Whether somebody should look at the line.
+    pub(super) urgent: bool,
+}
+
+pub(super) fn passed(row: &Row) -> Passed {
+    Passed {
+        tasks: number(row, "tasks"),
+        freed: number(row, "freed"),
+        taken: number(row, "taken"),
+        urgent: row.get("urgent"),
+    }
+}
+
 pub(super) fn line(row: &Row) -> LineRow {
     LineRow {
         limit: LimitId(row.get("limit_id")),

@@ -11,9 +11,15 @@
 -- All or nothing: where a limit began after one of them was made ready, the rows are only locked
 -- and come back without a token.
 --
--- What holds no slots is listed in the lease. No limit's lock is needed: that a job's tasks left
--- its window is noted in a row of its own.
-, lane AS MATERIALIZED (
+-- What holds no slots is listed in the lease, and so is what holds one slot and can hand it on. No
+-- limit's lock is needed: that a job's tasks left its window is noted in a row of its own. What was
+-- handed on in the same transaction has a lease already, and the rest is added to it.
+, begun AS MATERIALIZED (
+    SELECT token, cardinality(tasks) AS tasks FROM tidegate.leases
+    WHERE token = nullif(current_setting('tidegate.lease', true), '')::bigint
+), wanted AS MATERIALIZED (
+    SELECT $6::bigint - coalesce((SELECT tasks FROM begun), 0) AS tasks
+), lane AS MATERIALIZED (
     SELECT open.id, open.max_attempts, open.timeout_ms,
            coalesce(($10::bigint[])[floor.place], -9223372036854775808) AS rank,
            coalesce(($11::bigint[])[floor.place], 0) AS tag,
@@ -36,7 +42,7 @@
     WHERE r.lane = (SELECT id FROM single)
       AND (r.rank, r.tag, r.task) >= ((SELECT rank FROM single), (SELECT tag FROM single),
                                       (SELECT task FROM single))
-    ORDER BY r.rank, r.tag, r.task LIMIT $6 FOR UPDATE OF r SKIP LOCKED
+    ORDER BY r.rank, r.tag, r.task LIMIT (SELECT tasks FROM wanted) FOR UPDATE OF r SKIP LOCKED
 ), candidate AS MATERIALIZED (
     SELECT first.*
     FROM lane CROSS JOIN LATERAL (
@@ -58,7 +64,7 @@
                                                               (SELECT tag FROM cut),
                                                               (SELECT task FROM cut))
     ORDER BY candidate.rank, candidate.tag, candidate.task
-    LIMIT $6 FOR UPDATE OF r SKIP LOCKED
+    LIMIT (SELECT tasks FROM wanted) FOR UPDATE OF r SKIP LOCKED
 ), picked AS MATERIALIZED (
     SELECT * FROM of_one UNION ALL SELECT * FROM of_many
 ), known AS MATERIALIZED (
@@ -67,6 +73,9 @@
            coalesce(t.max_attempts, picked.kind_attempts, 1) AS max_attempts,
            coalesce(t.timeout_ms, picked.kind_timeout_ms) AS timeout_ms,
            CASE WHEN j.share_weight IS NOT NULL THEN j.id END AS job_limit, j.window_full,
+           held.limits, held.numbers,
+           cardinality(held.limits) = 1 AND t.job IS NULL AND t.workflow IS NULL AND t.weight = 1
+               AS is_plain,
            -- Where no limit began since, none has to be looked at.
            picked.stamp < seen.limits_version AND EXISTS (
                SELECT FROM tidegate.limits l
@@ -79,24 +88,45 @@
         SELECT id, share_weight, window_full FROM tidegate.limits
         WHERE t.job IS NOT NULL AND name = 'job:' || t.job OFFSET 0
     ) AS j ON true
+    LEFT JOIN LATERAL (
+        SELECT array_agg(s.limit_id ORDER BY s.limit_id, s.number) AS limits,
+               array_agg(s.number ORDER BY s.limit_id, s.number) AS numbers
+        FROM tidegate.slots s WHERE picked.gated AND s.task = picked.task OFFSET 0
+    ) AS held ON true
 ), summed AS MATERIALIZED (
     -- Looked at once, so that what is not needed is not looked for.
-    SELECT coalesce(array_agg(task) FILTER (WHERE NOT gated), '{}') AS tasks, max(tag) AS tag,
+    SELECT coalesce(array_agg(task) FILTER (WHERE is_plain), '{}') AS holding,
+           coalesce(array_agg(limits[1]) FILTER (WHERE is_plain), '{}') AS limits,
+           coalesce(array_agg(numbers[1]) FILTER (WHERE is_plain), '{}') AS numbers,
+           coalesce(array_agg(task) FILTER (WHERE NOT gated), '{}') AS tasks, max(tag) AS tag,
            min(task) AS lowest,
            bool_and(NOT is_stale) AS is_fine, bool_or(gated) AS has_gated,
            bool_or(job_limit IS NOT NULL) AS has_jobs
     FROM known
-), lease AS (
-    INSERT INTO tidegate.leases (token, worker, expires_at, started_at, tasks)
-    SELECT nextval('tidegate.tokens'), $3, moment.now + $4, moment.now, summed.tasks
-    FROM moment CROSS JOIN summed WHERE summed.is_fine
+), made AS (
+    INSERT INTO tidegate.leases (token, worker, expires_at, started_at, tasks, limits, numbers)
+    SELECT nextval('tidegate.tokens'), $3, moment.now + $4, moment.now,
+           summed.holding || summed.tasks, summed.limits, summed.numbers
+    FROM moment CROSS JOIN summed
+    WHERE summed.is_fine AND NOT EXISTS (SELECT FROM begun)
     RETURNING token
+), grown AS (
+    UPDATE tidegate.leases l
+    SET tasks = l.tasks || summed.holding || summed.tasks, limits = l.limits || summed.limits,
+        numbers = l.numbers || summed.numbers
+    FROM summed WHERE l.token = (SELECT token FROM begun) AND summed.is_fine
+    RETURNING l.token
+), lease AS (
+    SELECT token FROM made UNION ALL SELECT token FROM grown
 ), gone AS (
     DELETE FROM tidegate.ready WHERE ctid = ANY (ARRAY (SELECT row FROM known CROSS JOIN lease))
 ), started AS (
     INSERT INTO tidegate.running (task, token, gated, started_at)
     SELECT known.task, lease.token, true, moment.now FROM known CROSS JOIN lease CROSS JOIN moment
-    WHERE known.gated AND (SELECT has_gated FROM summed)
+    WHERE known.gated AND known.is_plain IS NOT TRUE AND (SELECT has_gated FROM summed)
+), unwritten AS (
+    DELETE FROM tidegate.slots WHERE task = ANY (ARRAY (
+        SELECT unnest(summed.holding) FROM summed CROSS JOIN lease))
 ), passed AS (
     INSERT INTO tidegate.passes (limit_id, tasks, urgent)
     SELECT job_limit, count(*), bool_or(window_full) FROM known CROSS JOIN lease
@@ -115,18 +145,11 @@
 SELECT known.task, lease.token, seen.now, known.kind, known.queue, known.group_name, known.weight,
        known.payload, known.spent, known.max_attempts, known.timeout_ms, known.job,
        known.workflow,
+       known.limits, known.numbers,
        CASE WHEN known.gated THEN ARRAY (
-           SELECT held.limit_id FROM (SELECT * FROM tidegate.slots WHERE task = known.task OFFSET 0)
-           AS held ORDER BY held.limit_id, held.number) END AS limits,
-       CASE WHEN known.gated THEN ARRAY (
-           SELECT held.number FROM (SELECT * FROM tidegate.slots WHERE task = known.task OFFSET 0)
-           AS held ORDER BY held.limit_id, held.number) END AS numbers,
-       CASE WHEN known.gated THEN ARRAY (
-           SELECT l.name FROM (SELECT * FROM tidegate.slots WHERE task = known.task OFFSET 0) AS held
-           CROSS JOIN LATERAL (
-               SELECT name FROM tidegate.limits WHERE id = held.limit_id OFFSET 0
-           ) AS l
-           ORDER BY held.limit_id, held.number) END AS names,
+           SELECT l.name FROM unnest(known.limits) WITH ORDINALITY AS held (id, place)
+           CROSS JOIN LATERAL (SELECT name FROM tidegate.limits WHERE id = held.id OFFSET 0) AS l
+           ORDER BY held.place) END AS names,
        known.job_limit, known.is_stale,
        known.lane, known.rank, known.tag, known.stamp, known.gated, known.since,
        seen.virtual_time, seen.limits_version, seen.is_noted, seen.arrivals,
@@ -136,7 +159,8 @@ SELECT known.task, lease.token, seen.now, known.kind, known.queue, known.group_n
        seen.next_due,
        CASE WHEN known.task IS NULL THEN seen.dirty END AS dirty,
        CASE WHEN known.task IS NULL THEN seen.no_worker END AS no_worker,
-       EXISTS (SELECT FROM cut) AND (SELECT count(*) FROM picked) < $6 AS is_cut,
+       EXISTS (SELECT FROM cut) AND (SELECT count(*) FROM picked) < (SELECT tasks FROM wanted)
+           AS is_cut,
        (SELECT (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint)
            AS took_us
 FROM seen

@@ -8,7 +8,7 @@ SELECT t.created_at, t.finished_at, t.state, sc.run_at, a.task IS NOT NULL AS is
        -- those of the lane.
        CASE WHEN l.task IS NOT NULL THEN
            (SELECT count(*) FROM tidegate.attempts o WHERE EXISTS (
-               SELECT FROM tidegate.slots s WHERE s.task = o.task AND s.limit_id = l.limit_id))
+               SELECT FROM tidegate.holdings s WHERE s.task = o.task AND s.limit_id = l.limit_id))
        WHEN r.task IS NOT NULL THEN
            (SELECT count(*) FROM tidegate.attempts o
             JOIN tidegate.tasks ot ON ot.id = o.task WHERE ot.lane = t.lane)

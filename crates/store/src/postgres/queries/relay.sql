@@ -1,0 +1,105 @@
+-- Ends attempts that went well ($6 under $7, with the results $8; their leases $9 are locked) and
+-- hands the slots they held to the first in line, who run on under a new lease of this worker. The
+-- numbers stay, so the limits' rows are only read: this transaction shares them with all who do
+-- the same, and whoever changes one has it alone. What finds nobody in line is given back.
+--
+-- It is what a finish and a claim would do one after the other, where that is plain: every limit is
+-- calm, those next in line need nothing else, this worker serves them, and nothing is ready
+-- (from $10 to $13 on, where the claims of this process begin) or at the gate that comes before them.
+-- And either everybody finds a next one or nobody does, unless a claim follows in the same
+-- transaction ($14), which fills up. Otherwise nothing is done at all. `look.sql` comes before; `end.sql` and `relayed.sql` follow.
+, listed AS MATERIALIZED (
+    SELECT l.token, packed.task, packed.limit_id, packed.number,
+           array_position($6::bigint[], packed.task) AS place
+    FROM tidegate.leases l
+    CROSS JOIN LATERAL unnest(l.tasks, l.limits, l.numbers) AS packed (task, limit_id, number)
+    WHERE l.token = ANY ($9)
+), told AS MATERIALIZED (
+    SELECT task, token, limit_id, number, ($8::bytea[])[place] AS result
+    FROM listed WHERE place IS NOT NULL AND token = ($7::bigint[])[place]
+), given AS MATERIALIZED (
+    SELECT of_limit.id, of_limit.numbers, cardinality(of_limit.numbers) AS slots, l.name, l.calm
+    FROM (
+        SELECT limit_id AS id, array_agg(number ORDER BY number) AS numbers
+        FROM told WHERE limit_id IS NOT NULL GROUP BY limit_id
+    ) AS of_limit
+    CROSS JOIN LATERAL (SELECT name, calm FROM tidegate.limits WHERE id = of_limit.id OFFSET 0) AS l
+), plain AS MATERIALIZED (
+    SELECT seen.is_noted AND NOT seen.arrivals AND seen.dirty = '{}' AND seen.no_worker = '{}'
+           AND (SELECT count(*) FROM told) = cardinality($6)
+           AND (SELECT bool_and(calm) FROM given) AS is_so
+    FROM seen
+), head AS MATERIALIZED (
+    SELECT given.id AS limit_id, given.name, first.row, first.task, first.lane, first.rank,
+           CASE WHEN first.tag < 0 THEN first.tag ELSE seen.virtual_time END AS tag,
+           given.numbers[row_number() OVER (
+               PARTITION BY given.id ORDER BY first.rank, first.tag, first.place)] AS number
+    FROM seen CROSS JOIN given
+    CROSS JOIN LATERAL (
+        SELECT ctid AS row, task, lane, rank, tag, place FROM tidegate.line
+        WHERE limit_id = given.id AND class = 1
+        ORDER BY rank, tag, place LIMIT given.slots FOR UPDATE SKIP LOCKED
+    ) AS first
+    WHERE (SELECT is_so FROM plain)
+), next AS MATERIALIZED (
+    SELECT head.*, t.kind, t.queue, t.payload, t.spent,
+           coalesce(t.group_name, t.kind) AS group_name,
+           coalesce(t.max_attempts, open.max_attempts, 1) AS max_attempts,
+           coalesce(t.timeout_ms, open.timeout_ms) AS timeout_ms,
+           t.job IS NULL AND t.workflow IS NULL AND t.weight = 1 AND open.id IS NOT NULL AS is_plain
+    FROM head
+    CROSS JOIN LATERAL (SELECT * FROM tidegate.tasks WHERE id = head.task OFFSET 0) AS t
+    LEFT JOIN open ON open.id = head.lane
+), last AS MATERIALIZED (
+    SELECT rank, tag, task FROM next ORDER BY rank DESC, tag DESC, task DESC LIMIT 1
+), earlier AS MATERIALIZED (
+    SELECT FROM last CROSS JOIN open
+    CROSS JOIN LATERAL (SELECT array_position($10::bigint[], open.id) AS place) AS floor
+    CROSS JOIN LATERAL (
+        SELECT r.rank, r.tag, r.task FROM tidegate.ready r
+        WHERE r.lane = open.id
+          AND (r.rank, r.tag, r.task) >= (
+              coalesce(($11::bigint[])[floor.place], -9223372036854775808),
+              coalesce(($12::bigint[])[floor.place], 0), coalesce(($13::bigint[])[floor.place], 0))
+        ORDER BY r.rank, r.tag, r.task LIMIT 1
+    ) AS first
+    WHERE (first.rank, first.tag, first.task) < (last.rank, last.tag, last.task)
+), relay AS MATERIALIZED (
+    SELECT coalesce((SELECT is_so FROM plain), false)
+           AND coalesce((SELECT bool_and(is_plain) FROM next), true)
+           AND NOT EXISTS (SELECT FROM earlier)
+           AND ($14 OR (SELECT count(*) FROM next) IN (0, (SELECT sum(slots) FROM given))) AS is_on
+), ending AS MATERIALIZED (
+    SELECT task, token, result FROM told WHERE (SELECT is_on FROM relay)
+), left_line AS (
+    DELETE FROM tidegate.line WHERE ctid = ANY (ARRAY (
+        SELECT row FROM next WHERE (SELECT is_on FROM relay)))
+), lease AS (
+    INSERT INTO tidegate.leases (token, worker, expires_at, started_at, tasks, limits, numbers)
+    SELECT nextval('tidegate.tokens'), $3, moment.now + $4, moment.now, summed.*
+    FROM moment CROSS JOIN (
+        SELECT array_agg(task), array_agg(limit_id), array_agg(number)
+        FROM next WHERE (SELECT is_on FROM relay) HAVING count(*) > 0
+    ) AS summed
+    RETURNING token
+), pass AS MATERIALIZED (
+    SELECT given.id, count.taken, given.slots - count.taken AS freed, mine.row,
+           -- Somebody waits whom another is about to take: if that comes to nothing, a slot is free.
+           count.taken < given.slots AND EXISTS (
+               SELECT FROM tidegate.line WHERE limit_id = given.id AND class = 1
+               AND ctid <> ALL (ARRAY (SELECT row FROM next))) AS urgent
+    FROM given
+    CROSS JOIN LATERAL (SELECT count(*) AS taken FROM next WHERE limit_id = given.id) AS count
+    LEFT JOIN LATERAL (
+        SELECT ctid AS row FROM tidegate.passes
+        WHERE limit_id = given.id AND backend = pg_backend_pid() LIMIT 1
+    ) AS mine ON true
+    WHERE (SELECT is_on FROM relay)
+), added AS (
+    UPDATE tidegate.passes p
+    SET freed = p.freed + pass.freed, taken = p.taken + pass.taken, urgent = p.urgent OR pass.urgent
+    FROM pass WHERE p.ctid = pass.row
+), noted AS (
+    INSERT INTO tidegate.passes (limit_id, tasks, urgent, freed, taken, backend)
+    SELECT id, 0, urgent, freed, taken, pg_backend_pid() FROM pass WHERE row IS NULL
+)
