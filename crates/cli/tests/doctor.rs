@@ -46,14 +46,15 @@ const CORRUPTIONS: [Corruption; 22] = [
     Corruption {
         name: "a running task without its slot",
         sqlite: "update slot set task = null where task = 1",
-        postgres: "delete from tidegate.slots where task = 1",
+        postgres: "update tidegate.leases set tasks = tasks[2:] || tasks[1:1], limits = limits[2:], \
+                   numbers = numbers[2:] where tasks[1] = 1",
         words: "task 1 needs 1 of group:g and holds 0",
     },
     Corruption {
         name: "running tasks without a lease",
         sqlite: "delete from lease",
         postgres: "delete from tidegate.leases",
-        words: "task 1 runs under token 2, which is gone",
+        words: "task 8 runs under token 3, which is gone",
     },
     Corruption {
         name: "a lease that nothing runs under",

@@ -15,3 +15,5 @@ mod many;
 mod operator;
 #[path = "postgres_races/packed.rs"]
 mod packed;
+#[path = "postgres_races/relay.rs"]
+mod relay;

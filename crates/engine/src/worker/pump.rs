@@ -132,7 +132,7 @@ impl Pump {
     }
 
     /// Slots of a limit are given back by one call after another, and attempts of a lease are ended
-    /// so: a second call would wait for the limit or the lease behind the first, and what gathers
+    /// so: a second call might wait for the limit or the lease behind the first, and what gathers
     /// meanwhile shares its step.
     fn may_send(&self, done: &Done) -> bool {
         let Attempt { token, slots, .. } = &done.running.attempt;

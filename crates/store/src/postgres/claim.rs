@@ -47,7 +47,7 @@ pub(super) async fn claim(store: &Inner, claim: Claim) -> Result<Vec<Attempt>> {
 pub(super) async fn fill_up(store: &Inner, mut claim: Claim, claimed: Claimed) -> Vec<Attempt> {
     let mut attempts = claimed.attempts;
     if !claimed.is_all_there_is {
-        claim.tasks_max -= attempts.len() as u32;
+        claim.tasks_max = claim.tasks_max.saturating_sub(attempts.len() as u32);
         // What is committed is not lost with an error.
         let more = claim_once(store, &claim).await;
         attempts.extend(more.unwrap_or_default().attempts);
@@ -219,14 +219,14 @@ impl Batch {
             is_cut,
             took: rows.first().map(took).unwrap_or_default(),
         };
-        Self { attempts: attempts(rows, claim), windows: windows(rows), found }
+        Self { attempts: attempts(rows), windows: windows(rows), found }
     }
 
     /// The same behind others that the worker has got already.
-    pub(super) fn after(mut self, others: &[Attempt], claim: &Claim) -> Self {
-        let has_room = self.attempts.len() + others.len() < claim.tasks_max as usize;
-        self.found.is_all &= has_room;
-        self.attempts.splice(0..0, others.iter().cloned());
+    pub(super) fn after(mut self, mut others: Vec<Attempt>, claim: &Claim) -> Self {
+        others.append(&mut self.attempts);
+        self.found.is_all &= others.len() < claim.tasks_max as usize;
+        self.attempts = others;
         self
     }
 
@@ -470,7 +470,7 @@ fn windows(picked: &[Row]) -> Vec<LimitId> {
     jobs.into_iter().collect()
 }
 
-pub(super) fn attempts(picked: &[Row], claim: &Claim) -> Vec<Attempt> {
+pub(super) fn attempts(picked: &[Row]) -> Vec<Attempt> {
     let (mut kinds, mut queues, mut groups) =
         (Names::default(), Names::default(), Names::default());
     let attempt = |row: &Row| Attempt {
@@ -487,7 +487,7 @@ pub(super) fn attempts(picked: &[Row], claim: &Claim) -> Vec<Attempt> {
         job: rows::text(row, "job"),
         workflow: rows::text(row, "workflow"),
         slots: slots(row),
-        expires_at: row.get::<_, i64>("now") + claim.lease_ms,
+        expires_at: row.get("expires_at"),
     };
     picked.iter().map(attempt).collect()
 }

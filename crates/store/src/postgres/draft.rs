@@ -13,7 +13,7 @@ use tidegate_core::tables::{
 };
 use tidegate_core::{
     Attempt, Error, ErrorKind, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress,
-    Result, Source, TaskId, Token, WorkerId,
+    Result, Scope, Source, TaskId, Token, WorkerId,
 };
 
 use super::floors::first_of_lanes;
@@ -115,17 +115,27 @@ impl Draft {
         self.passes.push((limit, passed));
     }
 
-    /// Whether slots may change hands without the lock of the limit: nobody is before the first in
-    /// line, and no number is given that the capacity has not.
+    /// Whether slots may change hands without the lock of the limit: nobody is set aside who might
+    /// come back, and no number is held that the capacity has not.
     pub(super) fn is_calm(&self, limit: &Limit) -> bool {
         let slots = self.state.slots.get(&limit.id);
         let last = slots.and_then(|slots| slots.iter().rposition(Option::is_some));
-        limit.capacity.is_some_and(|capacity| {
+        let fits = |capacity: u32| {
             limit.held <= capacity && last.is_none_or(|last| last < capacity as usize)
-        }) && limit.share.is_none()
+        };
+        limit.scope() == Scope::Group
+            && limit.capacity.is_some_and(fits)
             && limit.reserver.is_none()
             && limit.aside == 0
             && !limit.dirty
+    }
+
+    /// Whether a task needs one slot of its group's limit and nothing else.
+    pub(super) fn is_plain(&self, task: TaskId) -> bool {
+        self.state.tasks.get(&task).is_some_and(|task| {
+            let tags = &task.tags;
+            tags.job.is_none() && tags.workflow.is_none() && tags.weight == 1
+        })
     }
 
     pub(super) fn add_limit(&mut self, limit: Limit) {

@@ -13,7 +13,7 @@ use super::flush::flush;
 use super::gate::follow_briefly;
 use super::load::{Wanted, gather};
 use super::pack::unpack;
-use super::relay::relay;
+use super::relay::{Relay, relay};
 use super::rows;
 use super::session::{Params, Tx, at_once};
 use super::{Inner, claim, transact};
@@ -35,12 +35,17 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
     let wanted = finish.claim.as_ref();
     let mut has_claimed = None;
     let told: Vec<_> = finish.exits.iter().map(|exit| (exit.task, exit.token)).collect();
-    let (quick, mut slow) = sort(finish.exits);
-    if let Some(claim) = wanted.filter(|_| slow.is_empty() && quick.len() <= EXITS_MAX)
-        && let Some(claimed) = relay(store, &quick, claim).await?
-    {
-        finished.claimed = claim::fill_up(store, claim.clone(), claimed).await;
-        return Ok(finished);
+    let (mut quick, mut slow) = sort(finish.exits);
+    if let Some(claim) = wanted.filter(|_| slow.is_empty() && quick.len() <= EXITS_MAX) {
+        match relay(store, &quick, claim).await? {
+            Relay::Done(claimed) => {
+                finished.claimed = claim::fill_up(store, claim.clone(), claimed).await;
+                return Ok(finished);
+            }
+            Relay::No(held) => {
+                (slow, quick) = quick.into_iter().partition(|exit| held.contains(&exit.task));
+            }
+        }
     }
     let mut parts = quick.chunks(EXITS_MAX).peekable();
     while let Some(exits) = parts.next() {

@@ -154,6 +154,7 @@ async fn enter(tx: &Tx<'_>, draft: &Draft, given: &Given) -> Result<(), Fault> {
             &held.iter().map(|(_, limit, _)| given.limit(*limit)).collect::<Vec<_>>(),
             &held.iter().map(|(_, _, number)| i64::from(*number)).collect::<Vec<_>>(),
             &held.iter().map(|(task, _, _)| task.0).collect::<Vec<_>>(),
+            &line.iter().map(|row| draft.is_plain(row.task)).collect::<Vec<_>>(),
         ],
     )
     .await?;

@@ -66,7 +66,7 @@ pub(super) async fn before_claim(store: &Inner, claim: &Claim, mut view: View) -
         view = glance(store, Some(claim)).await?;
     }
     if !view.dirty.is_empty() {
-        // Whoever has one of them locked is about to look itself, and follows up.
+        // Whoever has one of them locked looks itself, as a rule; otherwise the next claim does.
         let left = transact!(store, tx => settle(store, &tx, &view.dirty, true));
         follow(store, Left { dirty: Vec::new(), ..left }).await?;
     }

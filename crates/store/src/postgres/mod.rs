@@ -2,30 +2,41 @@
 //!
 //! A verb is one or more transactions, READ COMMITTED. Each locks, loads what it has locked
 //! into a [draft](draft), runs the same rules as the reference over it, and writes what they
-//! changed. What no limit applies to takes a shorter way, a statement for each step: `claim.sql`
-//! picks, leases and starts, `finish.sql` ends what went well. Both go out in one round trip, with
-//! their BEGIN and COMMIT.
+//! changed. Two shorter ways are a statement for each step, sent in one round trip with their BEGIN
+//! and COMMIT. What no limit applies to: `claim.sql` picks, leases and starts, `finish.sql` ends what
+//! went well. What holds one slot and [hands it on](relay): `relay.sql` ends it and starts the next in
+//! line.
 //!
-//! What runs without slots is listed in its lease and has no row. Whoever needs more of it than
-//! that it runs [unpacks](pack) the lease first: then it is a row of `running` as all others.
+//! What runs without slots, or with one that can be handed on, is listed in its lease and has no row.
+//! Whoever needs more of it than that it runs [unpacks](pack) the lease first: then it is a row of
+//! `running`, and of `slots`, as all others.
+//!
+//! A claim begins where the last one of its process [ended](floors), and a worker that found nothing is
+//! answered from memory as long as its process [hears](listen) of nothing.
 //!
 //! # Who may change what
 //!
 //! - A task that is scheduled, arrived, ready or running: whoever locked its row in that table; one
 //!   that its lease lists: whoever locked the lease.
-//! - A task in a line, the line, the slots and the numbers of a limit: whoever locked the
-//!   limit's row. A row of a line needs no lock of its own.
+//! - A task in a line, the line, the slots and the numbers of a limit: whoever has the limit alone,
+//!   by its bucket and its row. A row of a line needs no lock of its own then.
+//! - Who shares a limit's bucket may take those who wait their turn out of its line, each by the lock of
+//!   its row, and give them slots that are listed in leases it has locked.
+//! - Slots that a lease lists: whoever locked the lease, and shares the limit if they change hands. A
+//!   claim lists the slots of what it starts, by the lock of the ready row.
 //! - A lease: whoever locked its row.
-//! - That a job's tasks were claimed and left its window is a row of `passes`: a claim adds it
-//!   without a lock, whoever locks the limit next takes it off. Who fills a window and who claims
-//!   out of it both look after their commit, so that one of them sees what the other did.
+//! - What happened at a limit without its row's lock is a row of `passes`: that tasks of a job were
+//!   claimed and left its window, that slots were given back, that tasks left the line. Whoever locks
+//!   the limit next takes it off. Who fills a window and who claims out of it both look after their
+//!   commit, so that one of them sees what the other did.
 //!
 //! # The one lock order
 //!
 //! 1. the version of the limits (an advisory lock: claims share it, and all who lock a lease after
 //!    a limit; whoever begins a limit has it alone, and may unpack leases before it locks limits);
 //! 2. scheduled, arrived, ready, running: in this order, each by task;
-//! 3. limits by id, **all in one statement**;
+//! 3. limits: their buckets in ascending order (advisory locks: who hands slots on shares them), then
+//!    their rows by id; **all in one statement each**;
 //! 4. leases by token;
 //! 5. the row of the counters; a claim that finds it locked leaves it alone.
 //!
@@ -41,9 +52,9 @@
 //! - Which limits to lock is guessed by a look without a lock. Under the lock everything is read
 //!   again; where the guess was wrong for a task the transaction must move, it starts again.
 //! - Full is decided under the limit's lock, by the same transaction that parks.
-//! - A slot is handed over only to a task all of whose limits are locked. Otherwise the limit
-//!   stays marked as dirty, and the same verb follows up with a transaction that locks them; if
-//!   it dies in between, the next claim of any worker does.
+//! - A slot is handed over only to a task all of whose limits are locked, or to one that needs nothing
+//!   else. Otherwise the limit stays marked as dirty, and the same verb follows up with a transaction
+//!   that locks them; if it dies in between, the next claim of any worker does.
 //! - Arrivals pass one gatekeeper at a time, in order of id; so do the steps of a workflow.
 //! - A ready row carries the version of the limits it was made under. Claim shares the lock of
 //!   that version and sends back what a limit that began later applies to; what runs when a

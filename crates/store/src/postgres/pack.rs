@@ -32,11 +32,6 @@ pub(super) async fn unpack_tasks(store: &Inner, tasks: &[TaskId]) -> Result<()> 
     unpack(store, found).await
 }
 
-/// Whether a lease lists a task.
-pub(super) async fn is_packed(tx: &Tx<'_>, task: TaskId) -> Result<bool, Fault> {
-    Ok(!tokens(tx, PACKED_WITH, &[&[task.0].as_slice()]).await?.is_empty())
-}
-
 /// Unpacks the leases that have run out, as many as one step of the reaper takes; gives how many.
 pub(super) async fn unpack_expired(store: &Inner, now: Millis) -> Result<usize> {
     let find = async |tx: &Tx<'_>| tokens(tx, PACKED_EXPIRED, &[&now]).await;

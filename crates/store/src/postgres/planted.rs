@@ -18,6 +18,8 @@ pub enum Bug {
     VersionUnshared,
     /// The reaper reads leases without their lock, so it trusts a reading from before a renewal.
     ReapUnlocked,
+    /// Slots are handed on while somebody changes their limit.
+    RelayUnshared,
     /// Nobody looks after a commit whether a job's window was filled while tasks left it.
     WindowUnseen,
 }

@@ -4,13 +4,13 @@
 //! where as many begin as end, nothing of the limit changes except who holds which number: so
 //! whoever ends a task takes the next in line along, and all of them share the limit.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tidegate_core::{Attempt, Claim, Exit, LimitId, Result, TaskId, Token};
 use tokio_postgres::Row;
 
-use super::Inner;
 use super::claim::{Batch, Claimed, Pick, attempts, names, share_version, take_along};
 use super::draft::Left;
 use super::error::Fault;
@@ -18,10 +18,11 @@ use super::finish::Told;
 use super::floors::From;
 use super::gate::follow_briefly;
 use super::session::{Params, Tx, at_once};
+use super::{Bug, Inner};
 
 const LIMITS_SHARED: &str = include_str!("queries/limits_shared.sql");
 const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
-pub(super) const RELAY: &str = concat!(
+const RELAY: &str = concat!(
     include_str!("queries/look.sql"),
     include_str!("queries/relay.sql"),
     include_str!("queries/end.sql"),
@@ -31,57 +32,141 @@ pub(super) const RELAY: &str = concat!(
 /// Attempts that are remembered at most.
 const ATTEMPTS_MAX: usize = 100_000;
 
-/// What this process runs and could hand on. A guess: the lease says what is so.
+/// A line is read from its start after so long: a relay that was undone may have left somebody
+/// behind.
+const DUE: Duration = Duration::from_millis(100);
+
+/// What this process runs and could hand on, and how far it has come in the lines of the limits. A
+/// guess: the server says what is so.
 #[derive(Debug, Default)]
-pub(super) struct Holding(Mutex<BTreeSet<(Token, TaskId)>>);
+pub(super) struct Holding(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    attempts: BTreeMap<(Token, TaskId), LimitId>,
+    lines: HashMap<LimitId, Reached>,
+}
+
+/// The last who left a line for this process.
+#[derive(Debug, Clone, Copy)]
+struct Reached {
+    /// How many had come to the line by then.
+    refused: i64,
+    /// Its place there: rank, tag, place.
+    key: (i64, i64, i64),
+    looked_at: Instant,
+}
+
+#[expect(clippy::disallowed_methods, reason = "a place in line is a guess; nothing depends on it")]
+fn now() -> Instant {
+    Instant::now()
+}
 
 impl Holding {
     /// These were claimed.
     pub(super) fn add(&self, attempts: &[Attempt]) {
-        let is_plain = |attempt: &&Attempt| {
-            attempt.slots.len() == 1 && attempt.job.is_none() && attempt.workflow.is_none()
+        let held = |attempt: &Attempt| match attempt.slots.as_slice() {
+            [slot] if attempt.job.is_none() && attempt.workflow.is_none() => {
+                Some(((attempt.token, attempt.task), slot.limit))
+            }
+            _ => None,
         };
-        let mut all = self.all();
-        all.extend(attempts.iter().filter(is_plain).map(|one| (one.token, one.task)));
+        let mut state = self.state();
+        state.attempts.extend(attempts.iter().filter_map(held));
         // Whoever never said how they ended did so long ago.
-        while all.len() > ATTEMPTS_MAX {
-            all.pop_first();
+        while state.attempts.len() > ATTEMPTS_MAX {
+            state.attempts.pop_first();
         }
     }
 
-    /// Takes off those that end; gives how many of them there were.
-    fn take(&self, exits: &[Exit]) -> usize {
-        let mut all = self.all();
-        exits.iter().filter(|exit| all.remove(&(exit.token, exit.task))).count()
+    /// Takes off those that end; gives which of them hold a slot, and the lines of their limits.
+    fn take(&self, exits: &[Exit]) -> (BTreeSet<TaskId>, Lines) {
+        let (mut tasks, mut limits) = (BTreeSet::new(), BTreeSet::new());
+        let mut state = self.state();
+        for exit in exits {
+            if let Some(limit) = state.attempts.remove(&(exit.token, exit.task)) {
+                tasks.insert(exit.task);
+                limits.insert(limit);
+            }
+        }
+        let now = now();
+        let mut lines = Lines::default();
+        for (limit, reached) in limits.iter().filter_map(|id| Some((id, state.lines.get(id)?))) {
+            if now < reached.looked_at + DUE {
+                let (rank, tag, place) = reached.key;
+                lines.limits.push(limit.0);
+                lines.refused.push(reached.refused);
+                lines.ranks.push(rank);
+                lines.tags.push(tag);
+                lines.places.push(place);
+            }
+        }
+        (tasks, lines)
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeSet<(Token, TaskId)>> {
+    /// These have left their lines, which were read from there on.
+    fn reached(&self, next: &[Row], from: &Lines) {
+        let now = now();
+        let mut furthest: BTreeMap<LimitId, Reached> = BTreeMap::new();
+        for row in next {
+            let key = (row.get("rank"), row.get("line_tag"), row.get("place"));
+            let new = Reached { refused: row.get("refused"), key, looked_at: now };
+            let one = furthest.entry(LimitId(row.get("limit_id"))).or_insert(new);
+            one.key = one.key.max(key);
+        }
+        let mut state = self.state();
+        for (limit, new) in furthest {
+            let is_from_start = !from.limits.contains(&limit.0);
+            let reached = state.lines.entry(limit).or_insert(new);
+            if is_from_start || new.refused > reached.refused {
+                *reached = new;
+            } else if new.refused == reached.refused {
+                reached.key = reached.key.max(new.key);
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Ends attempts that went well and goes on with the next in line. None, and nothing is done, where
-/// that is not all there is to it.
-pub(super) async fn relay(
-    store: &Inner,
-    exits: &[Exit],
-    claim: &Claim,
-) -> Result<Option<Claimed>> {
-    let held = store.holding.take(exits);
-    if held == 0 || held > claim.tasks_max as usize {
-        return Ok(None);
+/// How far this process has come in lines, as columns of a statement.
+#[derive(Debug, Default)]
+struct Lines {
+    limits: Vec<i64>,
+    refused: Vec<i64>,
+    ranks: Vec<i64>,
+    tags: Vec<i64>,
+    places: Vec<i64>,
+}
+
+/// What became of exits.
+pub(super) enum Relay {
+    /// They are ended, and this runs instead.
+    Done(Claimed),
+    /// Nothing was done: that is not all there is to it. These hold slots.
+    No(BTreeSet<TaskId>),
+}
+
+/// Ends attempts that went well, and goes on with the next in line.
+pub(super) async fn relay(store: &Inner, exits: &[Exit], claim: &Claim) -> Result<Relay> {
+    let (held, lines) = store.holding.take(exits);
+    if held.is_empty() || held.len() > claim.tasks_max as usize {
+        return Ok(Relay::No(held));
     }
     let pick = Pick::new(store, claim);
-    let is_more_wanted = claim.tasks_max as usize > held;
-    let told = Told::new(exits);
-    let relayed = at_once!(store, tx => hand_on(store, &tx, &told, &pick, is_more_wanted));
-    let Some(Relayed { attempts, urgent, claimed }) = relayed else {
-        return Ok(None);
+    let baton = Baton { told: Told::new(exits), slots: held.len() as i64, lines };
+    let relayed = at_once!(store, tx => hand_on(store, &tx, &baton, &pick));
+    let Some(Relayed { next, urgent, claimed }) = relayed else {
+        return Ok(Relay::No(held));
     };
+    store.holding.reached(&next, &baton.lines);
+    let attempts = attempts(&next);
     let mut left = Left { dirty: urgent, ..Left::default() };
     let claimed = match claimed {
         Some(batch) => {
-            let (claimed, windows) = pick.settle(batch.after(&attempts, claim));
+            let (claimed, windows) = pick.settle(batch.after(attempts, claim));
             left.windows = windows;
             claimed
         }
@@ -91,11 +176,18 @@ pub(super) async fn relay(
         }
     };
     follow_briefly(store, left).await;
-    Ok(Some(claimed))
+    Ok(Relay::Done(claimed))
+}
+
+/// What is handed on.
+struct Baton {
+    told: Told,
+    slots: i64,
+    lines: Lines,
 }
 
 struct Relayed {
-    attempts: Vec<Attempt>,
+    next: Vec<Row>,
     /// Limits that somebody should look at.
     urgent: Vec<LimitId>,
     /// What was claimed beside; none where the claim has to follow.
@@ -106,14 +198,13 @@ struct Relayed {
 async fn hand_on(
     store: &Inner,
     tx: &Tx<'_>,
-    told: &Told,
+    baton: &Baton,
     pick: &Pick<'_>,
-    is_more_wanted: bool,
 ) -> Result<Option<Relayed>, Fault> {
-    let Told { tasks, tokens, results, leases } = told;
+    let Baton { told: Told { tasks, tokens, results, leases }, slots, lines } = baton;
     let claim = pick.claim();
     let (queues, kinds) = names(Some(claim));
-    let (worker, now) = (&*claim.worker.0, store.options.now());
+    let (worker, now, wanted) = (&*claim.worker.0, store.options.now(), i64::from(claim.tasks_max));
     let From { lanes, ranks, tags, tasks: from } = &pick.look.from;
     let of_leases: Params<'_> = &[leases];
     let of_all: Params<'_> = &[
@@ -130,23 +221,37 @@ async fn hand_on(
         ranks,
         tags,
         from,
-        &is_more_wanted,
+        slots,
+        &wanted,
+        &lines.limits,
+        &lines.refused,
+        &lines.ranks,
+        &lines.tags,
+        &lines.places,
     ];
-    let ((), _, _, rows, claimed, ()) = tokio::try_join!(biased;
+    let along = (wanted > *slots).then_some(pick);
+    let ((), (), _, rows, claimed, ()) = tokio::try_join!(biased;
         share_version(store, tx),
-        tx.query(LIMITS_SHARED, of_leases),
+        share_limits(store, tx, of_leases),
         tx.query(LOCK_LEASES, of_leases),
         tx.query(RELAY, of_all),
-        take_along(store, tx, is_more_wanted.then_some(pick), &[]),
+        take_along(store, tx, along, &[]),
         tx.commit(),
     )?;
     let Some(first) = rows.first().filter(|row| row.get("is_on")) else {
         return Ok(None);
     };
     let urgent: Vec<i64> = first.get("urgent");
-    let has_next = |row: &&Row| row.get::<_, Option<i64>>("task").is_some();
-    let next: Vec<Row> = rows.iter().filter(has_next).cloned().collect();
-    let attempts = attempts(&next, claim);
     let urgent = urgent.into_iter().map(LimitId).collect();
-    Ok(Some(Relayed { attempts, urgent, claimed }))
+    let has_next = |row: &Row| row.get::<_, Option<i64>>("task").is_some();
+    let next = rows.into_iter().filter(has_next).collect();
+    Ok(Some(Relayed { next, urgent, claimed }))
+}
+
+/// Nobody has these limits alone meanwhile.
+async fn share_limits(store: &Inner, tx: &Tx<'_>, leases: Params<'_>) -> Result<(), Fault> {
+    if store.options.is_planted(Bug::RelayUnshared) {
+        return Ok(());
+    }
+    tx.query(LIMITS_SHARED, leases).await.map(drop)
 }

@@ -9,13 +9,14 @@ use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
-use super::pack::{is_packed, unpack_tasks};
+use super::pack::unpack_tasks;
 use super::rows;
 use super::session::Tx;
 use super::{Inner, transact};
 
 const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");
 const SLOT_HOLDER: &str = include_str!("queries/slot_holder.sql");
+const IS_RUNNING: &str = include_str!("queries/is_running.sql");
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 
 pub(super) async fn release(store: &Inner, release: Release) -> Result<ReleaseOutcome> {
@@ -42,11 +43,7 @@ enum Released {
 }
 
 /// The holder is looked up without a lock, its attempt is locked, and then the limits.
-async fn release_one(
-    store: &Inner,
-    tx: &Tx<'_>,
-    release: &Release,
-) -> Result<Released, Fault> {
+async fn release_one(store: &Inner, tx: &Tx<'_>, release: &Release) -> Result<Released, Fault> {
     share_version(store, tx).await?;
     let names = std::slice::from_ref(&release.limit);
     let Some(limit) = tx.query(LIMITS_NAMED, &[&names]).await?.first().map(rows::limit) else {
@@ -56,16 +53,17 @@ async fn release_one(
         return Ok(Released::Done(ReleaseOutcome::Free, Left::default()));
     };
     let running = tx.query(LOCK_RUNNING, &[&vec![task.0]]).await?;
+    if running.is_empty() && is_running(tx, task).await? {
+        return Ok(Released::Packed(task));
+    }
     let moment = moment(store, tx).await?;
     let (tasks, limits) = (vec![task], vec![limit.id]);
     let wanted = Wanted { tasks, limits, in_line: 1, budget: BUDGET, ..Wanted::default() };
     let mut draft = gather(store, tx, moment, wanted).await?;
-    // It may have changed hands before the lock.
-    if draft.holder(limit.id, release.slot)? != Some(task) {
+    // It may have changed hands before the lock, or begun to run.
+    let is_other = draft.holder(limit.id, release.slot)? != Some(task);
+    if is_other || running.is_empty() && is_running(tx, task).await? {
         return Err(Fault::Again);
-    }
-    if running.is_empty() && is_packed(tx, task).await? {
-        return Ok(Released::Packed(task));
     }
     for row in &running {
         let (task, token, running) = rows::running(row);
@@ -75,6 +73,10 @@ async fn release_one(
     let outcome = rules::release(&mut draft, release)?;
     flush(tx, &draft).await?;
     Ok(Released::Done(outcome, draft.left()))
+}
+
+async fn is_running(tx: &Tx<'_>, task: TaskId) -> Result<bool, Fault> {
+    Ok(tx.one(IS_RUNNING, &[&task.0]).await?.get("is_running"))
 }
 
 async fn holder(tx: &Tx<'_>, limit: LimitId, slot: u32) -> Result<Option<TaskId>, Fault> {

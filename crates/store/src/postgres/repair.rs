@@ -23,6 +23,7 @@ const SLOTS: &str = include_str!("queries/repair_slots.sql");
 const GATED: &str = include_str!("queries/repair_gated.sql");
 const FREE_KEYS: &str = include_str!("queries/free_keys.sql");
 const KEYS: &str = include_str!("queries/repair_keys.sql");
+const CALM: &str = include_str!("queries/repair_calm.sql");
 const NUMBERS: &str = include_str!("queries/repair_numbers.sql");
 
 pub(super) async fn repair(store: &Inner) -> Result<Vec<Repair>> {
@@ -55,6 +56,7 @@ async fn mend(store: &Inner, tx: &Tx<'_>) -> Result<Vec<Repair>, Fault> {
     });
     put_limits(tx, &limits.collect::<Vec<&Limit>>(), |_| false).await?;
     note(tx, &plan).await?;
+    tx.execute(CALM, &[]).await?;
     steps.extend(plan);
     Ok(steps)
 }

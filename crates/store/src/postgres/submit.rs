@@ -389,6 +389,7 @@ async fn enter(tx: &Tx<'_>, draft: &Draft, ids: &BTreeMap<TaskId, i64>) -> Resul
             &none,
             &none,
             &none,
+            &line.iter().map(|row| row.passed).collect::<Vec<_>>(),
         ],
     )
     .await?;

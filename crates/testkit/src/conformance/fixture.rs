@@ -264,6 +264,17 @@ impl Fixture {
         }
     }
 
+    /// Attempts complete, and their worker asks for others in the same step.
+    pub async fn go_on(&self, attempts: &[Attempt], tasks_max: u32) -> Vec<Attempt> {
+        let exit = |one: &Attempt| Exit { task: one.task, token: one.token, outcome: done() };
+        let exits = attempts.iter().map(exit).collect();
+        let claim = Some(asks("worker", &["a", "b", "c", "d"], tasks_max));
+        let finished = self.store.finish(Finish { exits, claim }).await.expect("finish");
+        assert_eq!(finished.lost, [], "the exits were not accepted");
+        self.settle().await;
+        finished.claimed
+    }
+
     /// Reports an exit that may be stale.
     pub async fn finish(&self, task: TaskId, token: Token, outcome: Outcome) -> Finished {
         let exits = vec![Exit { task, token, outcome }];

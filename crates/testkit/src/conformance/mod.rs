@@ -27,6 +27,7 @@ pub mod prune;
 pub mod races;
 pub mod reap;
 pub mod register;
+pub mod relay;
 pub mod release;
 pub mod retry;
 pub mod set_limit;

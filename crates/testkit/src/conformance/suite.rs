@@ -259,6 +259,18 @@ macro_rules! conformance_suite {
                 a_retried_task_passes_its_limits_again
                 too_many_retries_at_once_are_refused
             }
+            relay {
+                the_next_in_line_gets_the_same_slot
+                slots_without_a_next_are_free
+                who_goes_on_also_takes_what_is_ready
+                what_is_ready_and_comes_first_goes_first
+                slots_are_handed_on_by_priority
+                a_heavier_head_is_not_passed
+                who_collects_slots_is_not_passed
+                a_lowered_limit_is_drained
+                a_slot_that_was_handed_on_can_be_taken_away
+                what_was_handed_a_slot_ends_as_any_other
+            }
             release {
                 the_slot_goes_to_the_next_and_the_holder_is_fenced
                 a_heartbeat_tells_the_fenced_attempt

@@ -20,9 +20,14 @@ SELECT packed.task, l.token, packed.limit_id IS NOT NULL, false, l.started_at
 FROM tidegate.leases l
 CROSS JOIN LATERAL unnest(l.tasks, l.limits) AS packed (task, limit_id);
 
--- Whether slots may change hands without the lock of the limit's row: nobody is before the first in
--- line, and no number is given that the capacity has not.
+-- Whether slots may change hands without the lock of the limit's row: nobody is set aside who might
+-- come back, and no number is held that the capacity has not.
 ALTER TABLE tidegate.limits ADD COLUMN calm boolean NOT NULL DEFAULT false;
+
+-- Whether a task in line needs one slot of this limit and nothing else. Nobody passes one that needs
+-- more or collects its slots, so while such a task waits its limit is locked as ever.
+ALTER TABLE tidegate.line ADD COLUMN plain boolean NOT NULL DEFAULT false;
+CREATE INDEX line_not_plain ON tidegate.line (limit_id) WHERE NOT plain;
 
 -- What happened at a limit without its lock also counts the slots that were given back and the tasks
 -- that left its line. A connection counts in a row of its own, so nobody waits for another.

@@ -18,7 +18,7 @@
     SELECT token, cardinality(tasks) AS tasks FROM tidegate.leases
     WHERE token = nullif(current_setting('tidegate.lease', true), '')::bigint
 ), wanted AS MATERIALIZED (
-    SELECT $6::bigint - coalesce((SELECT tasks FROM begun), 0) AS tasks
+    SELECT greatest($6::bigint - coalesce((SELECT tasks FROM begun), 0), 0) AS tasks
 ), lane AS MATERIALIZED (
     SELECT open.id, open.max_attempts, open.timeout_ms,
            coalesce(($10::bigint[])[floor.place], -9223372036854775808) AS rank,
@@ -109,15 +109,15 @@
            summed.holding || summed.tasks, summed.limits, summed.numbers
     FROM moment CROSS JOIN summed
     WHERE summed.is_fine AND NOT EXISTS (SELECT FROM begun)
-    RETURNING token
+    RETURNING token, expires_at
 ), grown AS (
     UPDATE tidegate.leases l
     SET tasks = l.tasks || summed.holding || summed.tasks, limits = l.limits || summed.limits,
         numbers = l.numbers || summed.numbers
     FROM summed WHERE l.token = (SELECT token FROM begun) AND summed.is_fine
-    RETURNING l.token
+    RETURNING l.token, l.expires_at
 ), lease AS (
-    SELECT token FROM made UNION ALL SELECT token FROM grown
+    SELECT token, expires_at FROM made UNION ALL SELECT token, expires_at FROM grown
 ), gone AS (
     DELETE FROM tidegate.ready WHERE ctid = ANY (ARRAY (SELECT row FROM known CROSS JOIN lease))
 ), started AS (
@@ -142,10 +142,9 @@
         FOR UPDATE SKIP LOCKED))
 )
 -- What is read of every row stands first: columns are found by name. They come in no order.
-SELECT known.task, lease.token, seen.now, known.kind, known.queue, known.group_name, known.weight,
-       known.payload, known.spent, known.max_attempts, known.timeout_ms, known.job,
-       known.workflow,
-       known.limits, known.numbers,
+SELECT known.task, lease.token, lease.expires_at, seen.now, known.kind, known.queue,
+       known.group_name, known.weight, known.payload, known.spent, known.max_attempts,
+       known.timeout_ms, known.job, known.workflow, known.limits, known.numbers,
        CASE WHEN known.gated THEN ARRAY (
            SELECT l.name FROM unnest(known.limits) WITH ORDINALITY AS held (id, place)
            CROSS JOIN LATERAL (SELECT name FROM tidegate.limits WHERE id = held.id OFFSET 0) AS l

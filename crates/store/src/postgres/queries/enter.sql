@@ -11,11 +11,11 @@ ready AS (
                          $9::boolean[], $10::bigint[])),
 line AS (
     INSERT INTO tidegate.line (task, limit_id, class, rank, tag, place, lane, moves, passed,
-                               since)
+                               since, plain)
     SELECT n.task, n.limit_id, n.class, n.rank, n.tag,
-           coalesce(n.place, nextval('tidegate.places')), n.lane, n.moves, n.passed, n.since
+           coalesce(n.place, nextval('tidegate.places')), n.lane, n.moves, n.passed, n.since, n.plain
     FROM unnest($11::bigint[], $12::bigint[], $13::int[], $14::bigint[], $15::bigint[],
-                $16::bigint[], $17::bigint[], $18::bigint[], $19::boolean[], $20::bigint[])
-         AS n (task, limit_id, class, rank, tag, place, lane, moves, passed, since))
+                $16::bigint[], $17::bigint[], $18::bigint[], $19::boolean[], $20::bigint[], $24::boolean[])
+         AS n (task, limit_id, class, rank, tag, place, lane, moves, passed, since, plain))
 INSERT INTO tidegate.slots (limit_id, number, task)
 SELECT * FROM unnest($21::bigint[], $22::bigint[], $23::bigint[])

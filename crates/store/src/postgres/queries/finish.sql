@@ -1,5 +1,5 @@
--- Ends attempts that went well and whose leases list them ($1 under $2, with the results $3): what
--- runs without slots leaves nothing to the gate. $4 are the leases, which this transaction has
+-- Ends attempts that went well and whose leases list them without slots ($1 under $2, with the
+-- results $3): they leave nothing to the gate. $4 are the leases, which this transaction has
 -- locked, and $5 the time, if it is not the server's. All others are left as they are, and a claim
 -- in the same transaction waits for them. `end.sql` and `finished.sql` follow.
 WITH moment AS MATERIALIZED (

@@ -4,10 +4,16 @@
 -- the same, and whoever changes one has it alone. What finds nobody in line is given back.
 --
 -- It is what a finish and a claim would do one after the other, where that is plain: every limit is
--- calm, those next in line need nothing else, this worker serves them, and nothing is ready
--- (from $10 to $13 on, where the claims of this process begin) or at the gate that comes before them.
--- And either everybody finds a next one or nobody does, unless a claim follows in the same
--- transaction ($14), which fills up. Otherwise nothing is done at all. `look.sql` comes before; `end.sql` and `relayed.sql` follow.
+-- calm, nobody in line needs anything else, this worker serves those next in line, and nothing is
+-- ready (from $10 to $13 on, where the claims of this process begin) or at the gate that comes before
+-- them. There are as many slots as were told ($14). Either everybody finds a next one or nobody does,
+-- unless more are wanted ($15): then a claim follows in the same transaction and fills up. Otherwise
+-- nothing is done at all.
+--
+-- A line is read from behind what this process took of it last ($16 to $20), unless more have come to
+-- it since: what left stays in the index until the server has cleaned up.
+--
+-- `look.sql` comes before; `end.sql` and `relayed.sql` follow.
 , listed AS MATERIALIZED (
     SELECT l.token, packed.task, packed.limit_id, packed.number,
            array_position($6::bigint[], packed.task) AS place
@@ -18,26 +24,41 @@
     SELECT task, token, limit_id, number, ($8::bytea[])[place] AS result
     FROM listed WHERE place IS NOT NULL AND token = ($7::bigint[])[place]
 ), given AS MATERIALIZED (
-    SELECT of_limit.id, of_limit.numbers, cardinality(of_limit.numbers) AS slots, l.name, l.calm
+    SELECT of_limit.id, of_limit.numbers, cardinality(of_limit.numbers) AS slots, l.name, l.refused,
+           l.calm AND NOT EXISTS (
+               SELECT FROM tidegate.line WHERE limit_id = of_limit.id AND NOT plain) AS is_calm,
+           array_position($16::bigint[], of_limit.id) AS floor
     FROM (
         SELECT limit_id AS id, array_agg(number ORDER BY number) AS numbers
         FROM told WHERE limit_id IS NOT NULL GROUP BY limit_id
     ) AS of_limit
-    CROSS JOIN LATERAL (SELECT name, calm FROM tidegate.limits WHERE id = of_limit.id OFFSET 0) AS l
+    CROSS JOIN LATERAL (
+        SELECT name, calm, refused FROM tidegate.limits WHERE id = of_limit.id OFFSET 0
+    ) AS l
 ), plain AS MATERIALIZED (
     SELECT seen.is_noted AND NOT seen.arrivals AND seen.dirty = '{}' AND seen.no_worker = '{}'
            AND (SELECT count(*) FROM told) = cardinality($6)
-           AND (SELECT bool_and(calm) FROM given) AS is_so
+           AND (SELECT bool_and(is_calm) AND sum(slots) = $14 FROM given) AS is_so
     FROM seen
 ), head AS MATERIALIZED (
-    SELECT given.id AS limit_id, given.name, first.row, first.task, first.lane, first.rank,
+    SELECT given.id AS limit_id, given.name, given.refused, first.row, first.task, first.lane,
+           first.rank, first.tag AS line_tag, first.place,
            CASE WHEN first.tag < 0 THEN first.tag ELSE seen.virtual_time END AS tag,
            given.numbers[row_number() OVER (
                PARTITION BY given.id ORDER BY first.rank, first.tag, first.place)] AS number
     FROM seen CROSS JOIN given
     CROSS JOIN LATERAL (
+        SELECT CASE WHEN given.refused = ($17::bigint[])[given.floor] THEN given.floor END AS floor
+    ) AS known
+    CROSS JOIN LATERAL (
+        SELECT coalesce(($18::bigint[])[known.floor], -9223372036854775808) AS rank,
+               coalesce(($19::bigint[])[known.floor], 0) AS tag,
+               coalesce(($20::bigint[])[known.floor], 0) AS place
+    ) AS from_here
+    CROSS JOIN LATERAL (
         SELECT ctid AS row, task, lane, rank, tag, place FROM tidegate.line
         WHERE limit_id = given.id AND class = 1
+          AND (rank, tag, place) > (from_here.rank, from_here.tag, from_here.place)
         ORDER BY rank, tag, place LIMIT given.slots FOR UPDATE SKIP LOCKED
     ) AS first
     WHERE (SELECT is_so FROM plain)
@@ -46,7 +67,7 @@
            coalesce(t.group_name, t.kind) AS group_name,
            coalesce(t.max_attempts, open.max_attempts, 1) AS max_attempts,
            coalesce(t.timeout_ms, open.timeout_ms) AS timeout_ms,
-           t.job IS NULL AND t.workflow IS NULL AND t.weight = 1 AND open.id IS NOT NULL AS is_plain
+           open.id IS NOT NULL AS is_served
     FROM head
     CROSS JOIN LATERAL (SELECT * FROM tidegate.tasks WHERE id = head.task OFFSET 0) AS t
     LEFT JOIN open ON open.id = head.lane
@@ -66,9 +87,9 @@
     WHERE (first.rank, first.tag, first.task) < (last.rank, last.tag, last.task)
 ), relay AS MATERIALIZED (
     SELECT coalesce((SELECT is_so FROM plain), false)
-           AND coalesce((SELECT bool_and(is_plain) FROM next), true)
+           AND coalesce((SELECT bool_and(is_served) FROM next), true)
            AND NOT EXISTS (SELECT FROM earlier)
-           AND ($14 OR (SELECT count(*) FROM next) IN (0, (SELECT sum(slots) FROM given))) AS is_on
+           AND ($15::bigint > $14::bigint OR (SELECT count(*) FROM next) IN (0, $14)) AS is_on
 ), ending AS MATERIALIZED (
     SELECT task, token, result FROM told WHERE (SELECT is_on FROM relay)
 ), left_line AS (
@@ -81,7 +102,7 @@
         SELECT array_agg(task), array_agg(limit_id), array_agg(number)
         FROM next WHERE (SELECT is_on FROM relay) HAVING count(*) > 0
     ) AS summed
-    RETURNING token
+    RETURNING token, expires_at
 ), pass AS MATERIALIZED (
     SELECT given.id, count.taken, given.slots - count.taken AS freed, mine.row,
            -- Somebody waits whom another is about to take: if that comes to nothing, a slot is free.

@@ -1,0 +1,280 @@
+//! The races of slots that are handed on without the lock of their limit, each over all boundaries.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use tidegate_core::{
+    Attempt, Extend, Finish, Inspect, NewTask, Progress, Release, State, Store, TaskId, WorkerId,
+};
+use tidegate_store::postgres::{Options, Step};
+
+use super::cases::{after, ensure, held, nothing_else, race, state};
+use super::lab::{After, Handle, LEASE_MS, Lab, Race, START, Verb, claim, exit, task};
+
+/// Ends an attempt and asks for so many others in the same step.
+fn going_on(handle: &Handle, attempt: &Attempt, tasks_max: u32) -> Verb {
+    let (store, exits) = (handle.store.clone(), vec![exit(attempt)]);
+    Box::pin(async move {
+        let finish = Finish { exits, claim: Some(claim("worker", tasks_max)) };
+        store.finish(finish).await.map(drop)
+    })
+}
+
+/// A limit of so many, all of them running, each under a lease of its own, and three in line. The
+/// handles take turns: whoever claimed an attempt can hand its slot on. Gives what runs, and who waits.
+async fn full(x: &Handle, y: &Handle, capacity: u32) -> (Vec<Attempt>, Vec<TaskId>) {
+    x.set("group:a", Some(capacity)).await;
+    y.claim(0).await;
+    let tasks = x.submit(vec![task("a"); capacity as usize + 3]).await;
+    let mut running = Vec::new();
+    for number in 0..capacity {
+        let handle = if number % 2 == 0 { x } else { y };
+        running.extend(handle.claim(1).await);
+    }
+    assert_eq!(running.len(), capacity as usize);
+    (running, tasks[capacity as usize..].to_vec())
+}
+
+/// As many run as the limit lets, and the rest waits.
+fn is_full(running: u32, waiting: u32) -> After {
+    after(move |lab| async move {
+        let held = held(&lab, "group:a").await;
+        let counts = lab.free.store.counts().await.expect("counts");
+        let now = counts.get(&State::Processing).copied().unwrap_or_default();
+        ensure(held == (running, waiting) && now == u64::from(running), || {
+            format!("{held:?} held and waiting, {now} run")
+        })
+    })
+}
+
+/// Two hand slots of one limit on at once, to two different tasks.
+async fn two_relays(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 2).await;
+    Race { a: going_on(&x, &running[0], 1), b: going_on(&y, &running[1], 1), after: is_full(2, 1) }
+}
+
+race!(two_slots_of_one_limit_are_handed_on, two_relays);
+
+/// The same where both ask for more than they give.
+async fn two_that_want_more(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 2).await;
+    x.submit(vec![task("b"); 2]).await;
+    Race {
+        a: going_on(&x, &running[0], 2),
+        b: going_on(&y, &running[1], 2),
+        after: after(|lab| async move {
+            let held = held(&lab, "group:a").await;
+            ensure(held == (2, 1), || format!("{held:?} held and waiting"))
+        }),
+    }
+}
+
+race!(two_that_hand_on_and_claim_beside, two_that_want_more);
+
+/// More end than wait: who finds nobody in line gives its slot back, unless the one who has taken the
+/// last is undone.
+async fn one_waits(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, waiting) = full(&x, &y, 2).await;
+    x.store.cancel(waiting[1..].to_vec()).await.expect("cancel");
+    Race { a: going_on(&x, &running[0], 1), b: going_on(&y, &running[1], 1), after: is_full(1, 0) }
+}
+
+race!(two_end_and_one_waits, one_waits);
+
+/// A limit is lowered as a slot is handed on: the commit that comes second sees the other.
+async fn lowered(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 2).await;
+    Race {
+        a: going_on(&x, &running[0], 1),
+        b: y.setting("group:a", Some(1)),
+        after: after(|lab| async move {
+            let (held, _) = held(&lab, "group:a").await;
+            ensure(held <= 2, || format!("{held} held"))
+        }),
+    }
+}
+
+race!(a_limit_is_lowered_as_a_slot_is_handed_on, lowered);
+
+/// A limit is raised as a slot is handed on: all who wait get one.
+async fn raised(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 2).await;
+    Race {
+        a: going_on(&x, &running[0], 1),
+        b: y.setting("group:a", Some(4)),
+        after: after(|lab| async move {
+            let held = held(&lab, "group:a").await;
+            ensure(held == (4, 0), || format!("{held:?} held and waiting"))
+        }),
+    }
+}
+
+race!(a_limit_is_raised_as_a_slot_is_handed_on, raised);
+
+/// The next in line is cancelled as it gets its slot: it ends, or it runs and is told.
+async fn cancelled(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, waiting) = full(&x, &y, 1).await;
+    let next = waiting[0];
+    let store = y.store.clone();
+    Race {
+        a: going_on(&x, &running[0], 1),
+        b: Box::pin(async move { store.cancel(vec![next]).await.map(drop) }),
+        after: after(move |lab| async move {
+            let (held, _) = held(&lab, "group:a").await;
+            let now = state(&lab, next).await;
+            let is_told = matches!(now, State::Cancelled | State::Processing);
+            ensure(held == 1 && is_told, || format!("{held} held, it is {now}"))
+        }),
+    }
+}
+
+race!(the_next_in_line_is_cancelled_as_it_gets_its_slot, cancelled);
+
+/// Tasks come to the line as a slot is handed on: one with a higher priority, and one that takes two.
+async fn parked(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 2).await;
+    let urgent = NewTask { priority: 5, ..task("a") };
+    let heavy = NewTask { weight: 2, ..task("a") };
+    y.submit(vec![urgent, heavy]).await;
+    let store = y.store.clone();
+    Race {
+        a: going_on(&x, &running[0], 1),
+        b: Box::pin(async move { store.admit().await.map(drop) }),
+        after: after(|lab| async move {
+            let held = held(&lab, "group:a").await;
+            ensure(held == (2, 4), || format!("{held:?} held and waiting"))
+        }),
+    }
+}
+
+race!(tasks_come_to_the_line_as_a_slot_is_handed_on, parked);
+
+/// An operator takes a slot away as it is handed on.
+async fn released(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 2).await;
+    let (store, release) = (y.store.clone(), Release { limit: "group:a".into(), slot: 0 });
+    Race {
+        a: going_on(&x, &running[0], 1),
+        b: Box::pin(async move { store.release(release).await.map(drop) }),
+        after: after(|lab| async move {
+            let (held, _) = held(&lab, "group:a").await;
+            ensure(held == 2, || format!("{held} held"))
+        }),
+    }
+}
+
+race!(a_slot_is_taken_away_as_it_is_handed_on, released);
+
+/// A report of progress unpacks the lease whose slot is handed on.
+async fn unpacked(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 1).await;
+    let (store, Attempt { task, token, .. }) = (y.store.clone(), running[0].clone());
+    let progress = vec![(task, token, Progress { percent: 5, message: "going".into() })];
+    let (worker, tokens) = (WorkerId("worker".into()), vec![token]);
+    let extend = Extend { worker, tokens, lease_ms: LEASE_MS, progress, ran: vec![] };
+    Race {
+        a: going_on(&x, &running[0], 1),
+        b: Box::pin(async move { store.extend(extend).await.map(drop) }),
+        after: is_full(1, 2),
+    }
+}
+
+race!(progress_is_reported_as_a_slot_is_handed_on, unpacked);
+
+/// The reaper takes an attempt away whose lease ran out, as it hands its slot on.
+async fn reaped(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 1).await;
+    for handle in [&x, &y] {
+        handle.clock.store(START + LEASE_MS + 1, Ordering::SeqCst);
+    }
+    y.claim(0).await;
+    let store = y.store.clone();
+    Race {
+        a: going_on(&x, &running[0], 1),
+        b: Box::pin(async move { store.reap().await.map(drop) }),
+        after: after(|lab| async move {
+            let (held, _) = held(&lab, "group:a").await;
+            ensure(held == 1, || format!("{held} held"))
+        }),
+    }
+}
+
+race!(a_lease_runs_out_as_its_slot_is_handed_on, reaped);
+
+/// A store is mended as slots change hands.
+async fn mended(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 2).await;
+    let store = y.store.clone();
+    Race {
+        a: going_on(&x, &running[0], 1),
+        b: Box::pin(async move {
+            let repairs = store.repair().await?;
+            assert!(repairs.is_empty(), "{repairs:?}");
+            Ok(())
+        }),
+        after: nothing_else(),
+    }
+}
+
+race!(a_store_is_mended_as_a_slot_is_handed_on, mended);
+
+/// What was claimed and holds a slot is packed as somebody looks for a free one.
+async fn packed(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.set("group:a", Some(2)).await;
+    x.claim(0).await;
+    x.submit(vec![task("a"); 2]).await;
+    x.store.admit().await.expect("admit");
+    y.submit(vec![task("a"); 2]).await;
+    let (claiming, admitting) = (x.store.clone(), y.store.clone());
+    Race {
+        a: Box::pin(async move { claiming.claim(claim("worker", 1)).await.map(drop) }),
+        b: Box::pin(async move { admitting.admit().await.map(drop) }),
+        after: after(|lab| async move {
+            let held = held(&lab, "group:a").await;
+            ensure(held == (2, 2), || format!("{held:?} held and waiting"))
+        }),
+    }
+}
+
+race!(a_slot_is_listed_as_another_is_looked_for, packed);
+
+/// A slot is handed on by a handful of statements that are sent together, and no row is written for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_is_handed_on_in_one_step() {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let noted = sent.clone();
+    let step: Step = Arc::new(move |sql| {
+        noted.lock().expect("lock").push(sql);
+        Box::pin(async {})
+    });
+    let lab = Lab::new(Options { step: Some(step), ..Options::default() }).await;
+    let handle = &lab.free;
+    let (running, waiting) = full(handle, handle, 2).await;
+    for (number, attempt) in running.iter().enumerate() {
+        sent.lock().expect("lock").clear();
+        let finish = Finish { exits: vec![exit(attempt)], claim: Some(claim("worker", 1)) };
+        let finished = handle.store.finish(finish).await.expect("finish");
+        let next = &finished.claimed[0];
+        assert_eq!((next.task, &next.slots), (waiting[number], &attempt.slots));
+        let sent = sent.lock().expect("lock");
+        assert_eq!(sent.len(), 5, "{sent:#?}");
+        assert_eq!(sent[4], "COMMIT");
+    }
+    for table in ["running", "slots"] {
+        let rows = format!("SELECT count(*) FROM tidegate.{table}");
+        let rows: i64 = lab.monitor.query_one(&rows, &[]).await.expect("count").get(0);
+        assert_eq!(rows, 0, "rows of {table}");
+    }
+    lab.check().await.expect("every rule holds");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handing_on_while_a_limit_changes_is_found() {
+    let options = Options {
+        planted: Some(tidegate_store::postgres::Bug::RelayUnshared),
+        ..Options::default()
+    };
+    let found = Box::pin(Lab::new(options).await.race(cancelled)).await;
+    println!("{found:?}");
+    assert!(found.is_err(), "nobody finds it");
+}
