@@ -186,5 +186,5 @@ fn every_example_runs() {
 #[test]
 fn every_measurement_runs() {
     let ran = all_run(is_measured);
-    assert_eq!(ran, 10, "the first command of the README and the scenarios");
+    assert_eq!(ran, 13, "the first command of the README and the scenarios");
 }

@@ -2,9 +2,11 @@
 //! is claimed, and completed or retried, on its own. No limits, no leases, no waking, no fairness.
 //! What the engine reaches of these rates is the price of everything else it does.
 
+pub mod pick_up;
 pub mod postgres;
 pub mod sqlite;
 
+pub use pick_up::RawPickUp;
 pub use postgres::RawPostgres;
 pub use sqlite::{RawSqlite, Synchronous};
 

@@ -5,12 +5,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use tidegate_measure::report::{Line, Lines};
-use tidegate_measure::scenarios::backlog::{Backlog, backlog};
+use tidegate_measure::scenarios::backlog::{Backlog, Growth, backlog, growth};
 use tidegate_measure::scenarios::concurrency::{Concurrency, Way, concurrency};
 use tidegate_measure::scenarios::crew::Program;
 use tidegate_measure::scenarios::drain;
+use tidegate_measure::scenarios::enqueue::{Enqueue, enqueue};
 use tidegate_measure::scenarios::estimate::{Estimate, estimate};
 use tidegate_measure::scenarios::fleet::{Fleet, fleet};
+use tidegate_measure::scenarios::latency::{Latency, latency};
 use tidegate_measure::scenarios::throughput::{Throughput, throughput};
 
 use crate::cli::Global;
@@ -67,6 +69,38 @@ enum Scenario {
         /// Tasks in the way
         #[arg(long, value_name = "N", default_value_t = 1_000_000)]
         tasks: u64,
+    },
+    /// What a claim costs as ever more tasks are ready, beside the cost with few
+    #[command(after_help = "Example:\n  tidegate bench backlog-growth --pending 1000,20000")]
+    BacklogGrowth {
+        /// How many tasks are there to claim, with commas between, from few to many
+        #[arg(
+            long,
+            value_name = "N,..",
+            value_delimiter = ',',
+            default_values_t = [1_000, 1_000_000, 5_000_000]
+        )]
+        pending: Vec<u64>,
+    },
+    /// From a submit to the start of the handler on an idle queue, beside a hand-written loop
+    #[command(after_help = "Example:\n  tidegate bench latency --tasks 20")]
+    Latency {
+        /// Tasks, each submitted when the one before is done
+        #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
+        tasks: u32,
+    },
+    /// Tasks that are submitted per second, beside hand-written inserts
+    #[command(after_help = "Example:\n  tidegate bench enqueue --tasks 500 --rounds 1")]
+    Enqueue {
+        /// Tasks per measurement [default: 2000 to 100000, by the batch]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        tasks: Option<u64>,
+        /// Tasks in one submit, with commas between
+        #[arg(long, value_name = "N,..", value_delimiter = ',', default_values_t = [1, 1000])]
+        batch: Vec<u32>,
+        /// Measurements of each batch, of which the middle one counts
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        rounds: u32,
     },
     /// How far the wait that `task explain` tells is off
     #[command(after_help = "Example:\n  tidegate bench estimate --seconds 2 --json")]
@@ -156,6 +190,15 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         Scenario::ConcurrencyHigh(size) => size.measure(url, Way::High, &mut out).await?,
         Scenario::BlockedBacklog { tasks } => {
             backlog(&Backlog { url, tasks }, |line| out.take(line)).await?;
+        }
+        Scenario::BacklogGrowth { pending } => {
+            growth(&Growth { url, pending }, |line| out.take(line)).await?;
+        }
+        Scenario::Latency { tasks } => {
+            latency(&Latency { url, tasks }, |line| out.take(line)).await?;
+        }
+        Scenario::Enqueue { tasks, batch: batches, rounds } => {
+            enqueue(&Enqueue { url, tasks, batches, rounds }, |line| out.take(line)).await?;
         }
         Scenario::Estimate { seconds } => {
             estimate(&Estimate { url, seconds }, |line| out.take(line)).await?;

@@ -21,7 +21,7 @@ use tokio_postgres::{Client, Error, NoTls, Row, Statement};
 use super::{DUE, Outcome, PAYLOAD, Task};
 
 /// Waiting and running tasks are apart, so that no row is ever updated.
-const SCHEMA: &str = "
+pub(super) const SCHEMA: &str = "
     drop schema if exists tidegate_raw cascade;
     create schema tidegate_raw;
     create table tidegate_raw.ready (
@@ -50,6 +50,13 @@ const INSERT: &str = "
     insert into tidegate_raw.ready
     select nextval('tidegate_raw.id'), 'default', 'noop', 0, 0, $1, $2
     from generate_series(1, $3::bigint)";
+
+/// With the payloads from outside, as an engine gets them.
+pub(super) const PUT: &str = "
+    insert into tidegate_raw.ready
+    select nextval('tidegate_raw.id'), 'default', 'noop', 0, 0, $1, payload
+    from unnest($2::bytea[]) as one (payload)
+    returning id";
 
 const COMPLETE: &str = "delete from tidegate_raw.running where id = any($1)";
 
@@ -100,6 +107,20 @@ impl RawPostgres {
         client.batch_execute("analyze").await
     }
 
+    /// Inserts `count` tasks, `batch` in one transaction, over one connection.
+    pub async fn put(&self, batch: u32, count: u64) -> Result<(), Error> {
+        let client = &self.clients[0];
+        let put = client.prepare(PUT).await?;
+        let mut left = count;
+        while left > 0 {
+            let part = left.min(u64::from(batch));
+            let payloads = vec![PAYLOAD.as_slice(); part as usize];
+            client.query(&put, &[&DUE, &payloads]).await?;
+            left -= part;
+        }
+        Ok(())
+    }
+
     /// Claims and completes all tasks, `batch` at a time on every connection; gives how many were
     /// completed.
     pub async fn drain(&self, batch: u32) -> Result<u64, Error> {
@@ -124,7 +145,7 @@ impl RawPostgres {
     }
 }
 
-async fn connect(url: &str) -> Result<Client, Error> {
+pub(super) async fn connect(url: &str) -> Result<Client, Error> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     // It ends with the client; what goes wrong on it, the client's calls report.
     tokio::spawn(connection);
@@ -157,13 +178,13 @@ async fn drain_one(
 
 /// The tasks of the last batch, by how they ended.
 #[derive(Default)]
-struct Ended {
+pub(super) struct Ended {
     complete: Vec<i64>,
     retry: Vec<i64>,
 }
 
 /// The statements of one transaction, prepared once.
-struct Turn<'a> {
+pub(super) struct Turn<'a> {
     client: &'a Client,
     complete: Statement,
     retry: Statement,
@@ -171,7 +192,7 @@ struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    async fn new(client: &'a Client, batch: u32) -> Result<Self, Error> {
+    pub(super) async fn new(client: &'a Client, batch: u32) -> Result<Self, Error> {
         Ok(Self {
             client,
             complete: client.prepare(COMPLETE).await?,
@@ -182,7 +203,7 @@ impl<'a> Turn<'a> {
 
     /// The parts are sent at once, in this order, and the answers awaited together. Where one
     /// fails, the server passes over the rest and the commit takes nothing.
-    async fn run(&self, ended: &Ended) -> Result<Vec<Row>, Error> {
+    pub(super) async fn run(&self, ended: &Ended) -> Result<Vec<Row>, Error> {
         let begin = self.client.batch_execute("begin");
         let finish = try_join(self.complete(&ended.complete), self.retry(&ended.retry));
         let claim = self.claim();
@@ -191,7 +212,7 @@ impl<'a> Turn<'a> {
         Ok(claimed)
     }
 
-    async fn complete(&self, ids: &[i64]) -> Result<(), Error> {
+    pub(super) async fn complete(&self, ids: &[i64]) -> Result<(), Error> {
         if !ids.is_empty() {
             self.client.execute(&self.complete, &[&ids]).await?;
         }

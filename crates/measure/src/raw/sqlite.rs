@@ -102,6 +102,23 @@ impl RawSqlite {
         self.connection.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()))
     }
 
+    /// Inserts `count` tasks, `batch` in one transaction.
+    pub fn put(&self, batch: u32, count: u64) -> Result<()> {
+        let mut left = count;
+        while left > 0 {
+            let part = left.min(u64::from(batch));
+            let transaction = self.connection.unchecked_transaction()?;
+            let mut insert = transaction.prepare_cached(INSERT)?;
+            for _ in 0..part {
+                insert.execute(params![DUE, PAYLOAD])?;
+            }
+            drop(insert);
+            transaction.commit()?;
+            left -= part;
+        }
+        Ok(())
+    }
+
     /// Claims and completes all tasks, `batch` at a time; gives how many were completed.
     pub fn drain(&self, batch: u32) -> Result<u64> {
         self.drain_with(batch, |_| Outcome::Complete)

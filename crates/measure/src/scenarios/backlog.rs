@@ -21,6 +21,9 @@ use crate::report::Line;
 /// Tasks that are claimed in one measurement.
 const RUNNABLE: u64 = 10_000;
 
+/// The same where there are more of them: as many as the smallest backlog has.
+const CLAIMED: u64 = 1_000;
+
 /// Tasks in one claim.
 const BATCH: u32 = 100;
 
@@ -65,30 +68,73 @@ pub async fn backlog(
 ) -> anyhow::Result<()> {
     let target = Target::new(scenario.url.as_deref())?;
     prepare(&target).await?;
-    let without = measure(&target).await?;
+    add_runnable(&target, RUNNABLE).await?;
+    let without = measure(&target, RUNNABLE).await?;
     add_blocked(&target, scenario.tasks).await?;
-    let blocked = measure(&target).await?;
+    add_runnable(&target, RUNNABLE).await?;
+    let blocked = measure(&target, RUNNABLE).await?;
     each(line(&target, scenario, "blocked", blocked, without))?;
     add_unserved(&target, scenario.tasks).await?;
-    let unserved = measure(&target).await?;
+    add_runnable(&target, RUNNABLE).await?;
+    let unserved = measure(&target, RUNNABLE).await?;
     each(line(&target, scenario, "blocked and unserved", unserved, without))
 }
 
 fn line(target: &Target, scenario: &Backlog, ahead: &str, with: Cost, without: Cost) -> Line {
+    let line = Line::new("blocked-backlog", target.name(), RUNNABLE, with.seconds)
+        .with_extra("ahead", ahead)
+        .with_extra("backlog", scenario.tasks);
+    compared(line, target, with, without)
+}
+
+/// Adds what was read beside what was read without the backlog.
+fn compared(line: Line, target: &Target, with: Cost, without: Cost) -> Line {
     let unit = match target.place {
         Place::Postgres(_) => "pages",
         _ => "steps",
     };
-    let per_task = |reads: f64| (10.0 * reads / RUNNABLE as f64).round() / 10.0;
-    let mut line = Line::new("blocked-backlog", target.name(), RUNNABLE, with.seconds)
+    let tasks = line.tasks as f64;
+    let per_task = |reads: f64| (10.0 * reads / tasks).round() / 10.0;
+    let mut line = line
         .with_batch(BATCH)
-        .with_extra("ahead", ahead)
-        .with_extra("backlog", scenario.tasks)
         .with_extra(format!("{unit}_per_task"), per_task(with.reads))
         .with_extra(format!("{unit}_per_task_without"), per_task(without.reads))
         .with_extra("seconds_without", without.seconds);
     line.ratio = Some(with.reads / without.reads);
     line
+}
+
+/// What to measure where the backlog grows.
+#[derive(Debug, Clone)]
+pub struct Growth {
+    /// The store; it is left with the backlog in it. Default: a temporary SQLite file.
+    pub url: Option<String>,
+    /// How many tasks are there to claim, from few to many; one line is printed for each.
+    pub pending: Vec<u64>,
+}
+
+/// Measures claims from ever more tasks that are all ready, each beside the first.
+pub async fn growth(
+    scenario: &Growth,
+    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let target = Target::new(scenario.url.as_deref())?;
+    prepare(&target).await?;
+    let (mut pending, mut first) = (0, None);
+    for &wanted in &scenario.pending {
+        ensure!(
+            wanted >= pending.max(CLAIMED),
+            "a backlog of {wanted} is not more than the one before, or less than {CLAIMED}"
+        );
+        add_runnable(&target, wanted - pending).await?;
+        let cost = measure(&target, CLAIMED).await?;
+        pending = wanted - CLAIMED;
+        let without = *first.get_or_insert(cost);
+        let line = Line::new("backlog-growth", target.name(), CLAIMED, cost.seconds)
+            .with_extra("pending", wanted);
+        each(compared(line, &target, cost, without))?;
+    }
+    Ok(())
 }
 
 async fn prepare(target: &Target) -> anyhow::Result<()> {
@@ -117,25 +163,27 @@ async fn add_unserved(target: &Target, tasks: u64) -> anyhow::Result<()> {
     Ok(submit(&*opened.store, &[], (0..tasks).map(|_| task.clone())).await?)
 }
 
-/// Submits runnable tasks, counts what it takes to claim them, and completes them.
-async fn measure(target: &Target) -> anyhow::Result<Cost> {
+async fn add_runnable(target: &Target, tasks: u64) -> anyhow::Result<()> {
     let opened = open(&target.url, OpenOptions::default()).await?;
-    submit(&*opened.store, &[], (0..RUNNABLE).map(|number| task(number, 1))).await?;
-    drop(opened);
+    Ok(submit(&*opened.store, &[], (0..tasks).map(|number| task(number, 1))).await?)
+}
+
+/// Counts what it takes to claim so many of the runnable tasks, and completes them.
+async fn measure(target: &Target, tasks: u64) -> anyhow::Result<Cost> {
     let (cost, claimed) = match &target.place {
         Place::Memory => bail!("the memory store does not count what it reads"),
         Place::Sqlite { path, synchronous } => {
             let synchronous = synchronous.unwrap_or_default();
             let store = Sqlite::open(path, Options { synchronous, ..Options::default() })?;
             store.take_steps().await?;
-            let (seconds, claimed) = claim_all(&store).await?;
+            let (seconds, claimed) = claim_all(&store, tasks).await?;
             (Cost { seconds, reads: store.take_steps().await? as f64 }, claimed)
         }
         Place::Postgres(url) => {
             vacuum(url).await?;
             let before = pages(url).await?;
             let opened = open(url, OpenOptions::default()).await?;
-            let (seconds, claimed) = claim_all(&*opened.store).await?;
+            let (seconds, claimed) = claim_all(&*opened.store, tasks).await?;
             drop(opened);
             (Cost { seconds, reads: (pages(url).await? - before) as f64 }, claimed)
         }
@@ -176,18 +224,15 @@ fn claim() -> Claim {
     }
 }
 
-/// Claims all runnable tasks; gives the seconds it took, too.
-async fn claim_all(store: &dyn Store) -> anyhow::Result<(f64, Vec<Attempt>)> {
+/// Claims so many of the runnable tasks; gives the seconds it took, too.
+async fn claim_all(store: &dyn Store, tasks: u64) -> anyhow::Result<(f64, Vec<Attempt>)> {
     let stopwatch = Stopwatch::start();
     let mut all = Vec::new();
-    loop {
+    while (all.len() as u64) < tasks {
         let claimed = store.claim(claim()).await?;
-        if claimed.is_empty() {
-            break;
-        }
+        ensure!(!claimed.is_empty(), "{} of {tasks} tasks were claimed", all.len());
         all.extend(claimed);
     }
-    ensure!(all.len() as u64 == RUNNABLE, "{} of {RUNNABLE} tasks were claimed", all.len());
     Ok((stopwatch.seconds(), all))
 }
 

@@ -2,6 +2,8 @@
 //!
 //! - [`concurrency`]: what a limit costs.
 //! - [`throughput`]: how many tasks per second, beside the raw loop.
+//! - [`enqueue`]: how many tasks per second are submitted, beside raw inserts.
+//! - [`latency`]: how long a task on an idle queue waits, beside the raw loop.
 //! - [`backlog`]: what a claim costs with a million tasks in the way, beside the cost without.
 //! - [`estimate`]: how far the wait that `explain` tells is off.
 //! - [`fleet`]: many worker processes under limits, with or without being killed.
@@ -10,8 +12,10 @@ pub mod backlog;
 pub mod concurrency;
 pub mod crew;
 pub mod drain;
+pub mod enqueue;
 pub mod estimate;
 pub mod fleet;
+pub mod latency;
 mod mixture;
 mod target;
 pub mod throughput;

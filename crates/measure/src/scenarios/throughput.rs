@@ -74,7 +74,7 @@ fn tasks_for(batch: u32) -> u64 {
 /// The round in the middle, ours and raw: by the ratio of the two, since they were measured one
 /// after the other and a slow spell of the machine strikes both. How far the rounds disagree is
 /// how little the ratio says.
-fn middle(ours: &[f64], raws: &[f64]) -> (f64, Option<f64>) {
+pub(super) fn middle(ours: &[f64], raws: &[f64]) -> (f64, Option<f64>) {
     let mut rounds: Vec<(f64, Option<f64>)> =
         ours.iter().enumerate().map(|(at, ours)| (*ours, raws.get(at).copied())).collect();
     rounds.sort_by(|a, b| {
@@ -93,15 +93,10 @@ pub(super) async fn raw(
 ) -> anyhow::Result<Option<f64>> {
     match &target.place {
         Place::Memory => Ok(None),
-        Place::Sqlite { synchronous, .. } => {
-            // As safe as the store it is compared with.
-            let synchronous = match synchronous.unwrap_or_default() {
-                tidegate_store::sqlite::Synchronous::Full => Synchronous::Full,
-                tidegate_store::sqlite::Synchronous::Normal => Synchronous::Normal,
-            };
-            let path = target.raw_path().context("a file has a path")?;
+        Place::Sqlite { synchronous: as_safe, .. } => {
+            let (path, as_safe) = (target.raw_path().context("a file has a path")?, *as_safe);
             let drain = move || -> anyhow::Result<f64> {
-                let raw = RawSqlite::open(&path, synchronous)?;
+                let raw = RawSqlite::open(&path, synchronous(as_safe))?;
                 raw.insert(tasks)?;
                 let stopwatch = Stopwatch::start();
                 ensure!(raw.drain(batch)? == tasks, "the raw loop lost tasks");
@@ -122,7 +117,15 @@ pub(super) async fn raw(
     }
 }
 
-fn remove(path: &std::path::Path) -> anyhow::Result<()> {
+/// As safe as the store it is compared with.
+pub(super) fn synchronous(as_safe: Option<tidegate_store::sqlite::Synchronous>) -> Synchronous {
+    match as_safe.unwrap_or_default() {
+        tidegate_store::sqlite::Synchronous::Full => Synchronous::Full,
+        tidegate_store::sqlite::Synchronous::Normal => Synchronous::Normal,
+    }
+}
+
+pub(super) fn remove(path: &std::path::Path) -> anyhow::Result<()> {
     std::fs::remove_file(path)?;
     for end in ["-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();

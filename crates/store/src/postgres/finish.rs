@@ -37,7 +37,8 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
     let told: Vec<_> = finish.exits.iter().map(|exit| (exit.task, exit.token)).collect();
     let (mut quick, mut slow) = sort(finish.exits);
     if let Some(claim) = wanted.filter(|_| slow.is_empty() && quick.len() <= EXITS_MAX) {
-        match relay(store, &quick, claim).await? {
+        // In a box, as all that sends statements together.
+        match Box::pin(relay(store, &quick, claim)).await? {
             Relay::Done(claimed) => {
                 finished.claimed = claim::fill_up(store, claim.clone(), claimed).await;
                 return Ok(finished);

@@ -14,9 +14,10 @@ use super::error::Fault;
 use super::floors::first_of_lanes;
 use super::load::{kinds_named, moment};
 use super::rows;
-use super::session::Tx;
+use super::session::{Params, Tx, at_once, glimpse};
 use super::set_limit::set_limit;
 use super::{Inner, transact};
+use crate::memory::state::Task;
 
 const LANES_OF_KINDS: &str = include_str!("queries/lanes_of_kinds.sql");
 const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");
@@ -43,7 +44,7 @@ pub(super) async fn submit(store: &Inner, mut submission: Submission) -> Result<
     set_limits(store, &submission).await?;
     submission.limits.clear();
     let catalogue = catalogue(store, &submission).await?;
-    let (submitted, ready) = transact!(store, tx => insert(&tx, catalogue.clone(), &submission));
+    let (submitted, ready) = at_once!(store, tx => insert(&tx, &catalogue, &submission));
     store.floors.lower(&ready);
     store.changed.here();
     Ok(submitted)
@@ -66,7 +67,7 @@ pub(super) async fn submit_in(
     let catalogue = catalogue(store, submission).await?;
     let tx = Tx::of_caller(store, transaction);
     tx.execute("SAVEPOINT tidegate_submit", &[]).await?;
-    match insert(&tx, catalogue, submission).await {
+    match insert(&tx, &catalogue, submission).await {
         Ok((submitted, _)) => {
             tx.execute("RELEASE SAVEPOINT tidegate_submit", &[]).await?;
             Ok(submitted)
@@ -85,7 +86,7 @@ async fn set_limits(store: &Inner, submission: &Submission) -> Result<()> {
         return Ok(());
     }
     // A submission that is refused leaves no limit behind, so it is tried on paper first.
-    let catalogue = transact!(store, tx => look(store, &tx, submission));
+    let catalogue = glimpse!(store, tx => look(store, &tx, submission));
     rules::submit(&mut catalogue.draft(), submission)?;
     for (group, capacity) in &submission.limits {
         let name = Scope::Group.name(group);
@@ -102,7 +103,7 @@ async fn set_limits(store: &Inner, submission: &Submission) -> Result<()> {
 /// others from the same names.
 async fn catalogue(store: &Inner, submission: &Submission) -> Result<Catalogue> {
     for _ in 0..NAMES_MAX {
-        let catalogue = transact!(store, tx => look(store, &tx, submission));
+        let catalogue = glimpse!(store, tx => look(store, &tx, submission));
         if !catalogue.is_missing(submission) {
             return Ok(catalogue);
         }
@@ -170,8 +171,9 @@ impl Catalogue {
     }
 }
 
+/// In one round trip. Each statement sees what was committed before it, and the counters come first:
+/// the stamp of a task is never newer than what is known of the limits.
 async fn look(store: &Inner, tx: &Tx<'_>, submission: &Submission) -> Result<Catalogue, Fault> {
-    let moment = moment(store, tx).await?;
     let kinds: BTreeSet<&str> = submission.tasks.iter().map(|task| task.kind.as_str()).collect();
     let kinds: Vec<&str> = kinds.into_iter().collect();
     let mut limits: BTreeSet<String> =
@@ -182,13 +184,18 @@ async fn look(store: &Inner, tx: &Tx<'_>, submission: &Submission) -> Result<Cat
         limits.insert(Scope::Group.name(task.group()));
     }
     let limits: Vec<String> = limits.into_iter().collect();
-    let lanes = tx.query(LANES_OF_KINDS, &[&kinds]).await?;
-    let limits = tx.query(LIMITS_NAMED, &[&limits]).await?;
+    let (of_kinds, of_limits): (Params<'_>, Params<'_>) = (&[&kinds], &[&limits]);
+    let (moment, lanes, limits, kinds) = tokio::try_join!(biased;
+        moment(store, tx),
+        tx.query(LANES_OF_KINDS, of_kinds),
+        tx.query(LIMITS_NAMED, of_limits),
+        kinds_named(tx, &kinds),
+    )?;
     Ok(Catalogue {
         now: moment.now,
         virtual_time: moment.virtual_time,
         limits_version: moment.limits_version,
-        kinds: kinds_named(tx, &kinds).await?,
+        kinds,
         lanes: lanes
             .iter()
             .map(|row| ((row.get("queue"), row.get("kind")), row.get("id")))
@@ -257,10 +264,11 @@ async fn make(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Gives also the first of each lane that is new to claim.
+/// Commits, where the transaction is not the caller's; where there are no unique keys, in two round
+/// trips. Gives also the first of each lane that is new to claim.
 async fn insert(
     tx: &Tx<'_>,
-    catalogue: Catalogue,
+    catalogue: &Catalogue,
     submission: &Submission,
 ) -> Result<(Vec<Submitted>, Vec<ReadyRow>), Fault> {
     let mut draft = catalogue.draft();
@@ -271,14 +279,27 @@ async fn insert(
     let mut ids: Vec<i64> = ids.iter().map(|row| row.get("id")).collect();
     ids.sort_unstable();
     let ids: BTreeMap<TaskId, i64> = new.into_iter().zip(ids).collect();
-    insert_tasks(tx, &draft, &ids).await?;
-    enter(tx, &draft, &ids).await?;
-    if !own_keys.is_empty() {
+    let put_keys = async {
+        if own_keys.is_empty() {
+            return Ok(());
+        }
         let task = |key: &&str| draft.state.unique.get(*key).and_then(|task| ids.get(task));
         let tasks: Vec<Option<&i64>> = own_keys.iter().map(|key| task(&key.as_str())).collect();
-        tx.execute(PUT_KEYS, &[&own_keys, &tasks]).await?;
+        tx.execute(PUT_KEYS, &[&own_keys, &tasks]).await.map(drop)
+    };
+    let (now, tasks) = (draft.state.now, draft.state.tasks.values().collect::<Vec<_>>());
+    let parts = parts(&tasks);
+    let (last, first) = parts.split_last().map_or((&[][..], &[][..]), |(last, rest)| (*last, rest));
+    for part in first {
+        insert_tasks(tx, now, part, &ids).await?;
     }
-    tx.query(NOTIFY, &[]).await?;
+    tokio::try_join!(biased;
+        insert_tasks(tx, now, last, &ids),
+        enter(tx, &draft, &ids),
+        put_keys,
+        tx.query(NOTIFY, &[]),
+        tx.commit(),
+    )?;
     for one in &mut submitted {
         one.task = ids.get(&one.task).map_or(one.task, |id| TaskId(*id));
     }
@@ -317,13 +338,9 @@ async fn take_keys(
     Ok(own)
 }
 
-async fn insert_tasks(
-    tx: &Tx<'_>,
-    draft: &Draft,
-    ids: &BTreeMap<TaskId, i64>,
-) -> Result<(), Fault> {
-    let tasks: Vec<_> = draft.state.tasks.values().collect();
-    let mut from = 0;
+/// Tasks in parts whose payloads fit into a statement each.
+fn parts<'a>(tasks: &'a [&'a Task]) -> Vec<&'a [&'a Task]> {
+    let (mut parts, mut from) = (Vec::new(), 0);
     while from < tasks.len() {
         let mut bytes = 0;
         let fits = tasks[from..].iter().take_while(|task| {
@@ -331,31 +348,40 @@ async fn insert_tasks(
             bytes <= BYTES_MAX
         });
         let to = from + fits.count().max(1);
-        let part = &tasks[from..to];
+        parts.push(&tasks[from..to]);
         from = to;
-        tx.execute(
-            INSERT_TASKS,
-            &[
-                &part.iter().map(|task| ids[&task.tags.task]).collect::<Vec<_>>(),
-                &part.iter().map(|task| task.tags.lane.0).collect::<Vec<_>>(),
-                &part.iter().map(|task| &*task.tags.kind).collect::<Vec<_>>(),
-                &part.iter().map(|task| &*task.queue).collect::<Vec<_>>(),
-                &part.iter().map(|task| task.tags.group.as_deref()).collect::<Vec<_>>(),
-                &part.iter().map(|task| task.tags.job.as_deref()).collect::<Vec<_>>(),
-                &part.iter().map(|task| task.tags.workflow.as_deref()).collect::<Vec<_>>(),
-                &part.iter().map(|task| task.new.unique_key.as_deref()).collect::<Vec<_>>(),
-                &part.iter().map(|task| i64::from(task.tags.weight)).collect::<Vec<_>>(),
-                &part.iter().map(|task| task.tags.priority).collect::<Vec<_>>(),
-                &part.iter().map(|task| task.tags.max_attempts.map(i64::from)).collect::<Vec<_>>(),
-                &part.iter().map(|task| task.new.timeout_ms).collect::<Vec<_>>(),
-                &part.iter().map(|task| task.new.payload.as_slice()).collect::<Vec<_>>(),
-                &part.iter().map(|task| task.tags.arrival).collect::<Vec<_>>(),
-                &draft.state.now,
-            ],
-        )
-        .await?;
     }
-    Ok(())
+    parts
+}
+
+async fn insert_tasks(
+    tx: &Tx<'_>,
+    now: i64,
+    part: &[&Task],
+    ids: &BTreeMap<TaskId, i64>,
+) -> Result<(), Fault> {
+    tx.execute(
+        INSERT_TASKS,
+        &[
+            &part.iter().map(|task| ids[&task.tags.task]).collect::<Vec<_>>(),
+            &part.iter().map(|task| task.tags.lane.0).collect::<Vec<_>>(),
+            &part.iter().map(|task| &*task.tags.kind).collect::<Vec<_>>(),
+            &part.iter().map(|task| &*task.queue).collect::<Vec<_>>(),
+            &part.iter().map(|task| task.tags.group.as_deref()).collect::<Vec<_>>(),
+            &part.iter().map(|task| task.tags.job.as_deref()).collect::<Vec<_>>(),
+            &part.iter().map(|task| task.tags.workflow.as_deref()).collect::<Vec<_>>(),
+            &part.iter().map(|task| task.new.unique_key.as_deref()).collect::<Vec<_>>(),
+            &part.iter().map(|task| i64::from(task.tags.weight)).collect::<Vec<_>>(),
+            &part.iter().map(|task| task.tags.priority).collect::<Vec<_>>(),
+            &part.iter().map(|task| task.tags.max_attempts.map(i64::from)).collect::<Vec<_>>(),
+            &part.iter().map(|task| task.new.timeout_ms).collect::<Vec<_>>(),
+            &part.iter().map(|task| task.new.payload.as_slice()).collect::<Vec<_>>(),
+            &part.iter().map(|task| task.tags.arrival).collect::<Vec<_>>(),
+            &now,
+        ],
+    )
+    .await
+    .map(drop)
 }
 
 async fn enter(tx: &Tx<'_>, draft: &Draft, ids: &BTreeMap<TaskId, i64>) -> Result<(), Fault> {

@@ -176,7 +176,7 @@ pub async fn what_was_handed_a_slot_ends_as_any_other(fx: &Fixture) {
     fx.exit(&running[0], super::fixture::fatal("no")).await;
     running = fx.claim(1).await;
     assert_eq!(ids(&running), all[2..3]);
-    running = fx.go_on(&running, 1).await;
+    assert_eq!(ids(&fx.go_on(&running, 1).await), all[3..]);
     fx.advance(super::fixture::LEASE_MS + 1);
     fx.reap().await;
     running = fx.claim(1).await;

@@ -88,11 +88,16 @@
         SELECT id, share_weight, window_full FROM tidegate.limits
         WHERE t.job IS NOT NULL AND name = 'job:' || t.job OFFSET 0
     ) AS j ON true
-    LEFT JOIN LATERAL (
-        SELECT array_agg(s.limit_id ORDER BY s.limit_id, s.number) AS limits,
-               array_agg(s.number ORDER BY s.limit_id, s.number) AS numbers
-        FROM tidegate.slots s WHERE picked.gated AND s.task = picked.task OFFSET 0
-    ) AS held ON true
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN picked.gated THEN ARRAY (
+                   SELECT s.limit_id
+                   FROM (SELECT * FROM tidegate.slots WHERE task = picked.task OFFSET 0) AS s
+                   ORDER BY s.limit_id, s.number) END AS limits,
+               CASE WHEN picked.gated THEN ARRAY (
+                   SELECT s.number
+                   FROM (SELECT * FROM tidegate.slots WHERE task = picked.task OFFSET 0) AS s
+                   ORDER BY s.limit_id, s.number) END AS numbers
+    ) AS held
 ), summed AS MATERIALIZED (
     -- Looked at once, so that what is not needed is not looked for.
     SELECT coalesce(array_agg(task) FILTER (WHERE is_plain), '{}') AS holding,

@@ -1,0 +1,101 @@
+//! How many tasks per second are submitted, one by one and in bulk, beside the raw inserts.
+
+use anyhow::Context as _;
+use tidegate_core::{Store, Submission};
+use tidegate_store::Place;
+
+use super::drain::{register, task};
+use super::target::Target;
+use super::throughput::{middle, remove, synchronous};
+use crate::clock::Stopwatch;
+use crate::raw::{RawPostgres, RawSqlite};
+use crate::report::Line;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Enqueue {
+    /// The store; it is left with the tasks in it. Default: a temporary SQLite file.
+    pub url: Option<String>,
+    /// Tasks per measurement. Default: enough for a second or so.
+    pub tasks: Option<u64>,
+    /// Tasks in one submit; one line is printed for each.
+    pub batches: Vec<u32>,
+    /// Measurements of each, of which the middle one counts.
+    pub rounds: u32,
+}
+
+/// Measures ours and the raw inserts in turn, and gives a line for each batch size.
+pub async fn enqueue(
+    scenario: &Enqueue,
+    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let target = Target::new(scenario.url.as_deref())?;
+    let opened = target.open().await?;
+    register(&*opened.store, 1).await?;
+    for &batch in &scenario.batches {
+        let tasks = scenario.tasks.unwrap_or_else(|| tasks_for(batch));
+        let (mut ours, mut raws) = (Vec::new(), Vec::new());
+        for _ in 0..scenario.rounds.max(1) {
+            raws.extend(raw(&target, batch, tasks).await?);
+            ours.push(put(&*opened.store, batch, tasks).await?);
+        }
+        let (seconds, raw) = middle(&ours, &raws);
+        let mut line = Line::new("enqueue", target.name(), tasks, seconds)
+            .with_batch(batch)
+            .with_extra("rounds", ours.len() as u64);
+        if let Some(raw) = raw {
+            line = line.beside_raw(tasks as f64 / raw);
+        }
+        each(line)?;
+    }
+    Ok(())
+}
+
+/// One commit per task is a hundred times slower than one per thousand.
+fn tasks_for(batch: u32) -> u64 {
+    match batch {
+        ..10 => 2_000,
+        10..100 => 20_000,
+        _ => 100_000,
+    }
+}
+
+/// Seconds that it takes to submit tasks, one submit after the other.
+async fn put(store: &dyn Store, batch: u32, tasks: u64) -> anyhow::Result<f64> {
+    let stopwatch = Stopwatch::start();
+    let mut left = tasks;
+    while left > 0 {
+        let part = left.min(u64::from(batch.max(1)));
+        let tasks = (0..part).map(|number| task(number, 1)).collect();
+        store.submit(Submission { tasks, ..Submission::default() }).await?;
+        left -= part;
+    }
+    Ok(stopwatch.seconds())
+}
+
+/// The same by inserts into a table, over one connection.
+async fn raw(target: &Target, batch: u32, tasks: u64) -> anyhow::Result<Option<f64>> {
+    let batch = batch.max(1);
+    match &target.place {
+        Place::Memory => Ok(None),
+        Place::Sqlite { synchronous: as_safe, .. } => {
+            let (path, as_safe) = (target.raw_path().context("a file has a path")?, *as_safe);
+            let put = move || -> anyhow::Result<f64> {
+                let raw = RawSqlite::open(&path, synchronous(as_safe))?;
+                let stopwatch = Stopwatch::start();
+                raw.put(batch, tasks)?;
+                let seconds = stopwatch.seconds();
+                drop(raw);
+                remove(&path)?;
+                Ok(seconds)
+            };
+            Ok(Some(tokio::task::spawn_blocking(put).await??))
+        }
+        Place::Postgres(url) => {
+            let raw = RawPostgres::open(url, 1).await?;
+            let stopwatch = Stopwatch::start();
+            raw.put(batch, tasks).await?;
+            Ok(Some(stopwatch.seconds()))
+        }
+    }
+}

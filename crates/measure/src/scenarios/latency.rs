@@ -1,0 +1,132 @@
+//! How long a task on an idle queue waits from its submit to the start of its handler, beside the raw
+//! loop. Whoever submits and whoever works are apart: the worker hears of a task through the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tidegate_core::{Attempt, Kind, NewTask, Submission};
+use tidegate_engine::{Context, Ended, Failure, Observer, Options, Shutdown, Worker};
+use tidegate_store::{OpenOptions, Place, open};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::target::Target;
+use crate::clock::{Stopwatch, monotonic_ns};
+use crate::raw::RawPickUp;
+use crate::report::Line;
+
+/// Tasks that are measured in turn, ours and raw.
+const TURN: u32 = 20;
+
+/// After so long without its task the worker is asked no more.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const KIND: &str = "picked-up";
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Latency {
+    /// The store. Default: a temporary SQLite file.
+    pub url: Option<String>,
+    /// Tasks, each submitted when the one before is done.
+    pub tasks: u32,
+}
+
+/// Tells when handlers start, and when their tasks are done with.
+#[derive(Debug)]
+struct Starts(UnboundedSender<u64>);
+
+impl Starts {
+    fn tell(&self) {
+        // Nobody listens any more when the measurement is over.
+        let _ = self.0.send(monotonic_ns());
+    }
+}
+
+impl Observer for Starts {
+    fn enter(&self, _: &Attempt) {
+        self.tell();
+    }
+
+    fn exit(&self, _: &Attempt, _: Ended) {
+        self.tell();
+    }
+}
+
+/// Measures ours and the raw loop in turn.
+pub async fn latency(
+    scenario: &Latency,
+    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let target = Target::new(scenario.url.as_deref())?;
+    let opened = target.open().await?;
+    let mut raw = match &target.place {
+        Place::Postgres(url) => Some(RawPickUp::open(url).await?),
+        _ => None,
+    };
+    let theirs = match target.place {
+        Place::Memory => opened.store.clone(),
+        _ => open(&target.url, OpenOptions::default()).await?.store,
+    };
+    let (tell, mut starts) = unbounded_channel();
+    let kind = Kind { remove_on_completed_days: Some(0), ..Kind::new(KIND) };
+    let handle = |_: Context, (): ()| async { Ok::<_, Failure>(()) };
+    let worker = Worker::builder(theirs)
+        .options(Options::default())
+        .observer(Arc::new(Starts(tell)))
+        .handle(kind, handle)
+        .build()?;
+    let shutdown = Shutdown::new();
+    let run = tokio::spawn(worker.run(shutdown.clone()));
+    let stopwatch = Stopwatch::start();
+    let (mut ours, mut raws) = (Vec::new(), Vec::new());
+    // The first is only to see that the worker is there.
+    pick_up(&*opened.store, &mut starts).await?;
+    while ours.len() < scenario.tasks as usize {
+        for _ in 0..TURN {
+            ours.push(pick_up(&*opened.store, &mut starts).await?);
+        }
+        if let Some(raw) = &mut raw {
+            raws.extend(raw.pick_up(TURN).await?);
+        }
+    }
+    let seconds = stopwatch.seconds();
+    shutdown.drain();
+    run.await??;
+    let mut line = Line::new("latency", target.name(), ours.len() as u64, seconds)
+        .with_extra("p50_ms", percentile(&mut ours, 50))
+        .with_extra("p99_ms", percentile(&mut ours, 99));
+    if !raws.is_empty() {
+        let raw = percentile(&mut raws, 50);
+        line =
+            line.with_extra("raw_p50_ms", raw).with_extra("raw_p99_ms", percentile(&mut raws, 99));
+        line.ratio = Some(percentile(&mut ours, 50) / raw);
+    }
+    each(line)
+}
+
+/// Submits a task and waits until it is done; gives the seconds to its start.
+async fn pick_up(
+    store: &dyn tidegate_core::Store,
+    starts: &mut UnboundedReceiver<u64>,
+) -> anyhow::Result<f64> {
+    let begin_ns = monotonic_ns();
+    let tasks = vec![NewTask::new(KIND, "null")];
+    store.submit(Submission { tasks, ..Submission::default() }).await?;
+    let started_ns = heard(starts).await?;
+    heard(starts).await?;
+    ensure!(started_ns >= begin_ns, "a task began before it was submitted");
+    Ok((started_ns - begin_ns) as f64 / 1e9)
+}
+
+async fn heard(starts: &mut UnboundedReceiver<u64>) -> anyhow::Result<u64> {
+    let heard = tokio::time::timeout(PATIENCE, starts.recv()).await;
+    heard.ok().flatten().context("the worker does nothing")
+}
+
+/// In milliseconds.
+fn percentile(seconds: &mut [f64], percent: usize) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    let at = (seconds.len() * percent / 100).min(seconds.len() - 1);
+    1e3 * seconds[at]
+}
