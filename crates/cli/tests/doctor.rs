@@ -28,7 +28,7 @@ const CORRUPTIONS: [Corruption; 22] = [
     Corruption {
         name: "more slots counted than held",
         sqlite: "update limits set held = held + 1 where name = 'group:g'",
-        postgres: "update tidegate.limits set held = held + 1 where name = 'group:g'",
+        postgres: "update tidegate.slot_groups set taken = taken || 50 where limit_id = 1 and number = 0",
         words: "group:g counts (3, 3, 0) held, waiting and set aside; there are (2, 3, 0)",
     },
     Corruption {
@@ -119,7 +119,7 @@ const CORRUPTIONS: [Corruption; 22] = [
     Corruption {
         name: "a count below zero",
         sqlite: "update limits set held = -1 where name = 'group:g'",
-        postgres: "update tidegate.limits set held = -1 where name = 'group:g'",
+        postgres: "update tidegate.limits set waiting = -1 where name = 'group:g'",
         words: "held, waiting and set aside; there are (2, 3, 0)",
     },
     Corruption {
@@ -163,7 +163,20 @@ const CORRUPTIONS: [Corruption; 22] = [
 ];
 
 /// What only PostgreSQL keeps by hand.
-const KEYS: [Corruption; 2] = [
+const BY_HAND: [Corruption; 4] = [
+    Corruption {
+        name: "a group of slots with too large a part of the capacity",
+        sqlite: "",
+        postgres: "update tidegate.slot_groups set capacity = 5 where limit_id = 1 and number = 0",
+        words: "group 0 of the slots of group:g says capacity 5, taken {0}; \
+                it must be capacity 1, taken {0}",
+    },
+    Corruption {
+        name: "a group of slots that is gone",
+        sqlite: "",
+        postgres: "delete from tidegate.slot_groups where limit_id = 1 and number = 1",
+        words: "group 1 of the slots of group:g says nothing; it must be capacity 1, taken {1}",
+    },
     Corruption {
         name: "a key that nobody carries",
         sqlite: "",
@@ -328,7 +341,7 @@ async fn what_is_planted_in_sqlite_is_found_and_mended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_planted_in_postgres_is_found_and_mended() {
-    for corruption in CORRUPTIONS.iter().chain(&KEYS) {
+    for corruption in CORRUPTIONS.iter().chain(&BY_HAND) {
         let busy = Busy::on_postgres().await;
         busy.plant(corruption).await;
         busy.is_mended(corruption.name, &[corruption.words]).await;

@@ -40,6 +40,7 @@ pub fn check_within(snapshot: &Snapshot, job_window: u32) -> Vec<Violation> {
     check.reservers();
     check.keepers();
     check.workflows();
+    check.store();
     check.found
 }
 
@@ -109,6 +110,15 @@ impl<'a> Check<'a> {
         check.applying = snapshot.tasks.iter().map(|task| check.applying_to(task)).collect();
         check.held = held_by_task(snapshot);
         check
+    }
+
+    /// What the store keeps for its own use.
+    fn store(&mut self) {
+        let violation = |fault: &String| Violation {
+            rule: "what is kept for speed is right",
+            found: fault.clone(),
+        };
+        self.found.extend(self.snapshot.faults.iter().map(violation));
     }
 
     fn applying_to(&self, task: &TaskRow) -> Applying {

@@ -322,6 +322,8 @@ pub struct Snapshot {
     pub keys: Vec<(Arc<str>, TaskId)>,
     /// Finished tasks that are kept, by state.
     pub finished: BTreeMap<State, u64>,
+    /// What a store keeps for its own use and that is not as the rest says, in words.
+    pub faults: Vec<String>,
 }
 
 /// An unfinished task in a snapshot.

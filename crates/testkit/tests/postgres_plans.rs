@@ -12,8 +12,18 @@ use tidegate_testkit::postgres::Server;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 /// Tables with as many rows as there are tasks.
-const GROWING: [&str; 9] =
-    ["tasks", "ready", "line", "running", "slots", "scheduled", "arrived", "unique_keys", "limits"];
+const GROWING: [&str; 10] = [
+    "tasks",
+    "ready",
+    "line",
+    "running",
+    "slots",
+    "slot_groups",
+    "scheduled",
+    "arrived",
+    "unique_keys",
+    "limits",
+];
 
 /// Indexes of the few rows that somebody waits for: to read one is to read them.
 const OF_FEW: [&str; 2] = ["limits_dirty", "limits_unset"];
@@ -88,6 +98,7 @@ async fn count_when_empty(client: &Client) {
         INSERT INTO tidegate.line SELECT n, 1, 0, 0, 0, n, 1, 0, false, 0 FROM generate_series(1, 5000) n;
         INSERT INTO tidegate.running SELECT n, 1, false, false, 0 FROM generate_series(1, 5000) n;
         INSERT INTO tidegate.slots SELECT 1, n, n FROM generate_series(1, 5000) n;
+        INSERT INTO tidegate.slot_groups SELECT n, 0, 1 FROM generate_series(1, 5000) n;
         INSERT INTO tidegate.scheduled SELECT n, 0 FROM generate_series(1, 5000) n;
         INSERT INTO tidegate.arrived SELECT n FROM generate_series(1, 5000) n;
         INSERT INTO tidegate.unique_keys SELECT n::text, n FROM generate_series(1, 5000) n;";

@@ -89,6 +89,11 @@ pub enum Repair {
         /// The last one that counts as given.
         last_task: TaskId,
     },
+    /// Writes what the store keeps for its own use anew.
+    Renew {
+        /// What was wrong with it.
+        fault: String,
+    },
     /// Moves the numbers on that are given once.
     SetCounters {
         /// The numbers as they are to be.
@@ -121,6 +126,7 @@ impl fmt::Display for Repair {
             Self::PutKey { key, task: Some(task) } => {
                 write!(f, "unique key {key:?} is noted for task {task}")
             }
+            Self::Renew { fault } => write!(f, "written anew: {fault}"),
             Self::PutKey { key, task: None } => write!(f, "unique key {key:?} is free again"),
             Self::SetCounters { counters } => write!(
                 f,
@@ -155,6 +161,7 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Repair> {
     plan.limits(held);
     plan.keys();
     plan.numbers();
+    plan.store();
     plan.steps
 }
 
@@ -168,6 +175,12 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn snapshot(&self) -> &'a Snapshot {
         self.check.snapshot
+    }
+
+    /// What the store keeps for its own use.
+    fn store(&mut self) {
+        let faults = self.snapshot().faults.iter().cloned();
+        self.steps.extend(faults.map(|fault| Repair::Renew { fault }));
     }
 
     fn places(&mut self) {

@@ -355,6 +355,7 @@ impl State {
             .collect();
         slots.sort_unstable();
         Snapshot {
+            faults: Vec::new(),
             now: self.now,
             counters: self.counters,
             last_task: TaskId(self.last_task),

@@ -17,6 +17,7 @@ use tidegate_core::{
 };
 
 use super::floors::first_of_lanes;
+use super::groups::{Group, Groups};
 use super::rows::{Known, Passed};
 use crate::memory::State;
 use crate::memory::state::{Running, Task};
@@ -24,6 +25,9 @@ use crate::memory::state::{Running, Task};
 /// Numbers from here on are stand-ins: ids, tokens and places that the server gives when the
 /// draft is written. They are greater than every real one, as the real ones will be.
 pub(super) const STAND_IN: i64 = 1 << 60;
+
+/// Holds what is held by a task that is not in the draft.
+const SOMEBODY: TaskId = TaskId(0);
 
 /// See the module.
 #[derive(Debug)]
@@ -36,6 +40,8 @@ pub(super) struct Draft {
     pub(super) ending_leases: Vec<Token>,
     /// What happened at limits since they were last locked.
     passes: Vec<(LimitId, Passed)>,
+    /// The groups of the slots, as they were found.
+    pub(super) groups: BTreeMap<LimitId, Groups>,
     /// Lines of which only the first rows were loaded, and the last of these.
     cut: BTreeMap<(LimitId, Part), LineRow>,
 }
@@ -90,6 +96,7 @@ impl Draft {
             budget,
             ending_leases: Vec::new(),
             passes: Vec::new(),
+            groups: BTreeMap::new(),
             cut: BTreeMap::new(),
         }
     }
@@ -102,7 +109,11 @@ impl Draft {
                 if let Some(share) = &mut limit.share {
                     (0..passed.tasks).for_each(|_| share.start());
                 }
-                limit.held = limit.held.saturating_sub(passed.freed);
+                let slots = self.state.slots.entry(id).or_default();
+                for number in passed.freed {
+                    let holder = slots.get_mut(number as usize).and_then(Option::take);
+                    limit.held = limit.held.saturating_sub(u32::from(holder.is_some()));
+                }
                 limit.waiting = limit.waiting.saturating_sub(passed.taken);
                 if passed.tasks > 0 || passed.urgent {
                     limit.disturb();
@@ -171,19 +182,30 @@ impl Draft {
         let _ = self.state.see_worker(&everybody, Millis::MAX, Some(&lanes));
     }
 
-    /// The numbers of a limit that are taken, and by whom. Of holders that are not in the draft
-    /// it keeps no more than that.
-    pub(super) fn add_used(&mut self, limit: LimitId, numbers: &[i64], tasks: &[i64]) {
-        let size = numbers.iter().max().map_or(0, |max| *max as usize + 1);
+    /// Slots of a limit that are taken. Who holds them is known of tasks in the draft alone, which
+    /// come before.
+    pub(super) fn add_group(&mut self, limit: LimitId, number: u32, group: Group) {
         let slots = self.state.slots.entry(limit).or_default();
-        slots.resize(size, None);
-        for (number, task) in numbers.iter().zip(tasks) {
-            let task = TaskId(*task);
-            slots[*number as usize] = Some(task);
-            if self.state.tasks.contains_key(&task) {
-                self.state.held.insert((task, limit, u32::try_from(*number).unwrap_or_default()));
+        for slot in group.taken.iter().map(|slot| *slot as usize) {
+            if slots.len() <= slot {
+                slots.resize(slot + 1, None);
             }
+            slots[slot].get_or_insert(SOMEBODY);
         }
+        if let Some(limit) = self.state.limits.get_mut(&limit) {
+            limit.held += group.taken.len() as u32;
+        }
+        self.groups.entry(limit).or_default().insert(number, group);
+    }
+
+    /// A slot that a task in the draft holds.
+    pub(super) fn add_held(&mut self, task: TaskId, limit: LimitId, number: u32) {
+        let slots = self.state.slots.entry(limit).or_default();
+        if slots.len() <= number as usize {
+            slots.resize(number as usize + 1, None);
+        }
+        slots[number as usize] = Some(task);
+        self.state.held.insert((task, limit, number));
     }
 
     /// The first rows of a line. `page` rows of one part mean that there may be more.

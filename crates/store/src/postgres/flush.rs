@@ -8,6 +8,7 @@ use tidegate_core::{Error, ErrorKind, Limit, LimitId, TaskId};
 
 use super::draft::{Draft, STAND_IN, fills_window};
 use super::error::Fault;
+use super::groups::put_groups;
 use super::rows::state_code;
 use super::session::{Params, Tx};
 
@@ -49,6 +50,7 @@ pub(super) async fn flush(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
             mark_running(tx, draft),
             put_fenced(tx, draft),
             put_changed_limits(tx, draft),
+            put_groups(tx, draft, |limit| given.limit(limit)),
             put_tasks(tx, draft),
             put_counters(tx, draft),
         )
@@ -70,7 +72,6 @@ async fn begin_limits(tx: &Tx<'_>, draft: &Draft, given: &mut Given) -> Result<(
                     &base_source,
                     &limit.version,
                     &limit.since,
-                    &i64::from(limit.held),
                 ],
             )
             .await?;
@@ -265,7 +266,6 @@ pub(super) async fn put_limits(
                 &changed.iter().map(|limit| base(limit).0).collect::<Vec<_>>(),
                 &changed.iter().map(|limit| base(limit).1).collect::<Vec<_>>(),
                 &each(|limit| limit.version),
-                &each(|limit| i64::from(limit.held)),
                 &each(|limit| i64::from(limit.waiting)),
                 &each(|limit| i64::from(limit.aside)),
                 &changed.iter().map(|limit| limit.reserver.map(|task| task.0)).collect::<Vec<_>>(),

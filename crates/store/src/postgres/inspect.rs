@@ -81,7 +81,7 @@ impl Inspect for Postgres {
     }
 
     async fn limits(&self) -> Result<Vec<Limit>> {
-        Ok(self.read(LIMITS_ALL).await?.iter().map(rows::limit).collect())
+        Ok(self.read(LIMITS_ALL).await?.iter().map(rows::limit_held).collect())
     }
 
     async fn holders(&self, limit: LimitId) -> Result<Vec<Holder>> {

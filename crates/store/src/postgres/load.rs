@@ -8,6 +8,7 @@ use tokio_postgres::Row;
 
 use super::draft::Draft;
 use super::error::Fault;
+use super::groups::Group;
 use super::paged::Paged;
 use super::rows::{self, Known};
 use super::session::{Params, Tx};
@@ -23,7 +24,7 @@ const READ_LIMITS: &str = include_str!("queries/read_limits.sql");
 static UNDER_LOCK: Paged = Paged::new(include_str!("queries/under_lock.sql"));
 const SLOTS_OF: &str = include_str!("queries/slots_of.sql");
 const TAKE_PASSES: &str = include_str!("queries/take_passes.sql");
-const SLOTS_USED: &str = include_str!("queries/slots_used.sql");
+const SLOT_GROUPS: &str = include_str!("queries/slot_groups.sql");
 const SERVED: &str = include_str!("queries/served.sql");
 const KINDS_NAMED: &str = include_str!("queries/kinds_named.sql");
 
@@ -108,12 +109,12 @@ async fn lock(
     let (sql, page) = UNDER_LOCK.of(wanted.budget as usize + wanted.in_line + 1);
     let (of_limits, of_all, of_now): (Params<'_>, Params<'_>, Params<'_>) =
         (&[&limits], &[&limits, &own], &[&draft.state.now]);
-    let (_, locked, passes, found, used, served) = tokio::try_join!(biased;
+    let (_, locked, passes, found, groups, served) = tokio::try_join!(biased;
         have_alone(store, tx, of_limits),
         tx.query(lock_sql(store), of_limits),
         tx.query(TAKE_PASSES, of_limits),
         tx.query(sql, of_all),
-        tx.query(SLOTS_USED, of_limits),
+        tx.query(SLOT_GROUPS, of_limits),
         tx.query(SERVED, of_now),
     )?;
     locked.iter().for_each(|row| draft.add_limit(rows::limit(row)));
@@ -122,9 +123,9 @@ async fn lock(
     }
     draft.add_served(served.iter().map(|row| LaneId(row.get("lane"))).collect());
     under_lock(draft, &own, &found, page)?;
-    for row in used {
-        let (numbers, tasks): (Vec<i64>, Vec<i64>) = (row.get("numbers"), row.get("tasks"));
-        draft.add_used(LimitId(row.get("limit_id")), &numbers, &tasks);
+    for row in groups {
+        let (limit, number, group) = Group::of(&row);
+        draft.add_group(limit, number, group);
     }
     Ok(())
 }
@@ -154,6 +155,7 @@ fn under_lock(draft: &mut Draft, own: &[i64], found: &[Row], page: usize) -> Res
     tasks.into_iter().for_each(|known| draft.add_known(known));
     let (mut heads, mut lines) = (Vec::new(), Vec::new());
     for row in found {
+        add_held(draft, row);
         let is_locked = |id| draft.state.limits.contains_key(&LimitId(id));
         if row.get::<_, Option<i64>>("limit_id").is_some_and(is_locked) {
             let is_head: bool = row.get("is_head");
@@ -167,6 +169,17 @@ fn under_lock(draft: &mut Draft, own: &[i64], found: &[Row], page: usize) -> Res
         draft.stand(row.task, Position::Line(row));
     }
     Ok(())
+}
+
+/// The slots that a task holds of limits whose locks this transaction has.
+fn add_held(draft: &mut Draft, row: &Row) {
+    let list = |column: &str| row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default();
+    let task = TaskId(row.get("id"));
+    for (limit, number) in list("held_limits").into_iter().zip(list("held_numbers")) {
+        if draft.state.limits.contains_key(&LimitId(limit)) {
+            draft.add_held(task, LimitId(limit), u32::try_from(number).unwrap_or_default());
+        }
+    }
 }
 
 async fn load_kinds(tx: &Tx<'_>, draft: &mut Draft, own: &[Known]) -> Result<(), Fault> {

@@ -69,6 +69,7 @@ mod finish;
 mod floors;
 mod flush;
 mod gate;
+mod groups;
 mod inspect;
 mod listen;
 mod load;

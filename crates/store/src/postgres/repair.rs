@@ -20,6 +20,7 @@ const LEAVE: &str = include_str!("queries/leave.sql");
 const PUT_ARRIVED: &str = include_str!("queries/put_arrived.sql");
 const DROP_LEASES: &str = include_str!("queries/drop_leases.sql");
 const SLOTS: &str = include_str!("queries/repair_slots.sql");
+const SLOT_GROUPS: &str = include_str!("queries/repair_slot_groups.sql");
 const GATED: &str = include_str!("queries/repair_gated.sql");
 const FREE_KEYS: &str = include_str!("queries/free_keys.sql");
 const KEYS: &str = include_str!("queries/repair_keys.sql");
@@ -56,6 +57,9 @@ async fn mend(store: &Inner, tx: &Tx<'_>) -> Result<Vec<Repair>, Fault> {
     });
     put_limits(tx, &limits.collect::<Vec<&Limit>>(), |_| false).await?;
     note(tx, &plan).await?;
+    if !plan.is_empty() {
+        tx.execute(SLOT_GROUPS, &[]).await?;
+    }
     tx.execute(CALM, &[]).await?;
     steps.extend(plan);
     Ok(steps)

@@ -25,6 +25,12 @@ pub(super) fn number_or_none(row: &Row, column: &str) -> Option<u32> {
     row.get::<_, Option<i64>>(column).map(|n| u32::try_from(n).unwrap_or_default())
 }
 
+/// Numbers that are never negative.
+pub(super) fn numbers(row: &Row, column: &str) -> Vec<u32> {
+    let unsigned = |number: i32| u32::try_from(number).unwrap_or_default();
+    row.get::<_, Vec<i32>>(column).into_iter().map(unsigned).collect()
+}
+
 /// A text that is kept as bytes.
 pub(super) fn lossy(bytes: Option<&[u8]>) -> Option<String> {
     bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned())
@@ -59,7 +65,8 @@ pub(super) fn limit(row: &Row) -> Limit {
         base: base.zip(base_source),
         version: row.get("version"),
         since: row.get("since"),
-        held: number(row, "held"),
+        // Counted where the slots are read.
+        held: 0,
         refused: row.get("refused"),
         waiting: number(row, "waiting"),
         aside: number(row, "aside"),
@@ -74,13 +81,18 @@ pub(super) fn limit(row: &Row) -> Limit {
     }
 }
 
+/// A limit with what is held of it.
+pub(super) fn limit_held(row: &Row) -> Limit {
+    Limit { held: number(row, "held"), ..limit(row) }
+}
+
 /// What happened at a limit without its lock.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Passed {
     /// Tasks of a job that were claimed and left its window.
     pub(super) tasks: u32,
-    /// Slots that were given back.
-    pub(super) freed: u32,
+    /// Slots that were given back, by their numbers.
+    pub(super) freed: Vec<u32>,
     /// Tasks that left the line with a slot that was handed on.
     pub(super) taken: u32,
     /// Whether somebody should look at the line.
@@ -90,7 +102,7 @@ pub(super) struct Passed {
 pub(super) fn passed(row: &Row) -> Passed {
     Passed {
         tasks: number(row, "tasks"),
-        freed: number(row, "freed"),
+        freed: numbers(row, "freed"),
         taken: number(row, "taken"),
         urgent: row.get("urgent"),
     }

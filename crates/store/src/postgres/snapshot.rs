@@ -17,6 +17,7 @@ const TASKS: &str = include_str!("queries/snapshot_tasks.sql");
 const FINISHED: &str = include_str!("queries/snapshot_finished.sql");
 const LIMITS: &str = include_str!("queries/limits_all.sql");
 const SLOTS: &str = include_str!("queries/snapshot_slots.sql");
+const SLOT_GROUPS: &str = include_str!("queries/snapshot_slot_groups.sql");
 const KEYS: &str = include_str!("queries/snapshot_keys.sql");
 const LEASES: &str = include_str!("queries/snapshot_leases.sql");
 const SCHEDULED: &str = include_str!("queries/snapshot_scheduled.sql");
@@ -51,12 +52,13 @@ pub(super) async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> 
     }
     positions(tx, &mut tasks).await?;
     let limits = tx.query(LIMITS, &[]).await?;
-    let mut limits: Vec<Limit> = limits.iter().map(rows::limit).collect();
+    let mut limits: Vec<Limit> = limits.iter().map(rows::limit_held).collect();
     limits.sort_unstable_by_key(|limit| limit.id);
     let slots = tx.query(SLOTS, &[]).await?;
     let leases = tx.query(LEASES, &[]).await?;
     let keys = tx.query(KEYS, &[]).await?;
     let finished = tx.query(FINISHED, &[]).await?;
+    let groups = tx.query(SLOT_GROUPS, &[]).await?;
     let slot = |row: &tokio_postgres::Row| SlotRow {
         limit: LimitId(row.get("limit_id")),
         number: rows::number(row, "number"),
@@ -79,7 +81,24 @@ pub(super) async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> 
             .iter()
             .map(|row| (rows::state(row.get("state")), row.get::<_, i64>("tasks") as u64))
             .collect(),
+        faults: groups.iter().map(group_fault).collect(),
     })
+}
+
+/// What is wrong with a group of slots, in words.
+fn group_fault(row: &tokio_postgres::Row) -> String {
+    let side = |is_there: &str, capacity: &str, taken: &str| match row.get(is_there) {
+        false => "nothing".to_owned(),
+        true => {
+            let capacity: Option<i64> = row.get(capacity);
+            let capacity = capacity.map_or("no capacity".to_owned(), |n| format!("capacity {n}"));
+            format!("{capacity}, taken {}", row.get::<_, &str>(taken))
+        }
+    };
+    let (name, number): (&str, i32) = (row.get("name"), row.get("number"));
+    let is_so = side("is_there", "capacity", "taken");
+    let must_be = side("is_due", "due_capacity", "due_taken");
+    format!("group {number} of the slots of {name} says {is_so}; it must be {must_be}")
 }
 
 fn task_row(row: &tokio_postgres::Row) -> TaskRow {

@@ -1,3 +1,3 @@
-SELECT id, name, capacity, source, base_capacity, base_source, version, since, held, refused,
+SELECT id, name, capacity, source, base_capacity, base_source, version, since, refused,
        waiting, aside, reserver, dirty, share_weight, last_tag, ahead
 FROM tidegate.limits WHERE name = ANY ($1)

@@ -1,5 +1,5 @@
 -- The lock of a limit, in ascending order of id: the one order everywhere. A statement of its
 -- own, so that what is read after it is what the holder before committed.
-SELECT id, name, capacity, source, base_capacity, base_source, version, since, held, refused,
+SELECT id, name, capacity, source, base_capacity, base_source, version, since, refused,
        waiting, aside, reserver, dirty, share_weight, last_tag, ahead
 FROM tidegate.limits WHERE id = ANY ($1) ORDER BY id FOR UPDATE

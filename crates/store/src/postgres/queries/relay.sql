@@ -104,7 +104,7 @@
     ) AS summed
     RETURNING token, expires_at
 ), pass AS MATERIALIZED (
-    SELECT given.id, count.taken, given.slots - count.taken AS freed, mine.row,
+    SELECT given.id, count.taken, given.numbers[count.taken + 1:]::integer[] AS freed, mine.row,
            -- Somebody waits whom another is about to take: if that comes to nothing, a slot is free.
            count.taken < given.slots AND EXISTS (
                SELECT FROM tidegate.line WHERE limit_id = given.id AND class = 1
@@ -118,7 +118,7 @@
     WHERE (SELECT is_on FROM relay)
 ), added AS (
     UPDATE tidegate.passes p
-    SET freed = p.freed + pass.freed, taken = p.taken + pass.taken, urgent = p.urgent OR pass.urgent
+    SET freed = p.freed || pass.freed, taken = p.taken + pass.taken, urgent = p.urgent OR pass.urgent
     FROM pass WHERE p.ctid = pass.row
 ), noted AS (
     INSERT INTO tidegate.passes (limit_id, tasks, urgent, freed, taken, backend)

@@ -1,9 +1,15 @@
 -- What happened at limits since they were last locked counts now.
 WITH gone AS (DELETE FROM tidegate.passes RETURNING limit_id, tasks, freed, taken),
-     passed AS (SELECT limit_id, sum(tasks)::bigint AS tasks, sum(freed)::bigint AS freed,
-                       sum(taken)::bigint AS taken FROM gone GROUP BY limit_id)
+     passed AS (SELECT limit_id, sum(tasks)::bigint AS tasks, sum(taken)::bigint AS taken
+                FROM gone GROUP BY limit_id),
+     freed AS (
+         UPDATE tidegate.slot_groups g
+         SET taken = ARRAY (SELECT slot FROM unnest(g.taken) AS slot
+                            WHERE slot <> ALL (ARRAY (SELECT unnest(gone.freed) FROM gone
+                                                      WHERE gone.limit_id = g.limit_id)))
+         WHERE g.limit_id IN (SELECT limit_id FROM gone WHERE freed <> '{}')
+     )
 UPDATE tidegate.limits l
-SET ahead = l.ahead - passed.tasks, held = l.held - passed.freed,
-    waiting = l.waiting - passed.taken, dirty = l.dirty OR l.waiting > passed.taken,
-    window_full = false
+SET ahead = l.ahead - passed.tasks, waiting = l.waiting - passed.taken,
+    dirty = l.dirty OR l.waiting > passed.taken, window_full = false
 FROM passed WHERE l.id = passed.limit_id

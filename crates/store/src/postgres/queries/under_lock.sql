@@ -1,6 +1,6 @@
 -- What a transaction reads under the locks of some limits ($1), in one statement: the heads of
 -- their lines (in turn, waiting for a seat, and too heavy), and the tasks it is about ($2)
--- wherever they stand; with what the rules must know of each. The heads are more than the gate
+-- wherever they stand; with what the rules must know of each, and the slots it holds by rows. The heads are more than the gate
 -- may look at, so no line seems to end early.
 WITH head AS MATERIALIZED (
     SELECT row.*
@@ -26,7 +26,8 @@ WITH head AS MATERIALIZED (
 )
 SELECT row.*, t.id, t.lane, t.kind, t.queue, t.group_name, t.job, t.workflow, t.unique_key,
        t.weight, t.priority, t.max_attempts, t.timeout_ms, t.spent, t.deaths, t.arrival,
-       t.created_at, t.error, w.id AS workflow_limit, j.id AS job_limit, g.id AS group_limit
+       t.created_at, t.error, w.id AS workflow_limit, j.id AS job_limit, g.id AS group_limit,
+       held.limits AS held_limits, held.numbers AS held_numbers
 FROM row
 CROSS JOIN LATERAL (
     SELECT * FROM tidegate.tasks WHERE id = row.task AND state IS NULL OFFSET 0
@@ -40,3 +41,7 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT id FROM tidegate.limits WHERE name = 'group:' || coalesce(t.group_name, t.kind) OFFSET 0
 ) AS g ON true
+CROSS JOIN LATERAL (
+    SELECT array_agg(limit_id) AS limits, array_agg(number) AS numbers
+    FROM (SELECT limit_id, number FROM tidegate.slots WHERE task = row.task OFFSET 0) AS s
+) AS held

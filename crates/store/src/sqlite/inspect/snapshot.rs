@@ -23,6 +23,7 @@ pub(in crate::sqlite) fn snapshot(tx: &mut Transaction<'_, '_>) -> Result<Snapsh
     let highest = tx.statements.first(Query::HighestTask, [], |row| Ok(TaskId(row.get(0)?)))?;
     let keys = tasks.iter().filter_map(|task| Some((task.unique_key.clone()?, task.id))).collect();
     Ok(Snapshot {
+        faults: Vec::new(),
         now: tx.now,
         counters: tx.counters()?,
         last_task: tx.last_task()?,

@@ -1,0 +1,173 @@
+//! Slot groups: which slots of a limit are taken, in at most fifty rows.
+//!
+//! Slot `n` is of group `n mod 50`: it keeps its group whatever becomes of the capacity, so lowering a
+//! limit moves nothing. The parts of the groups add up to the capacity exactly.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use tidegate_core::{LimitId, TaskId};
+use tokio_postgres::Row;
+
+use super::draft::Draft;
+use super::error::Fault;
+use super::rows;
+use super::session::Tx;
+
+const PUT_SLOT_GROUPS: &str = include_str!("queries/put_slot_groups.sql");
+
+/// Rows of a limit at most.
+pub(super) const GROUPS_MAX: u32 = 50;
+
+/// Groups of a limit by their numbers.
+pub(super) type Groups = BTreeMap<u32, Group>;
+
+/// One of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Group {
+    /// Its part of the capacity; none where there is no limit.
+    capacity: Option<u32>,
+    /// The numbers of the slots that are taken, ascending.
+    pub(super) taken: Vec<u32>,
+}
+
+impl Group {
+    pub(super) fn of(row: &Row) -> (LimitId, u32, Self) {
+        let mut taken = rows::numbers(row, "taken");
+        taken.sort_unstable();
+        let number = u32::try_from(row.get::<_, i32>("number")).unwrap_or_default();
+        let capacity = rows::number_or_none(row, "capacity");
+        (LimitId(row.get("limit_id")), number, Self { capacity, taken })
+    }
+}
+
+/// A group's part of a capacity.
+fn part(capacity: u32, number: u32) -> u32 {
+    capacity / GROUPS_MAX + u32::from(number < capacity % GROUPS_MAX)
+}
+
+/// The groups that a limit must have, where these of its slots are taken.
+fn due(capacity: Option<u32>, slots: &[Option<TaskId>]) -> Groups {
+    let new = |number| Group { capacity: capacity.map(|all| part(all, number)), taken: Vec::new() };
+    let all = capacity.unwrap_or_default().min(GROUPS_MAX);
+    let mut groups: Groups = (0..all).map(|number| (number, new(number))).collect();
+    for (slot, _) in slots.iter().enumerate().filter(|(_, holder)| holder.is_some()) {
+        let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+        let number = slot % GROUPS_MAX;
+        groups.entry(number).or_insert_with(|| new(number)).taken.push(slot);
+    }
+    groups
+}
+
+/// Groups that changed, as columns of a statement.
+#[derive(Debug, Default)]
+struct Columns {
+    limits: Vec<i64>,
+    numbers: Vec<i32>,
+    capacities: Vec<Option<i64>>,
+    taken: Vec<String>,
+    gone_limits: Vec<i64>,
+    gone_numbers: Vec<i32>,
+}
+
+impl Columns {
+    fn add(&mut self, limit: i64, old: &Groups, new: &Groups) {
+        for (number, group) in new.iter().filter(|(number, group)| old.get(number) != Some(*group))
+        {
+            self.limits.push(limit);
+            self.numbers.push(*number as i32);
+            self.capacities.push(group.capacity.map(i64::from));
+            self.taken.push(list(&group.taken));
+        }
+        for number in old.keys().filter(|number| !new.contains_key(number)) {
+            self.gone_limits.push(limit);
+            self.gone_numbers.push(*number as i32);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.gone_limits.is_empty()
+    }
+}
+
+/// Numbers as the server reads a list.
+fn list(numbers: &[u32]) -> String {
+    let mut text = String::from("{");
+    for (place, number) in numbers.iter().enumerate() {
+        let comma = if place == 0 { "" } else { "," };
+        let _ = write!(text, "{comma}{number}");
+    }
+    text + "}"
+}
+
+/// Writes what changed of the groups of limits whose locks this transaction has. `id` gives the ids of
+/// limits that it began.
+pub(super) async fn put_groups(
+    tx: &Tx<'_>,
+    draft: &Draft,
+    id: impl Fn(LimitId) -> i64,
+) -> Result<(), Fault> {
+    let mut columns = Columns::default();
+    let none = Groups::new();
+    for limit in draft.state.limits.values() {
+        let slots = draft.state.slots.get(&limit.id).map_or(&[][..], Vec::as_slice);
+        let old = draft.groups.get(&limit.id).unwrap_or(&none);
+        columns.add(id(limit.id), old, &due(limit.capacity, slots));
+    }
+    if columns.is_empty() {
+        return Ok(());
+    }
+    let Columns { limits, numbers, capacities, taken, gone_limits, gone_numbers } = &columns;
+    tx.execute(PUT_SLOT_GROUPS, &[limits, numbers, capacities, taken, gone_limits, gone_numbers])
+        .await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(capacity: u32) -> Vec<u32> {
+        due(Some(capacity), &[]).values().filter_map(|group| group.capacity).collect()
+    }
+
+    #[test]
+    fn the_parts_add_up_to_the_capacity() {
+        assert_eq!(parts(4), [1; 4]);
+        assert_eq!(parts(100), [2; 50]);
+        assert_eq!(parts(500), [10; 50]);
+        assert_eq!(parts(1000), [20; 50]);
+        for capacity in [0, 1, 49, 50, 51, 101, 501, 1001, i32::MAX as u32] {
+            let parts = parts(capacity);
+            assert!(parts.len() <= 50 && parts.iter().all(|part| *part > 0), "{capacity}");
+            assert_eq!(parts.iter().sum::<u32>(), capacity);
+        }
+    }
+
+    #[test]
+    fn a_slot_keeps_its_group_when_the_capacity_changes() {
+        let mut slots = vec![None; 501];
+        slots[0] = Some(TaskId(1));
+        slots[500] = Some(TaskId(2));
+        slots[37] = Some(TaskId(3));
+        let high = due(Some(501), &slots);
+        assert_eq!((high[&0].capacity, &*high[&0].taken), (Some(11), &[0, 500][..]));
+        let low = due(Some(10), &slots);
+        assert_eq!((low[&0].capacity, &*low[&0].taken), (Some(1), &[0, 500][..]));
+        assert_eq!((low[&37].capacity, &*low[&37].taken), (Some(0), &[37][..]));
+        assert_eq!(low.len(), 11);
+        let none = due(None, &slots);
+        assert_eq!((none.len(), none[&37].capacity), (2, None));
+    }
+
+    #[test]
+    fn what_is_the_same_is_not_written() {
+        let (old, new) = (due(Some(51), &[]), due(Some(2), &[None, Some(TaskId(1))]));
+        let mut columns = Columns::default();
+        columns.add(7, &old, &old);
+        assert!(columns.is_empty());
+        columns.add(7, &old, &new);
+        assert_eq!((columns.numbers, columns.taken), (vec![0, 1], vec!["{}".into(), "{1}".into()]));
+        assert_eq!(columns.gone_numbers.len(), 48);
+    }
+}
