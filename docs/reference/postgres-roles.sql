@@ -49,7 +49,8 @@ BEGIN
           AND c.relowner <> 'tidegate_owner'::regrole
           -- A sequence that belongs to a column goes with its table.
           AND NOT EXISTS (SELECT FROM pg_depend d
-                          WHERE d.objid = c.oid AND d.deptype = 'i' AND d.classid = 'pg_class'::regclass)
+                          WHERE d.objid = c.oid AND d.objsubid = 0 AND d.deptype = 'i'
+                            AND d.classid = 'pg_class'::regclass)
     LOOP
         EXECUTE format(
             'ALTER %s tidegate.%I OWNER TO tidegate_owner',
@@ -79,24 +80,35 @@ ALTER DEFAULT PRIVILEGES FOR ROLE tidegate_owner REVOKE EXECUTE ON FUNCTIONS FRO
 DO $$
 DECLARE
     columns text;
+    part text;
 BEGIN
     IF to_regclass('tidegate.migrations') IS NULL THEN
         RAISE NOTICE 'there are no tables yet: migrate, then run this script once more';
         RETURN;
     END IF;
     REVOKE INSERT, UPDATE, DELETE ON tidegate.migrations FROM tidegate_worker;
+    -- The finished tasks are in parts, one for each day on which some are removed.
+    FOR part IN
+        SELECT c.relname FROM pg_class c
+        WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relname ~ '^ended'
+          AND c.relkind IN ('r', 'p')
+    LOOP
+        EXECUTE format('REVOKE SELECT ON tidegate.%I FROM tidegate_viewer', part);
+    END LOOP;
     SELECT string_agg(quote_ident(attname), ', ') INTO columns FROM pg_attribute
     WHERE attrelid = 'tidegate.tasks'::regclass AND attnum > 0 AND NOT attisdropped
       AND attname NOT IN ('payload', 'result');
     REVOKE SELECT ON tidegate.tasks FROM tidegate_viewer;
     EXECUTE format('GRANT SELECT (%s) ON tidegate.tasks TO tidegate_viewer', columns);
+    EXECUTE format('GRANT SELECT (%s, state, finished_at, remove_day) ON tidegate.ended '
+                   'TO tidegate_viewer', columns);
     GRANT EXECUTE ON FUNCTION
         tidegate.enqueue(text, jsonb, text, text, text, text, text, integer, integer, integer,
                          interval, timestamptz),
         tidegate.enqueue_many(text, jsonb[], text, text, text, text, integer, integer, integer,
                               interval, timestamptz)
         TO tidegate_enqueue, tidegate_worker;
-    GRANT EXECUTE ON FUNCTION tidegate.make_kind(text, text),
+    GRANT EXECUTE ON FUNCTION tidegate.make_kind(text, text), tidegate.turn_days(bigint),
                               tidegate.make_job(text, integer, integer) TO tidegate_worker;
 END $$;
 

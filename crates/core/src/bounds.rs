@@ -3,6 +3,9 @@
 
 use crate::{Error, Result};
 
+/// A day of a task that is kept, and of hours in which tasks may start.
+pub const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
 /// Bytes in the name of a kind, queue, group, job, workflow or in a unique key.
 pub const NAME_BYTES_MAX: usize = 200;
 

@@ -22,9 +22,10 @@ pub struct Kind {
     pub window: Option<DayWindow>,
     /// How retries are spaced.
     pub backoff: Backoff,
-    /// Days a completed task is kept; 0 removes it as it completes. Default: for ever.
+    /// Days a completed task is kept, to the end (UTC) of the last; 0 removes it as it completes.
+    /// Default: for ever.
     pub remove_on_completed_days: Option<u32>,
-    /// Days a failed or cancelled task is kept. Default: for ever.
+    /// The same of a failed or cancelled task. Default: for ever.
     pub remove_on_failed_days: Option<u32>,
     /// Deaths of its process after which a task is quarantined as failed, attempts left or
     /// not. Default: 3.

@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::DAY_MS;
 use crate::{Error, Millis, Result};
-
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// From `start_ms` (included) to `end_ms` (excluded) after midnight UTC. An end before the
 /// start reaches over midnight.

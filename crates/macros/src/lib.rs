@@ -20,8 +20,8 @@ mod settings;
 /// | `max_deaths = 10` | deaths of its process after which a task is quarantined | 3 |
 /// | `timeout = "30s"` | how long an attempt may run: `ms`, `s`, `m`, `h` or `d` | no end |
 /// | `window_start = "22:00"`, `window_end = "06:00"` | when tasks may be claimed, UTC | always |
-/// | `remove_on_completed_days = 7` | days a completed task is kept | for ever |
-/// | `remove_on_failed_days = 30` | days a failed or cancelled task is kept | for ever |
+/// | `remove_on_completed_days = 7` | days a completed task is kept, to the end (UTC) of the last | for ever |
+/// | `remove_on_failed_days = 30` | the same of a failed or cancelled task | for ever |
 #[proc_macro_attribute]
 pub fn task(settings: TokenStream, function: TokenStream) -> TokenStream {
     expand::task(settings.into(), function.into())

@@ -79,7 +79,7 @@ const WRITTEN: &str = "
     SELECT t.lane, t.kind, t.queue, t.group_name, t.job, t.workflow, t.unique_key, t.weight,
            t.priority, t.max_attempts, t.timeout_ms, t.spent, t.deaths,
            CASE WHEN t.arrival <> t.created_at THEN t.arrival END AS arrives_later,
-           t.error, t.state, t.result, t.finished_at, t.remove_at, encode(t.payload, 'escape'),
+           t.error, encode(t.payload, 'escape'),
            a.task IS NOT NULL AS arrived, s.run_at, r.lane AS ready_in, r.rank, r.tag, r.stamp,
            r.gated, r.since = t.created_at AS is_since_then, k.key
     FROM tidegate.tasks t
@@ -445,16 +445,24 @@ async fn a_viewer_sees_all_but_payloads_and_changes_nothing() {
     let cast = cast(&admin, &database).await;
     let store = open(&cast.worker).await;
     register(&store, &["a"]).await;
-    let tasks = vec![NewTask::new("a", "\"secret\"")];
-    store.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");
+    let submit = async || {
+        let tasks = vec![NewTask::new("a", "\"secret\"")];
+        store.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");
+    };
+    submit().await;
+    finish(&store, &claim(&store, "a").await).await;
+    submit().await;
     let view = open(&cast.viewer).await;
-    assert_eq!(view.tasks(all()).await.expect("tasks").len(), 1);
-    assert_eq!(view.counts().await.expect("counts").len(), 1);
+    assert_eq!(view.tasks(all()).await.expect("tasks").len(), 2);
+    assert_eq!(view.counts().await.expect("counts").len(), 2);
     view.limits().await.expect("limits");
     let viewer = client(&cast.viewer).await;
     for forbidden in [
         "SELECT payload FROM tidegate.tasks",
-        "SELECT result FROM tidegate.tasks",
+        "SELECT payload FROM tidegate.ended",
+        "SELECT result FROM tidegate.ended",
+        "SELECT payload FROM tidegate.ended_kept",
+        "SELECT tidegate.turn_days(0)",
         "DELETE FROM tidegate.tasks",
         "UPDATE tidegate.limits SET capacity = 1",
         "SELECT tidegate.enqueue('a')",

@@ -3,15 +3,13 @@ use std::collections::BTreeSet;
 use super::admit::{bring, bring_back};
 use super::claim::{announce, take};
 use super::gate;
-use crate::bounds::{BATCH_MAX, ERROR_BYTES_MAX, PAYLOAD_BYTES_MAX, check_number};
+use crate::bounds::{BATCH_MAX, DAY_MS, ERROR_BYTES_MAX, PAYLOAD_BYTES_MAX, check_number};
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Final, Stopped, Tables, Tags};
 use crate::{
     Claim, Exit, Finish, Finished, Kind, Ledger, Lost, Millis, Next, Outcome, Result, State,
     after_exit,
 };
-
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Checks what can be checked without a store. A claim that is refused must not take the exits of
 /// the same call with it.
@@ -144,13 +142,17 @@ fn write_ledger(
     tables.put_ledger(tags.task, ledger, error.map(cut).as_deref())
 }
 
-/// Until when a finished task is kept.
+/// Until when a finished task is kept: at least for its days, and to the end of the last. So all
+/// that goes on one day goes at once.
 pub(super) fn remove_at(kind: &Kind, state: State, now: Millis) -> Option<Millis> {
     let days = match state {
         State::Completed => kind.remove_on_completed_days,
         _ => kind.remove_on_failed_days,
     };
-    days.map(|days| now + i64::from(days) * DAY_MS)
+    days.map(|days| match days {
+        0 => now,
+        days => (now + i64::from(days) * DAY_MS + DAY_MS - 1).div_euclid(DAY_MS) * DAY_MS,
+    })
 }
 
 /// A result that is too large fails the task: it would not come out of every store again.

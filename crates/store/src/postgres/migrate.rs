@@ -7,7 +7,7 @@ use super::Inner;
 use super::error::Fault;
 
 /// Every migration, in order. One that was released is never changed.
-const MIGRATIONS: [(&str, &str); 7] = [
+const MIGRATIONS: [(&str, &str); 8] = [
     ("0001_tasks", include_str!("migrations/0001_tasks.sql")),
     ("0002_operations", include_str!("migrations/0002_operations.sql")),
     ("0003_packed_leases", include_str!("migrations/0003_packed_leases.sql")),
@@ -15,6 +15,7 @@ const MIGRATIONS: [(&str, &str); 7] = [
     ("0005_autovacuum", include_str!("migrations/0005_autovacuum.sql")),
     ("0006_relay", include_str!("migrations/0006_relay.sql")),
     ("0007_slot_groups", include_str!("migrations/0007_slot_groups.sql")),
+    ("0008_ended", include_str!("migrations/0008_ended.sql")),
 ];
 
 const EXISTS: &str = include_str!("queries/migrate_exists.sql");

@@ -1,6 +1,6 @@
 //! Ends what its worker left behind, and removes what nobody needs.
 
-use tidegate_core::bounds::{GATE_STEP, LEASE_MS};
+use tidegate_core::bounds::{DAY_MS, GATE_STEP, LEASE_MS};
 use tidegate_core::tables::{Position, ReadyRow};
 use tidegate_core::{Pruned, Reaped, Result, rules};
 
@@ -21,6 +21,7 @@ const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
 const UNSERVED: &str = include_str!("queries/unserved.sql");
 const LOCK_RUNNING_UNDER: &str = include_str!("queries/lock_running_under.sql");
 const FORGET_WORKERS: &str = include_str!("queries/forget_workers.sql");
+const TURN_DAYS: &str = include_str!("queries/turn_days.sql");
 const REMOVE_ENDED: &str = include_str!("queries/remove_ended.sql");
 const FORGET_FENCED: &str = include_str!("queries/forget_fenced.sql");
 const FORGET_PACES: &str = include_str!("queries/forget_paces.sql");
@@ -96,12 +97,23 @@ async fn forget(store: &Inner, tx: &Tx<'_>) -> Result<(), Fault> {
 }
 
 pub(super) async fn prune(store: &Inner) -> Result<Pruned> {
-    Ok(transact!(store, tx => prune_some(store, &tx)))
+    // A transaction of its own: it may lock whole tables, and then ends at once.
+    let days = transact!(store, tx => turn_days(store, &tx));
+    let pruned = transact!(store, tx => prune_some(store, &tx));
+    Ok(Pruned { tasks: pruned.tasks + days, ..pruned })
+}
+
+/// Drops the days that tasks were kept for, and makes those to come; gives how many tasks went.
+pub(super) async fn turn_days(store: &Inner, tx: &Tx<'_>) -> Result<u32, Fault> {
+    let now = moment(store, tx).await?.now;
+    let tasks: i64 = tx.one(TURN_DAYS, &[&now]).await?.get("tasks");
+    Ok(u32::try_from(tasks).unwrap_or(u32::MAX))
 }
 
 async fn prune_some(store: &Inner, tx: &Tx<'_>) -> Result<Pruned, Fault> {
     let now = moment(store, tx).await?.now;
-    let tasks = tx.execute(REMOVE_ENDED, &[&now]).await? as u32;
+    let today = i32::try_from(now / DAY_MS).unwrap_or(i32::MAX);
+    let tasks = tx.execute(REMOVE_ENDED, &[&today]).await? as u32;
     let limits = tx.execute(DROP_IDLE_LIMITS, &[]).await? as u32;
     tx.execute(FORGET_FENCED, &[]).await?;
     tx.execute(FORGET_PACES, &[&(now - rules::PACE_KEPT_MS)]).await?;

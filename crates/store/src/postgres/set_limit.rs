@@ -8,6 +8,7 @@ use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
 use super::pack::unpack_groups;
+use super::reap::turn_days;
 use super::rows;
 use super::session::Tx;
 use super::{Inner, transact};
@@ -38,6 +39,7 @@ pub(super) async fn register(store: &Inner, registration: Registration) -> Resul
     // Whoever submits from SQL makes no names.
     let kinds: Vec<&Kind> = kinds.iter().chain(defaults).collect();
     transact!(store, tx => make_lanes(&tx, &kinds));
+    transact!(store, tx => turn_days(store, &tx));
     Ok(registered)
 }
 

@@ -1,10 +1,9 @@
 //! What is removed, and when.
 
+use tidegate_core::bounds::DAY_MS;
 use tidegate_core::{Kind, NewTask, Outcome, Pruned, Registration, State};
 
 use super::fixture::{Fixture, done, fatal, task, tasks};
-
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 async fn kind(fx: &Fixture, completed: Option<u32>, failed: Option<u32>) {
     let kind = Kind {
@@ -35,7 +34,9 @@ pub async fn completed_and_failed_are_kept_for_their_days(fx: &Fixture) {
     let claimed = fx.claim(2).await;
     fx.exit(&claimed[0], done()).await;
     fx.exit(&claimed[1], fatal("no")).await;
-    fx.advance(2 * DAY_MS - 1);
+    // To the end of the last day on which they are kept.
+    let rest_of_day = DAY_MS - fx.now() % DAY_MS;
+    fx.advance(2 * DAY_MS + rest_of_day - 1);
     assert_eq!(prune(fx).await.tasks, 0);
     fx.advance(1);
     assert_eq!(prune(fx).await.tasks, 1);
@@ -126,7 +127,7 @@ pub async fn much_is_removed_in_steps(fx: &Fixture) {
     });
     let finish = tidegate_core::Finish { exits: exits.collect(), claim: None };
     fx.store.finish(finish).await.expect("finish");
-    fx.advance(DAY_MS);
+    fx.advance(2 * DAY_MS);
     let mut removed = 0;
     for _ in 0..10 {
         let pruned = prune(fx).await;

@@ -107,7 +107,7 @@ impl Lab {
     async fn reset(&self) {
         const EMPTY: &str = "TRUNCATE tidegate.kinds, tidegate.lanes, tidegate.workers, \
             tidegate.worker_lanes, tidegate.limits, tidegate.passes, tidegate.slots, \
-            tidegate.tasks, \
+            tidegate.slot_groups, tidegate.tasks, tidegate.ended, \
             tidegate.unique_keys, tidegate.scheduled, tidegate.arrived, tidegate.ready, \
             tidegate.line, tidegate.leases, tidegate.running RESTART IDENTITY; \
             ALTER SEQUENCE tidegate.task_ids RESTART; ALTER SEQUENCE tidegate.tokens RESTART; \

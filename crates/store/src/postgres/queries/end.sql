@@ -1,20 +1,27 @@
--- Ends the tasks in `ending`: they go away or are kept as completed, their keys are free, and their
--- leases list them no more.
+-- Ends the tasks in `ending`: they go away or are kept among those that ended, their keys are free, and
+-- their leases list them no more.
 , removed AS (
     DELETE FROM tidegate.tasks t
     WHERE t.id = ANY (ARRAY (SELECT task FROM ending))
       AND t.kind = ANY (ARRAY (SELECT name FROM tidegate.kinds WHERE remove_on_completed_days = 0))
     RETURNING t.id, t.unique_key
 ), kept AS (
-    UPDATE tidegate.tasks t
-    SET state = 4, result = (SELECT result FROM ending WHERE ending.task = t.id),
-        finished_at = (SELECT now FROM moment),
-        remove_at = (SELECT now FROM moment) + 86400000 * (
-            SELECT k.remove_on_completed_days FROM tidegate.kinds k WHERE k.name = t.kind)
+    DELETE FROM tidegate.tasks t
     WHERE t.id = ANY (ARRAY (SELECT task FROM ending))
       AND (SELECT count(*) FROM ending) > (SELECT count(*) FROM removed)
       AND t.kind <> ALL (ARRAY (SELECT name FROM tidegate.kinds WHERE remove_on_completed_days = 0))
-    RETURNING t.id, t.unique_key
+    RETURNING t.*
+), moved AS (
+    INSERT INTO tidegate.ended (id, lane, kind, queue, group_name, job, workflow, unique_key, weight,
+                                priority, max_attempts, timeout_ms, spent, deaths, arrival, created_at,
+                                payload, error, state, result, finished_at, remove_day)
+    SELECT id, lane, kind, queue, group_name, job, workflow, unique_key, weight, priority, max_attempts,
+           timeout_ms, spent, deaths, arrival, created_at, payload, error, 4,
+           (SELECT result FROM ending WHERE ending.task = kept.id), moment.now,
+           -- The end of the last day on which it is kept.
+           coalesce((SELECT (moment.now + 86400000 * k.remove_on_completed_days + 86399999) / 86400000
+                     FROM tidegate.kinds k WHERE k.name = kept.kind), 2147483647)
+    FROM kept CROSS JOIN moment
 ), freed AS (
     DELETE FROM tidegate.unique_keys WHERE key = ANY (ARRAY (
         SELECT unique_key FROM removed WHERE unique_key IS NOT NULL

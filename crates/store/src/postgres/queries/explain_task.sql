@@ -1,3 +1,10 @@
+WITH t AS (
+    SELECT id, lane, kind, queue, group_name, created_at, NULL::bigint AS finished_at, NULL::int AS state
+    FROM tidegate.tasks WHERE id = $1
+    UNION ALL
+    SELECT id, lane, kind, queue, group_name, created_at, finished_at, state
+    FROM tidegate.ended WHERE id = $1
+)
 SELECT t.created_at, t.finished_at, t.state, sc.run_at, a.task IS NOT NULL AS is_arrived,
        r.task IS NOT NULL AS is_ready, l.task IS NOT NULL AS is_blocked,
        u.started_at, e.worker, e.expires_at,
@@ -13,7 +20,7 @@ SELECT t.created_at, t.finished_at, t.state, sc.run_at, a.task IS NOT NULL AS is
            (SELECT count(*) FROM tidegate.attempts o
             JOIN tidegate.tasks ot ON ot.id = o.task WHERE ot.lane = t.lane)
        ELSE 0 END AS running
-FROM tidegate.tasks t
+FROM t
 LEFT JOIN tidegate.scheduled sc ON sc.task = t.id
 LEFT JOIN tidegate.arrived a ON a.task = t.id
 LEFT JOIN tidegate.ready r ON r.task = t.id
@@ -22,4 +29,3 @@ LEFT JOIN tidegate.attempts u ON u.task = t.id
 LEFT JOIN tidegate.leases e ON e.token = u.token
 LEFT JOIN tidegate.queues q ON q.name = t.queue
 LEFT JOIN tidegate.paces p ON p.group_name = coalesce(t.group_name, t.kind)
-WHERE t.id = $1

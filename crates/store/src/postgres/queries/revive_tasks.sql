@@ -1,4 +1,7 @@
-UPDATE tidegate.tasks
-SET state = NULL, result = NULL, error = NULL, finished_at = NULL, remove_at = NULL, spent = 0, deaths = 0,
-    arrival = $2
-WHERE id = ANY ($1)
+-- Brings tasks that ended back, as if they had just come.
+WITH gone AS (DELETE FROM tidegate.ended WHERE id = ANY ($1) RETURNING *)
+INSERT INTO tidegate.tasks (id, lane, kind, queue, group_name, job, workflow, unique_key, weight,
+                            priority, max_attempts, timeout_ms, arrival, created_at, payload)
+SELECT id, lane, kind, queue, group_name, job, workflow, unique_key, weight, priority, max_attempts,
+       timeout_ms, $2, created_at, payload
+FROM gone

@@ -2,6 +2,7 @@ SELECT virtual_time, limits_version,
        (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tidegate.tokens) AS token,
        (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tidegate.places) AS place,
        (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM tidegate.task_ids) AS last_task,
-       (SELECT coalesce(max(id), 0) FROM tidegate.tasks) AS highest_task,
+       greatest((SELECT max(id) FROM tidegate.tasks), (SELECT max(id) FROM tidegate.ended), 0)
+           AS highest_task,
        (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 FROM tidegate.counters

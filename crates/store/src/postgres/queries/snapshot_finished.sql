@@ -1,1 +1,1 @@
-SELECT state, count(*) AS tasks FROM tidegate.tasks WHERE state IS NOT NULL GROUP BY state
+SELECT state, count(*) AS tasks FROM tidegate.ended GROUP BY state

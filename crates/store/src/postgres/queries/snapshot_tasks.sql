@@ -1,2 +1,2 @@
 SELECT id, kind, group_name, job, workflow, weight, spent, deaths, unique_key
-FROM tidegate.tasks WHERE state IS NULL ORDER BY id
+FROM tidegate.tasks ORDER BY id

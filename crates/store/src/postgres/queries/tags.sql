@@ -12,4 +12,4 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT id FROM tidegate.limits WHERE name = 'group:' || coalesce(t.group_name, t.kind) OFFSET 0
 ) AS g ON true
-WHERE t.id = ANY ($1) AND t.state IS NULL
+WHERE t.id = ANY ($1)

@@ -22,8 +22,8 @@ WITH found AS (
     WHERE place.task > $1 AND (cardinality($6::int[]) = 0 OR place.state = ANY ($6))
     ORDER BY place.task LIMIT {page})
     UNION ALL
-    (SELECT t.id, t.state FROM tidegate.tasks t
-    WHERE t.id > $8 AND t.state IS NOT NULL
+    (SELECT t.id, t.state FROM tidegate.ended t
+    WHERE t.id > $8
       AND (cardinality($6::int[]) = 0 OR t.state = ANY ($6))
       AND ($2::text IS NULL OR t.kind = $2) AND ($3::text IS NULL OR t.queue = $3)
       AND ($4::text IS NULL OR t.job = $4) AND ($5::text IS NULL OR t.workflow = $5)
@@ -35,7 +35,15 @@ SELECT t.id, t.kind, t.queue, t.group_name, t.job, t.workflow, t.unique_key, t.w
        u.percent, u.message, found.state,
        coalesce(t.max_attempts, k.max_attempts, 1) AS max_attempts
 FROM (SELECT * FROM found ORDER BY id LIMIT $7) AS found
-JOIN tidegate.tasks t ON t.id = found.id
+CROSS JOIN LATERAL (
+    SELECT id, kind, queue, group_name, job, workflow, unique_key, weight, priority, spent, deaths,
+           created_at, NULL::bigint AS finished_at, error, max_attempts
+    FROM tidegate.tasks WHERE id = found.id
+    UNION ALL
+    SELECT id, kind, queue, group_name, job, workflow, unique_key, weight, priority, spent, deaths,
+           created_at, finished_at, error, max_attempts
+    FROM tidegate.ended WHERE id = found.id
+) AS t
 LEFT JOIN tidegate.kinds k ON k.name = t.kind
 LEFT JOIN tidegate.scheduled s ON s.task = t.id
 LEFT JOIN tidegate.running u ON u.task = t.id

@@ -30,7 +30,7 @@ SELECT row.*, t.id, t.lane, t.kind, t.queue, t.group_name, t.job, t.workflow, t.
        held.limits AS held_limits, held.numbers AS held_numbers
 FROM row
 CROSS JOIN LATERAL (
-    SELECT * FROM tidegate.tasks WHERE id = row.task AND state IS NULL OFFSET 0
+    SELECT * FROM tidegate.tasks WHERE id = row.task OFFSET 0
 ) AS t
 LEFT JOIN LATERAL (
     SELECT id FROM tidegate.limits WHERE name = 'workflow:' || t.workflow OFFSET 0

@@ -1,5 +1,5 @@
-SELECT t.workflow AS name, s.state, count(*) AS tasks
-FROM tidegate.tasks t JOIN tidegate.states s ON s.id = t.id
-WHERE t.workflow IS NOT NULL
-GROUP BY t.workflow, s.state
-ORDER BY t.workflow COLLATE "C"
+SELECT workflow AS name, state, count(*) AS tasks
+FROM tidegate.states
+WHERE workflow IS NOT NULL
+GROUP BY workflow, state
+ORDER BY workflow COLLATE "C"
