@@ -11,6 +11,10 @@
 //! Whoever needs more of it than that it runs [unpacks](pack) the lease first: then it is a row of
 //! `running`, and of `slots`, as all others.
 //!
+//! Which slots of a limit are taken is kept in at most fifty [groups](groups); who holds them is a row of
+//! `slots`, or stands in the list of a lease. A task that ends for good leaves `tasks` for `ended`, whose
+//! partitions are [dropped](reap) by the day.
+//!
 //! A claim begins where the last one of its process [ended](floors), and a worker that found nothing is
 //! answered from memory as long as its process [hears](listen) of nothing.
 //!
@@ -18,8 +22,8 @@
 //!
 //! - A task that is scheduled, arrived, ready or running: whoever locked its row in that table; one
 //!   that its lease lists: whoever locked the lease.
-//! - A task in a line, the line, the slots and the numbers of a limit: whoever has the limit alone,
-//!   by its bucket and its row. A row of a line needs no lock of its own then.
+//! - A task in a line, the line, the slots, their groups and the numbers of a limit: whoever has the
+//!   limit alone, by its bucket and its row. A row of a line needs no lock of its own then.
 //! - Who shares a limit's bucket may take those who wait their turn out of its line, each by the lock of
 //!   its row, and give them slots that are listed in leases it has locked.
 //! - Slots that a lease lists: whoever locked the lease, and shares the limit if they change hands. A
