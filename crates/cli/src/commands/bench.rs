@@ -131,7 +131,7 @@ enum Scenario {
         #[arg(long, value_name = "DURATION", default_value = "200ms")]
         kill_interval: jiff::SignedDuration,
     },
-    /// A worker process of `throughput`
+    /// A worker process of a scenario that drains
     #[command(hide = true)]
     Drain { url: String, batch: u32, permits: u32, kinds: u32 },
 }
@@ -278,6 +278,9 @@ struct Out {
 
 impl Out {
     fn take(&mut self, line: Line) -> anyhow::Result<()> {
+        if let Some(note) = &line.note {
+            tell!("{note}");
+        }
         if self.json {
             print(&format!("{}\n", line.to_json()))?;
         } else {

@@ -12,7 +12,7 @@ use tidegate_store::sqlite::{Options, Sqlite};
 use tidegate_store::{OpenOptions, Place, open};
 use tokio_postgres::NoTls;
 
-use super::drain::{kind, register, task};
+use super::drain::{NOOP, kind, register, task};
 use super::submit;
 use super::target::Target;
 use crate::clock::Stopwatch;
@@ -139,7 +139,7 @@ pub async fn growth(
 
 async fn prepare(target: &Target) -> anyhow::Result<()> {
     let opened = target.open().await?;
-    register(&*opened.store, 1).await?;
+    register(&*opened.store, vec![kind(NOOP)]).await?;
     let name = format!("group:{BLOCKED}");
     let capacity = Some(0);
     opened.store.set_limit(SetLimit { name, capacity, source: Source::Configuration }).await?;
@@ -165,7 +165,7 @@ async fn add_unserved(target: &Target, tasks: u64) -> anyhow::Result<()> {
 
 async fn add_runnable(target: &Target, tasks: u64) -> anyhow::Result<()> {
     let opened = open(&target.url, OpenOptions::default()).await?;
-    Ok(submit(&*opened.store, &[], (0..tasks).map(|number| task(number, 1))).await?)
+    Ok(submit(&*opened.store, &[], (0..tasks).map(|_| task(NOOP))).await?)
 }
 
 /// Counts what it takes to claim so many of the runnable tasks, and completes them.
@@ -217,8 +217,8 @@ async fn vacuum(url: &str) -> anyhow::Result<()> {
 fn claim() -> Claim {
     Claim {
         worker: WorkerId("bench".into()),
-        queues: Arc::new([kind(0, 1).queue]),
-        kinds: Arc::new([kind(0, 1).name, BLOCKED.into()]),
+        queues: Arc::new([kind(NOOP).queue]),
+        kinds: Arc::new([NOOP.into(), BLOCKED.into()]),
         tasks_max: BATCH,
         lease_ms: 3_600_000,
     }
