@@ -76,9 +76,14 @@ impl Counter {
         self.all.notified().await;
     }
 
+    /// How many so far.
+    pub(super) fn completed(&self) -> u64 {
+        self.completed.load(Ordering::SeqCst)
+    }
+
     fn done(&self) -> Drained {
         Drained {
-            completed: self.completed.load(Ordering::SeqCst),
+            completed: self.completed(),
             last_ns: self.last_ns.load(Ordering::SeqCst),
             rest_last_ns: self.rest_last_ns.load(Ordering::SeqCst),
             traffic: None,

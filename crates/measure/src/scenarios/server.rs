@@ -1,9 +1,9 @@
-//! How long statements took on the server, by its own count.
+//! How long statements took on the server and how many pages they asked for, by its own count.
 
 use std::ops::Sub;
 
 use tidegate_store::Place;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{Client, NoTls, Row};
 
 use super::target::Target;
 
@@ -16,16 +16,18 @@ const IS_COUNTED: &str = "SELECT to_regclass('pg_stat_statements') IS NOT NULL";
 
 /// All that the store has sent. Commits and their like have times of their own.
 const STATEMENTS: &str = "
-    SELECT query, calls, total_exec_time FROM pg_stat_statements
+    SELECT query, calls, total_exec_time, shared_blks_hit + shared_blks_read
+    FROM pg_stat_statements
     WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND (query LIKE '%tidegate.%' OR query LIKE '%pg_advisory_xact_lock%')
       AND query NOT LIKE '%pg_stat%'";
 
-/// How often a statement ran, and how long in all.
+/// How often a statement ran, how long in all, and how many pages it asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Ran {
     calls: i64,
     ms: f64,
+    pages: i64,
 }
 
 impl Ran {
@@ -35,7 +37,9 @@ impl Ran {
     }
 
     fn add(&mut self, other: Self) {
-        *self = Self { calls: self.calls + other.calls, ms: self.ms + other.ms };
+        self.calls += other.calls;
+        self.ms += other.ms;
+        self.pages += other.pages;
     }
 }
 
@@ -43,7 +47,11 @@ impl Sub for Ran {
     type Output = Self;
 
     fn sub(self, earlier: Self) -> Self {
-        Self { calls: self.calls - earlier.calls, ms: self.ms - earlier.ms }
+        Self {
+            calls: self.calls - earlier.calls,
+            ms: self.ms - earlier.ms,
+            pages: self.pages - earlier.pages,
+        }
     }
 }
 
@@ -66,6 +74,11 @@ impl Times {
             Some(Role::Relay) => self.relay.add(ran),
             None => {}
         }
+    }
+
+    /// Pages that all statements have asked for, found in memory or not.
+    pub(super) fn pages(self) -> u64 {
+        self.all.pages.unsigned_abs()
     }
 
     /// Of all statements, for each of so many tasks.
@@ -108,9 +121,14 @@ fn role(query: &str) -> Option<Role> {
 
 /// What the server has counted; none where it does not.
 pub(super) async fn times(target: &Target) -> anyhow::Result<Option<Times>> {
-    let Place::Postgres(url) = &target.place else {
-        return Ok(None);
-    };
+    match &target.place {
+        Place::Postgres(url) => times_at(url).await,
+        _ => Ok(None),
+    }
+}
+
+/// The same of the database at a URL.
+pub(super) async fn times_at(url: &str) -> anyhow::Result<Option<Times>> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     let connection = tokio::spawn(connection);
     let times = counted(&client).await;
@@ -130,9 +148,13 @@ async fn counted(client: &Client) -> Option<Times> {
     for row in rows {
         // Texts of others cannot be seen.
         let query: Option<&str> = row.get(0);
-        times.add(query.unwrap_or_default(), Ran { calls: row.get(1), ms: row.get(2) });
+        times.add(query.unwrap_or_default(), ran(&row));
     }
     Some(times)
+}
+
+fn ran(row: &Row) -> Ran {
+    Ran { calls: row.get(1), ms: row.get(2), pages: row.get(3) }
 }
 
 #[cfg(test)]
@@ -159,12 +181,13 @@ mod tests {
     fn the_mean_is_of_what_ran_meanwhile() {
         let (mut before, mut after) = (Times::default(), Times::default());
         let claim = sql!("look", "claim");
-        before.add(claim, Ran { calls: 2, ms: 100.0 });
-        after.add(claim, Ran { calls: 4, ms: 103.0 });
-        after.add("SELECT 1", Ran { calls: 1, ms: 1.0 });
+        before.add(claim, Ran { calls: 2, ms: 100.0, pages: 20 });
+        after.add(claim, Ran { calls: 4, ms: 103.0, pages: 29 });
+        after.add("SELECT 1", Ran { calls: 1, ms: 1.0, pages: 1 });
         let meanwhile = after - before;
         assert_eq!(meanwhile.claim.mean_ms(), Some(1.5));
         assert_eq!(meanwhile.relay.mean_ms(), None);
         assert_eq!(meanwhile.per_task_ms(4), 1.0);
+        assert_eq!(meanwhile.pages(), 10);
     }
 }
