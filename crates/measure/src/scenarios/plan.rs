@@ -49,16 +49,19 @@ impl Plan {
         (10.0 * pages).round() / 10.0
     }
 
-    /// The nodes and their conditions, without what they met.
-    fn shape(&self) -> Vec<&str> {
+    /// The nodes and their conditions, without what they met. The server numbers parts of plans, and
+    /// not always in the same way.
+    fn shape(&self) -> Vec<String> {
         let lines = self.text.lines().filter(|line| {
             let line = line.trim_start();
             !line.is_empty() && !OF_A_RUN.iter().any(|start| line.starts_with(start))
         });
-        lines
-            .map(|line| line.split(" (actual").next().unwrap_or(line).trim_end())
-            .map(|line| line.strip_suffix(" (never executed)").unwrap_or(line))
-            .collect()
+        let plain = |line: &str| {
+            let line = line.split(" (actual").next().unwrap_or(line).trim_end();
+            let line = line.strip_suffix(" (never executed)").unwrap_or(line);
+            line.chars().filter(|c| !c.is_ascii_digit()).collect()
+        };
+        lines.map(plain).collect()
     }
 
     /// Whether the server goes the same way.
