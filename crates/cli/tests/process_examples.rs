@@ -14,6 +14,7 @@ use common::{Shell, shown, without_settings};
 use pty::Terminal;
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate_engine::time;
+use tidegate_testkit::postgres::Server;
 
 /// No example takes longer to become ready than this.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -150,6 +151,10 @@ fn run(line: &str) -> String {
             let shell = easy();
             paste_until(&shell, line, || is_over(&shell))
         }
+        ["tidegate", "bench", "explain", ..] => {
+            let server = Server::shared().url("postgres");
+            paste(&clone(), &format!("export TIDEGATE_STORE='{server}'\n{line}"))
+        }
         ["tidegate", "run" | "bench", ..] => paste(&clone(), line),
         ["tidegate", "task", "wait", ..] => paste(&done(), line),
         ["tidegate", "worker", ..] => paste(&easy(), line),
@@ -186,5 +191,5 @@ fn every_example_runs() {
 #[test]
 fn every_measurement_runs() {
     let ran = all_run(is_measured);
-    assert_eq!(ran, 13, "the first command of the README and the scenarios");
+    assert_eq!(ran, 16, "the first command of the README and the scenarios");
 }

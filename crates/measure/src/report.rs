@@ -15,13 +15,16 @@ pub struct Line {
     pub tasks: u64,
     pub seconds: f64,
     pub tasks_per_s: f64,
-    /// `tasks_per_s` over `raw_per_s`: how much of what the database can do is left.
+    /// `tasks_per_s` over `raw_per_s`, unless the scenario compares with something else.
     pub ratio: Option<f64>,
     /// What the raw loop did beside it, on the same machine, at the same time.
     pub raw_per_s: Option<f64>,
     /// What the history checker found; none if it was not asked.
     pub violations: Option<u64>,
     pub batch: Option<u32>,
+    /// What whoever reads it should know, which is no figure.
+    #[serde(skip)]
+    pub note: Option<String>,
     /// What only this scenario measures.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
@@ -45,6 +48,7 @@ impl Line {
             raw_per_s: None,
             violations: None,
             batch: None,
+            note: None,
             extra: Map::new(),
         }
     }
@@ -56,8 +60,10 @@ impl Line {
         self
     }
 
-    /// Says what the same work did in another way, which gives the ratio.
-    pub fn beside(mut self, other_per_s: f64, name: &str) -> Self {
+    /// Says what the same work did in another way, which gives the ratio; the raw loop was measured
+    /// as well.
+    pub fn beside(mut self, other_per_s: f64, name: &str, raw_per_s: Option<f64>) -> Self {
+        self.raw_per_s = raw_per_s;
         self.ratio = (other_per_s > 0.0).then(|| self.tasks_per_s / other_per_s);
         self.with_extra(name, other_per_s)
     }
@@ -77,6 +83,20 @@ impl Line {
     /// Adds a figure that only this scenario has.
     pub fn with_extra(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.extra.insert(name.into(), value.into());
+        self
+    }
+
+    /// The same for a figure that was not always measured.
+    pub fn with_some(self, name: &str, value: Option<impl Into<Value>>) -> Self {
+        match value {
+            Some(value) => self.with_extra(name, value),
+            None => self,
+        }
+    }
+
+    /// Says something to whoever reads it.
+    pub fn with_note(mut self, note: impl Into<String>) -> Self {
+        self.note = Some(note.into());
         self
     }
 

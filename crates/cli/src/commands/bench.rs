@@ -11,8 +11,11 @@ use tidegate_measure::scenarios::crew::Program;
 use tidegate_measure::scenarios::drain;
 use tidegate_measure::scenarios::enqueue::{Enqueue, enqueue};
 use tidegate_measure::scenarios::estimate::{Estimate, estimate};
+use tidegate_measure::scenarios::explain::{Explain, explain};
 use tidegate_measure::scenarios::fleet::{Fleet, fleet};
+use tidegate_measure::scenarios::held::{HeldSnapshot, held_snapshot};
 use tidegate_measure::scenarios::latency::{Latency, latency};
+use tidegate_measure::scenarios::limit_on_backlog::{LimitOnBacklog, limit_on_backlog};
 use tidegate_measure::scenarios::throughput::{Throughput, throughput};
 
 use crate::cli::Global;
@@ -82,6 +85,26 @@ enum Scenario {
         )]
         pending: Vec<u64>,
     },
+    /// What other kinds notice when a kind with many waiting tasks gets a limit of 10
+    #[command(after_help = "Example:\n  tidegate bench limit-on-backlog --tasks 3000 --before 1s")]
+    LimitOnBacklog {
+        /// Tasks that wait when the limit is set
+        #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+        tasks: u64,
+        /// How long the others are measured before
+        #[arg(long, value_name = "DURATION", default_value = "10s")]
+        before: jiff::SignedDuration,
+    },
+    /// What a claim costs while a transaction holds an old snapshot, beside the cost at its start
+    #[command(after_help = "Example:\n  tidegate bench held-snapshot --tasks 20000 --hold 1s")]
+    HeldSnapshot {
+        /// Tasks that are completed meanwhile
+        #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+        tasks: u64,
+        /// How long the snapshot is held at least
+        #[arg(long, value_name = "DURATION", default_value = "5m")]
+        hold: jiff::SignedDuration,
+    },
     /// From a submit to the start of the handler on an idle queue, beside a hand-written loop
     #[command(after_help = "Example:\n  tidegate bench latency --tasks 20")]
     Latency {
@@ -101,6 +124,18 @@ enum Scenario {
         /// Measurements of each batch, of which the middle one counts
         #[arg(long, value_name = "N", default_value_t = 3)]
         rounds: u32,
+    },
+    /// Records the plans of the hot statements of a PostgreSQL, beside the records that are there
+    ///
+    /// It makes databases `tidegate_explain_*` on the server of --store and drops them at the end.
+    #[command(after_help = "Example:\n  tidegate bench explain --tasks 5000 --folder plans")]
+    Explain {
+        /// Tasks that wait
+        #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+        tasks: u64,
+        /// Where the records are
+        #[arg(long, value_name = "FOLDER", default_value = "docs/performance")]
+        folder: PathBuf,
     },
     /// How far the wait that `task explain` tells is off
     #[command(after_help = "Example:\n  tidegate bench estimate --seconds 2 --json")]
@@ -131,7 +166,7 @@ enum Scenario {
         #[arg(long, value_name = "DURATION", default_value = "200ms")]
         kill_interval: jiff::SignedDuration,
     },
-    /// A worker process of `throughput`
+    /// A worker process of a scenario that drains
     #[command(hide = true)]
     Drain { url: String, batch: u32, permits: u32, kinds: u32 },
 }
@@ -199,6 +234,19 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         }
         Scenario::Enqueue { tasks, batch: batches, rounds } => {
             enqueue(&Enqueue { url, tasks, batches, rounds }, |line| out.take(line)).await?;
+        }
+        Scenario::LimitOnBacklog { tasks, before } => {
+            let before = before.try_into().context("--before is negative")?;
+            let scenario = LimitOnBacklog { url, tasks, before };
+            limit_on_backlog(&scenario, |line| out.take(line)).await?;
+        }
+        Scenario::HeldSnapshot { tasks, hold } => {
+            let hold = hold.try_into().context("--hold is negative")?;
+            held_snapshot(&HeldSnapshot { url, tasks, hold }, |line| out.take(line)).await?;
+        }
+        Scenario::Explain { tasks, folder } => {
+            let url = url.context("name the PostgreSQL with --store postgres://...")?;
+            explain(&Explain { url, tasks, folder }, |line| out.take(line)).await?;
         }
         Scenario::Estimate { seconds } => {
             estimate(&Estimate { url, seconds }, |line| out.take(line)).await?;
@@ -278,6 +326,9 @@ struct Out {
 
 impl Out {
     fn take(&mut self, line: Line) -> anyhow::Result<()> {
+        if let Some(note) = &line.note {
+            tell!("{note}");
+        }
         if self.json {
             print(&format!("{}\n", line.to_json()))?;
         } else {

@@ -133,8 +133,13 @@ impl RawPostgres {
         batch: u32,
         handle: impl Fn(&Task) -> Outcome,
     ) -> Result<u64, Error> {
-        let drains = self.clients.iter().map(|client| drain_one(client, batch, &handle));
-        Ok(try_join_all(drains).await?.into_iter().sum())
+        self.ready(batch).await?.run(handle).await
+    }
+
+    /// Prepares the statements on every connection, so that a drain only drains.
+    pub async fn ready(&self, batch: u32) -> Result<Drain<'_>, Error> {
+        let turns = self.clients.iter().map(|client| Turn::new(client, batch));
+        Ok(Drain(try_join_all(turns).await?))
     }
 
     /// How many tasks there are, in whatever state.
@@ -152,12 +157,24 @@ pub(super) async fn connect(url: &str) -> Result<Client, Error> {
     Ok(client)
 }
 
-async fn drain_one(
-    client: &Client,
-    batch: u32,
-    handle: &impl Fn(&Task) -> Outcome,
-) -> Result<u64, Error> {
-    let turn = Turn::new(client, batch).await?;
+/// Connections that are ready to drain.
+pub struct Drain<'a>(Vec<Turn<'a>>);
+
+impl fmt::Debug for Drain<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Drain").field("connections", &self.0.len()).finish()
+    }
+}
+
+impl Drain<'_> {
+    /// Claims all tasks and ends them as the handler says; gives how many were completed.
+    pub async fn run(&self, handle: impl Fn(&Task) -> Outcome) -> Result<u64, Error> {
+        let drains = self.0.iter().map(|turn| drain_one(turn, &handle));
+        Ok(try_join_all(drains).await?.into_iter().sum())
+    }
+}
+
+async fn drain_one(turn: &Turn<'_>, handle: &impl Fn(&Task) -> Outcome) -> Result<u64, Error> {
     let mut ended = Ended::default();
     let mut completed = 0;
     loop {

@@ -1,21 +1,14 @@
 //! What a claim costs with a great many tasks in the way, beside the cost without them.
 
-use std::sync::Arc;
-use std::time::Duration;
+use anyhow::ensure;
+use tidegate_core::{NewTask, SetLimit, Source};
+use tidegate_store::{OpenOptions, open};
 
-use anyhow::{bail, ensure};
-use tidegate_core::{
-    Attempt, Claim, Exit, Finish, NewTask, Outcome, SetLimit, Source, Store, WorkerId,
-};
-use tidegate_engine::time;
-use tidegate_store::sqlite::{Options, Sqlite};
-use tidegate_store::{OpenOptions, Place, open};
-use tokio_postgres::NoTls;
-
-use super::drain::{kind, register, task};
+use super::cost::{BATCH, BLOCKED, Cost, add_runnable, claim, measure};
+use super::drain::{NOOP, kind, register};
 use super::submit;
 use super::target::Target;
-use crate::clock::Stopwatch;
+use super::throughput::raw;
 use crate::report::Line;
 
 /// Tasks that are claimed in one measurement.
@@ -24,23 +17,8 @@ const RUNNABLE: u64 = 10_000;
 /// The same where there are more of them: as many as the smallest backlog has.
 const CLAIMED: u64 = 1_000;
 
-/// Tasks in one claim.
-const BATCH: u32 = 100;
-
-/// A kind that the worker serves and that a limit stops.
-const BLOCKED: &str = "blocked";
-
 /// A kind that the worker does not serve.
 const UNSERVED: &str = "unserved";
-
-/// A session of PostgreSQL counts what it has read when it ends; this is enough for it to end.
-const SESSION_END: Duration = Duration::from_millis(500);
-
-/// Pages of all tables and indexes that were asked for, found in memory or not.
-const PAGES: &str = "
-    select coalesce(sum(coalesce(heap_blks_read, 0) + coalesce(heap_blks_hit, 0)
-        + coalesce(idx_blks_read, 0) + coalesce(idx_blks_hit, 0)), 0)::bigint
-    from pg_statio_user_tables";
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -49,15 +27,6 @@ pub struct Backlog {
     pub url: Option<String>,
     /// Tasks in the way.
     pub tasks: u64,
-}
-
-/// What claiming the runnable tasks took.
-#[derive(Debug, Clone, Copy)]
-struct Cost {
-    seconds: f64,
-    /// What the database read: pages on PostgreSQL; on SQLite the steps of its machine, of which
-    /// every row that is looked at takes one at least.
-    reads: f64,
 }
 
 /// Measures without a backlog, then with blocked tasks in the way, then with tasks of another
@@ -73,35 +42,31 @@ pub async fn backlog(
     add_blocked(&target, scenario.tasks).await?;
     add_runnable(&target, RUNNABLE).await?;
     let blocked = measure(&target, RUNNABLE).await?;
-    each(line(&target, scenario, "blocked", blocked, without))?;
+    each(line(&target, scenario, "blocked", blocked, without).await?)?;
     add_unserved(&target, scenario.tasks).await?;
     add_runnable(&target, RUNNABLE).await?;
     let unserved = measure(&target, RUNNABLE).await?;
-    each(line(&target, scenario, "blocked and unserved", unserved, without))
+    each(line(&target, scenario, "blocked and unserved", unserved, without).await?)
 }
 
-fn line(target: &Target, scenario: &Backlog, ahead: &str, with: Cost, without: Cost) -> Line {
+async fn line(
+    target: &Target,
+    scenario: &Backlog,
+    ahead: &str,
+    with: Cost,
+    without: Cost,
+) -> anyhow::Result<Line> {
     let line = Line::new("blocked-backlog", target.name(), RUNNABLE, with.seconds)
         .with_extra("ahead", ahead)
         .with_extra("backlog", scenario.tasks);
-    compared(line, target, with, without)
+    beside_raw(with.beside(without, line, target), target).await
 }
 
-/// Adds what was read beside what was read without the backlog.
-fn compared(line: Line, target: &Target, with: Cost, without: Cost) -> Line {
-    let unit = match target.place {
-        Place::Postgres(_) => "pages",
-        _ => "steps",
-    };
-    let tasks = line.tasks as f64;
-    let per_task = |reads: f64| (10.0 * reads / tasks).round() / 10.0;
-    let mut line = line
-        .with_batch(BATCH)
-        .with_extra(format!("{unit}_per_task"), per_task(with.reads))
-        .with_extra(format!("{unit}_per_task_without"), per_task(without.reads))
-        .with_extra("seconds_without", without.seconds);
-    line.ratio = Some(with.reads / without.reads);
-    line
+/// Lets the raw loop claim and complete as many, with nothing in the way.
+async fn beside_raw(mut line: Line, target: &Target) -> anyhow::Result<Line> {
+    let seconds = raw(target, BATCH, line.tasks, 1).await?;
+    line.raw_per_s = seconds.map(|seconds| line.tasks as f64 / seconds);
+    Ok(line)
 }
 
 /// What to measure where the backlog grows.
@@ -132,14 +97,14 @@ pub async fn growth(
         let without = *first.get_or_insert(cost);
         let line = Line::new("backlog-growth", target.name(), CLAIMED, cost.seconds)
             .with_extra("pending", wanted);
-        each(compared(line, &target, cost, without))?;
+        each(beside_raw(cost.beside(without, line, &target), &target).await?)?;
     }
     Ok(())
 }
 
 async fn prepare(target: &Target) -> anyhow::Result<()> {
     let opened = target.open().await?;
-    register(&*opened.store, 1).await?;
+    register(&*opened.store, vec![kind(NOOP)]).await?;
     let name = format!("group:{BLOCKED}");
     let capacity = Some(0);
     opened.store.set_limit(SetLimit { name, capacity, source: Source::Configuration }).await?;
@@ -161,90 +126,4 @@ async fn add_unserved(target: &Target, tasks: u64) -> anyhow::Result<()> {
     let opened = open(&target.url, OpenOptions::default()).await?;
     let task = NewTask { priority: 10, ..NewTask::new(UNSERVED, "null") };
     Ok(submit(&*opened.store, &[], (0..tasks).map(|_| task.clone())).await?)
-}
-
-async fn add_runnable(target: &Target, tasks: u64) -> anyhow::Result<()> {
-    let opened = open(&target.url, OpenOptions::default()).await?;
-    Ok(submit(&*opened.store, &[], (0..tasks).map(|number| task(number, 1))).await?)
-}
-
-/// Counts what it takes to claim so many of the runnable tasks, and completes them.
-async fn measure(target: &Target, tasks: u64) -> anyhow::Result<Cost> {
-    let (cost, claimed) = match &target.place {
-        Place::Memory => bail!("the memory store does not count what it reads"),
-        Place::Sqlite { path, synchronous } => {
-            let synchronous = synchronous.unwrap_or_default();
-            let store = Sqlite::open(path, Options { synchronous, ..Options::default() })?;
-            store.take_steps().await?;
-            let (seconds, claimed) = claim_all(&store, tasks).await?;
-            (Cost { seconds, reads: store.take_steps().await? as f64 }, claimed)
-        }
-        Place::Postgres(url) => {
-            vacuum(url).await?;
-            let before = pages(url).await?;
-            let opened = open(url, OpenOptions::default()).await?;
-            let (seconds, claimed) = claim_all(&*opened.store, tasks).await?;
-            drop(opened);
-            (Cost { seconds, reads: (pages(url).await? - before) as f64 }, claimed)
-        }
-    };
-    let opened = open(&target.url, OpenOptions::default()).await?;
-    complete(&*opened.store, claimed).await?;
-    Ok(cost)
-}
-
-async fn pages(url: &str) -> anyhow::Result<i64> {
-    time::sleep(SESSION_END).await;
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    let connection = tokio::spawn(connection);
-    let pages = client.query_one(PAGES, &[]).await?.get(0);
-    drop(client);
-    connection.await??;
-    Ok(pages)
-}
-
-/// Clears away the rows that a million tasks left behind on their way, as the server does by
-/// itself before long: the question is what tasks cost that are there.
-async fn vacuum(url: &str) -> anyhow::Result<()> {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    let connection = tokio::spawn(connection);
-    client.batch_execute("vacuum").await?;
-    drop(client);
-    Ok(connection.await??)
-}
-
-/// What the worker asks for. Its lease outlasts every measurement.
-fn claim() -> Claim {
-    Claim {
-        worker: WorkerId("bench".into()),
-        queues: Arc::new([kind(0, 1).queue]),
-        kinds: Arc::new([kind(0, 1).name, BLOCKED.into()]),
-        tasks_max: BATCH,
-        lease_ms: 3_600_000,
-    }
-}
-
-/// Claims so many of the runnable tasks; gives the seconds it took, too.
-async fn claim_all(store: &dyn Store, tasks: u64) -> anyhow::Result<(f64, Vec<Attempt>)> {
-    let stopwatch = Stopwatch::start();
-    let mut all = Vec::new();
-    while (all.len() as u64) < tasks {
-        let claimed = store.claim(claim()).await?;
-        ensure!(!claimed.is_empty(), "{} of {tasks} tasks were claimed", all.len());
-        all.extend(claimed);
-    }
-    Ok((stopwatch.seconds(), all))
-}
-
-async fn complete(store: &dyn Store, claimed: Vec<Attempt>) -> anyhow::Result<()> {
-    let exit = |attempt: &Attempt| Exit {
-        task: attempt.task,
-        token: attempt.token,
-        outcome: Outcome::Completed(b"null".to_vec()),
-    };
-    for part in claimed.chunks(BATCH as usize) {
-        let exits = part.iter().map(exit).collect();
-        store.finish(Finish { exits, claim: None }).await?;
-    }
-    Ok(())
 }

@@ -1,15 +1,14 @@
 //! What a limit costs: the same work with it and without, with the same number in flight, so that
 //! the cost of the limit is measured and not its effect.
 
-use tidegate_core::{Claim, SetLimit, Source, Store, WorkerId};
+use anyhow::{Context as _, ensure};
 use tidegate_store::Place;
 
-use super::crew::{self, Program, Took};
+use super::crew::Program;
 use super::drain::{self, Load};
-use super::submit;
+use super::measured::{Measured, Work};
 use super::target::Target;
 use super::throughput::raw;
-use super::writes::row_writes;
 use crate::report::Line;
 
 /// The four ways in which it is measured.
@@ -42,9 +41,6 @@ pub struct Concurrency {
 
 /// Tasks in one transaction where no limit keeps them fewer.
 const BATCH: u32 = 100;
-
-/// Until the worker processes ask for tasks.
-const SERVED_MS: i64 = 60_000;
 
 impl Way {
     fn name(self) -> &'static str {
@@ -89,28 +85,23 @@ impl Way {
     }
 }
 
-/// One measurement.
-struct Measured {
-    took: Took,
-    /// Rows written per task, where the store can tell.
-    writes: Option<f64>,
-}
-
-/// Two measurements, one after the other.
+/// Measurements of the same work, one after the other.
 #[derive(Debug, Clone, Copy)]
 struct Round {
-    /// Tasks per second.
-    rate: f64,
-    /// The same without the limit, or of the raw loop.
-    other: f64,
-    writes: Option<f64>,
-    writes_unlimited: Option<f64>,
+    /// As the scenario has it: with the limit, if there is one.
+    ours: Measured,
+    /// The same without the limit.
+    without: Option<Measured>,
+    /// Seconds of the raw loop, where there is one.
+    raw: Option<f64>,
 }
 
-impl Round {
-    fn ratio(&self) -> f64 {
-        self.rate / self.other
-    }
+/// What a round measures, one of them after the other.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Raw,
+    Without,
+    Ours,
 }
 
 impl Concurrency {
@@ -120,123 +111,97 @@ impl Concurrency {
 
     /// Works off all tasks under the limit, or without one.
     async fn measure(&self, target: &Target, limit: Option<u32>) -> anyhow::Result<Measured> {
-        let kinds = self.way.kinds();
-        let opened = target.open().await?;
-        drain::register(&*opened.store, kinds).await?;
-        set(&*opened.store, kinds, limit).await?;
-        // What is at the gate is let through before, and is known to be served: it comes in while
-        // workers work, as a rule.
-        serve(&*opened.store, kinds).await?;
-        let tasks = (0..self.tasks()).map(|number| drain::task(number, kinds));
-        submit(&*opened.store, &[], tasks).await?;
-        while opened.store.admit().await?.more {}
-        drop(opened);
-        let before = row_writes(target).await?;
-        let loads = self.way.loads();
-        let took = crew::drain(&self.program, &target.url, &loads, self.tasks()).await?;
-        let after = row_writes(target).await?;
-        let writes = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-        Ok(Measured { took, writes: writes.map(|rows| rows as f64 / self.tasks() as f64) })
+        let (program, loads, tasks) = (&self.program, &self.way.loads(), self.tasks());
+        Work { program, loads, limit, tasks }.measure(target).await
     }
 
-    async fn beside_raw(&self, target: &Target) -> anyhow::Result<Round> {
-        let raw = raw(target, BATCH, self.tasks(), self.way.workers()).await?;
-        let ours = self.measure(target, None).await?;
-        let other = raw.map_or(f64::NAN, |seconds| self.tasks() as f64 / seconds);
-        let rate = self.rate(&ours.took);
-        Ok(Round { rate, other, writes: ours.writes, writes_unlimited: None })
-    }
-
-    fn round(&self, with: &Measured, without: &Measured) -> Round {
-        Round {
-            rate: self.rate(&with.took),
-            other: self.rate(&without.took),
-            writes: with.writes,
-            writes_unlimited: without.writes,
+    /// Who comes first changes: what warms up or wears out strikes all.
+    async fn round(&self, target: &Target, number: u32) -> anyhow::Result<Round> {
+        let mut parts = [Part::Raw, Part::Without, Part::Ours];
+        parts.rotate_left(number as usize % 3);
+        let (mut raw_seconds, mut without, mut ours) = (None, None, None);
+        for part in parts {
+            match part {
+                Part::Raw => {
+                    let batch = self.way.loads()[0].batch;
+                    raw_seconds = raw(target, batch, self.tasks(), self.way.workers()).await?;
+                }
+                Part::Without if self.way.limit().is_none() => {}
+                Part::Without => without = Some(self.measure(target, None).await?),
+                Part::Ours => ours = Some(self.measure(target, self.way.limit()).await?),
+            }
         }
+        let ours = ours.context("a round has every part")?;
+        Ok(Round { ours, without, raw: raw_seconds })
     }
 
     /// Tasks per second of those that are compared.
-    fn rate(&self, took: &Took) -> f64 {
+    fn rate(&self, measured: &Measured) -> f64 {
         let tasks = self.tasks() as f64;
         match self.way {
-            Way::Mixed => tasks * 0.99 / took.rest_seconds,
-            _ => tasks / took.seconds,
+            Way::Mixed => tasks * 0.99 / measured.took.rest_seconds,
+            _ => tasks / measured.took.seconds,
         }
+    }
+
+    fn raw_rate(&self, round: &Round) -> Option<f64> {
+        round.raw.map(|seconds| self.tasks() as f64 / seconds)
+    }
+
+    /// Beside the same without the limit, or beside the raw loop.
+    fn ratio(&self, round: &Round) -> f64 {
+        let without = round.without.map(|without| self.rate(&without));
+        self.rate(&round.ours) / without.or_else(|| self.raw_rate(round)).unwrap_or(f64::NAN)
+    }
+
+    fn line(&self, target: &Target, rounds: &[Round]) -> Line {
+        let (way, tasks) = (self.way, self.tasks());
+        let (first, last) = (self.ratio(&rounds[0]), self.ratio(&rounds[rounds.len() - 1]));
+        let middle = &rounds[rounds.len() / 2];
+        let (rate, raw_rate) = (self.rate(&middle.ours), self.raw_rate(middle));
+        let mut line = Line::new(way.name(), target.name(), tasks, tasks as f64 / rate)
+            .with_batch(way.loads()[0].batch)
+            .with_extra("workers", way.workers())
+            .with_extra("per_worker", rate / f64::from(way.workers()))
+            .with_extra("in_flight", way.in_flight())
+            .with_extra("rounds", rounds.len() as u64)
+            .with_extra("ratio_min", first)
+            .with_extra("ratio_max", last);
+        line = match (middle.without, raw_rate) {
+            (Some(without), raw) => line
+                .beside(self.rate(&without), "unlimited_per_s", raw)
+                .with_some("limit", way.limit())
+                .with_some("writes_unlimited", without.writes)
+                .with_some("slot_ms", slot_ms(rounds)),
+            (None, Some(raw)) => line.beside_raw(raw),
+            (None, None) => line,
+        };
+        middle.ours.told(line, target)
     }
 }
 
-async fn set(store: &dyn Store, kinds: u32, limit: Option<u32>) -> anyhow::Result<()> {
-    let name = format!("group:{}", drain::kind_name(0, kinds));
-    let (capacity, source) = (limit, Source::Configuration);
-    store.set_limit(SetLimit { name, capacity, source }).await?;
-    // A limit that was taken away is gone when nobody needs it any more, and not before.
-    while store.prune().await?.more {}
-    Ok(())
+/// What a limit costs the server for one task, commits apart: the middle of all rounds.
+fn slot_ms(rounds: &[Round]) -> Option<f64> {
+    let cost = |round: &Round| Some(round.ours.server_ms()? - round.without?.server_ms()?);
+    let mut costs: Vec<f64> = rounds.iter().filter_map(cost).collect();
+    costs.sort_by(f64::total_cmp);
+    costs.get(costs.len() / 2).copied()
 }
 
-/// A worker asks for work of every kind, and there is none yet.
-async fn serve(store: &dyn Store, kinds: u32) -> anyhow::Result<()> {
-    let kinds = (0..kinds).map(|number| drain::kind_name(number, kinds).into()).collect();
-    let claimed = store
-        .claim(Claim {
-            worker: WorkerId("first".into()),
-            queues: ["default".into()].into(),
-            kinds,
-            tasks_max: 1,
-            lease_ms: SERVED_MS,
-        })
-        .await?;
-    anyhow::ensure!(claimed.is_empty(), "there are tasks before the first is submitted");
-    Ok(())
-}
-
-/// Measures with and without in turn, and gives one line.
+/// Measures with, without and the raw loop in turn, and gives one line.
 pub async fn concurrency(
     scenario: &Concurrency,
     mut each: impl FnMut(Line) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let way = scenario.way;
     let mut rounds: Vec<Round> = Vec::new();
-    let mut name = "";
-    for round in 0..scenario.rounds.max(1) {
-        let target = Target::new(scenario.url.as_deref())?;
-        name = target.name();
-        anyhow::ensure!(target.place != Place::Memory, "the memory store has one process only");
-        let measured = match way.limit() {
-            None => scenario.beside_raw(&target).await?,
-            // Who comes first changes: what warms up or wears out strikes both.
-            limit if round % 2 == 0 => {
-                let without = scenario.measure(&target, None).await?;
-                scenario.round(&scenario.measure(&target, limit).await?, &without)
-            }
-            limit => {
-                let with = scenario.measure(&target, limit).await?;
-                scenario.round(&with, &scenario.measure(&target, None).await?)
-            }
-        };
-        rounds.push(measured);
-    }
-    rounds.sort_by(|a, b| a.ratio().total_cmp(&b.ratio()));
-    let (first, last) = (rounds[0].ratio(), rounds[rounds.len() - 1].ratio());
-    let Round { rate, other, writes, writes_unlimited } = rounds[rounds.len() / 2];
-    let tasks = scenario.tasks();
-    let mut line = Line::new(way.name(), name, tasks, tasks as f64 / rate)
-        .with_batch(way.loads()[0].batch)
-        .with_extra("workers", way.workers())
-        .with_extra("per_worker", rate / f64::from(way.workers()))
-        .with_extra("in_flight", way.in_flight())
-        .with_extra("rounds", rounds.len() as u64)
-        .with_extra("ratio_min", first)
-        .with_extra("ratio_max", last);
-    line = match way.limit() {
-        None => line.beside_raw(other),
-        Some(limit) => line.beside(other, "unlimited_per_s").with_extra("limit", limit),
-    };
-    for (name, writes) in [("writes", writes), ("writes_unlimited", writes_unlimited)] {
-        if let Some(writes) = writes {
-            line = line.with_extra(name, writes);
+    let mut target = Target::new(scenario.url.as_deref())?;
+    ensure!(target.place != Place::Memory, "the memory store has one process only");
+    for number in 0..scenario.rounds.max(1) {
+        if number > 0 {
+            target = Target::new(scenario.url.as_deref())?;
         }
+        rounds.push(scenario.round(&target, number).await?);
     }
-    each(line)
+    rounds.sort_by(|a, b| scenario.ratio(a).total_cmp(&scenario.ratio(b)));
+    each(scenario.line(&target, &rounds))
 }

@@ -9,14 +9,20 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use tidegate_core::{Attempt, Kind, NewTask, Registration, Store};
 use tidegate_engine::{Context, Ended, Failure, Observer, Options, Shutdown, Worker, time};
-use tidegate_store::{OpenOptions, open};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tidegate_store::postgres::{self, Postgres};
+use tidegate_store::{OpenOptions, Place, open};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::sync::Notify;
+
+use super::shift::Shift;
 
 use crate::clock::monotonic_ns;
 
 /// As long as the payload of the raw loop.
 const PAYLOAD: &[u8] = b"\"sixteen bytes.\"";
+
+/// What is worked off where no crew does it.
+pub(super) const NOOP: &str = "noop";
 
 /// What a worker of a benchmark takes.
 #[derive(Debug, Clone, Copy)]
@@ -29,24 +35,18 @@ pub struct Load {
     pub kinds: u32,
 }
 
-/// The name of the kind with this number.
-pub(super) fn kind_name(number: u32, kinds: u32) -> String {
-    if kinds == 1 { "noop".to_owned() } else { format!("noop-{number}") }
-}
-
 /// What is worked off: removed as it completes, as the raw loop does.
-pub(super) fn kind(number: u32, kinds: u32) -> Kind {
-    Kind { remove_on_completed_days: Some(0), ..Kind::new(kind_name(number, kinds)) }
+pub(super) fn kind(name: &str) -> Kind {
+    Kind { remove_on_completed_days: Some(0), ..Kind::new(name) }
 }
 
-/// One of it; the kinds take turns.
-pub(super) fn task(number: u64, kinds: u32) -> NewTask {
-    NewTask::new(kind_name((number % u64::from(kinds)) as u32, kinds), PAYLOAD)
+/// One of it.
+pub(super) fn task(kind: &str) -> NewTask {
+    NewTask::new(kind, PAYLOAD)
 }
 
-/// Makes the kinds known.
-pub(super) async fn register(store: &dyn Store, kinds: u32) -> tidegate_core::Result<()> {
-    let kinds = (0..kinds).map(|number| kind(number, kinds)).collect();
+/// Makes kinds known.
+pub(super) async fn register(store: &dyn Store, kinds: Vec<Kind>) -> tidegate_core::Result<()> {
     let registration = Registration { kinds, ..Registration::default() };
     store.register(registration).await.map(drop)
 }
@@ -67,7 +67,7 @@ impl Counter {
     pub(super) fn new(wanted: u64) -> Self {
         let zero = || AtomicU64::new(0);
         let (completed, last_ns, rest_last_ns) = (zero(), zero(), zero());
-        let first = kind_name(0, 2);
+        let first = Shift::Measured.kind_name(0, 2);
         Self { wanted, first, completed, last_ns, rest_last_ns, all: Notify::new() }
     }
 
@@ -76,11 +76,18 @@ impl Counter {
         self.all.notified().await;
     }
 
+    /// How many so far.
+    pub(super) fn completed(&self) -> u64 {
+        self.completed.load(Ordering::SeqCst)
+    }
+
     fn done(&self) -> Drained {
         Drained {
-            completed: self.completed.load(Ordering::SeqCst),
+            completed: self.completed(),
             last_ns: self.last_ns.load(Ordering::SeqCst),
             rest_last_ns: self.rest_last_ns.load(Ordering::SeqCst),
+            traffic: None,
+            is_over: false,
         }
     }
 }
@@ -107,23 +114,24 @@ pub(super) fn permits(batch: u32) -> u32 {
     2 * batch
 }
 
-/// A worker under this load.
+/// A worker of these kinds under this load.
 pub(super) fn worker(
     store: Arc<dyn Store>,
     load: Load,
+    kinds: Vec<Kind>,
     counter: Arc<Counter>,
 ) -> tidegate_core::Result<Worker> {
-    let Load { batch, permits, kinds } = load;
+    let Load { batch, permits, .. } = load;
     let options = Options { concurrency: permits, claim_batch: batch, ..Options::default() };
     let mut builder = Worker::builder(store).options(options).observer(counter);
-    for number in 0..kinds {
+    for kind in kinds {
         let noop = |_: Context, _: IgnoredAny| async { Ok::<_, Failure>(()) };
-        builder = builder.handle(kind(number, kinds), noop);
+        builder = builder.handle(kind, noop);
     }
     builder.build()
 }
 
-/// What one process did.
+/// What one process did in one shift.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Drained {
     pub(super) completed: u64,
@@ -131,29 +139,72 @@ pub(super) struct Drained {
     pub(super) last_ns: u64,
     /// The same of all kinds but the first.
     pub(super) rest_last_ns: u64,
+    /// What went to the server, where the store counts it.
+    pub(super) traffic: Option<Traffic>,
+    /// Nothing more comes of this shift.
+    pub(super) is_over: bool,
+}
+
+/// What a process sent to its server.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Traffic {
+    pub(super) round_trips: u64,
+    pub(super) waited_ms: f64,
+}
+
+impl From<postgres::Traffic> for Traffic {
+    fn from(sent: postgres::Traffic) -> Self {
+        let waited_ms = 1e3 * sent.waited.as_secs_f64();
+        Self { round_trips: sent.round_trips, waited_ms }
+    }
 }
 
 /// How often a process says what it has done. Whoever waits for the end need not ask the store,
 /// which would cost those who are measured.
 const SAY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The life of a worker process of a benchmark: says that it is ready, begins when a line comes
-/// in, says what it has done again and again, ends when stdin does, and says it for the last time.
+/// The life of a worker process of a benchmark: one shift after the other. In each it says that it is
+/// ready, says what it has done again and again, rests when a line comes in or stdin ends, and says
+/// it for the last time. What it has connected and prepared stays for the next shift.
 pub async fn process(url: &str, load: Load) -> anyhow::Result<()> {
-    let opened = open(url, OpenOptions::default()).await?;
+    let (store, postgres) = connect(url).await?;
+    let mut stdin = BufReader::new(tokio::io::stdin()).lines();
+    for shift in Shift::ALL {
+        let sent = || postgres.as_ref().map(Postgres::traffic);
+        let before = sent();
+        let mut done = work(store.clone(), load, shift, &mut stdin).await?;
+        done.traffic = sent().zip(before).map(|(after, before)| after.since(before).into());
+        say(&serde_json::to_string(&done)?)?;
+    }
+    Ok(())
+}
+
+/// The store, and the same where it counts what it sends.
+async fn connect(url: &str) -> anyhow::Result<(Arc<dyn Store>, Option<Postgres>)> {
+    if let Place::Postgres(url) = Place::parse(url)? {
+        let store = Postgres::connect(&url, postgres::Options::default()).await?;
+        return Ok((Arc::new(store.clone()), Some(store)));
+    }
+    Ok((open(url, OpenOptions::default()).await?.store, None))
+}
+
+async fn work(
+    store: Arc<dyn Store>,
+    load: Load,
+    shift: Shift,
+    stdin: &mut Lines<BufReader<Stdin>>,
+) -> anyhow::Result<Drained> {
     let counter = Arc::new(Counter::new(u64::MAX));
-    let worker = worker(opened.store, load, counter.clone())?;
-    say("ready")?;
-    let mut stdin = BufReader::new(tokio::io::stdin());
-    stdin.read_line(&mut String::new()).await?;
+    let worker = worker(store, load, shift.kinds(load.kinds), counter.clone())?;
     let shutdown = Shutdown::new();
     let told = shutdown.clone();
     let listen = async move {
         // Also where the parent has died.
-        let _ = stdin.read_to_end(&mut Vec::new()).await;
+        let _ = stdin.next_line().await;
         told.drain();
     };
     let said = async {
+        say(READY)?;
         let mut last = 0;
         loop {
             time::sleep(SAY_INTERVAL).await;
@@ -169,14 +220,18 @@ pub async fn process(url: &str, load: Load) -> anyhow::Result<()> {
         worked
     };
     tokio::select! {
+        biased;
         worked = work => drop(worked?),
         said = said => {
             let said: anyhow::Result<()> = said;
             said?;
         }
     }
-    say(&serde_json::to_string(&counter.done())?)
+    Ok(Drained { is_over: true, ..counter.done() })
 }
+
+/// What a process says when it waits for its queue to open.
+pub(super) const READY: &str = "ready";
 
 fn say(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();

@@ -11,7 +11,7 @@ use tidegate_store::{OpenOptions, Place, open};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::target::Target;
-use crate::clock::{Stopwatch, monotonic_ns};
+use crate::clock::monotonic_ns;
 use crate::raw::RawPickUp;
 use crate::report::Line;
 
@@ -78,7 +78,6 @@ pub async fn latency(
         .build()?;
     let shutdown = Shutdown::new();
     let run = tokio::spawn(worker.run(shutdown.clone()));
-    let stopwatch = Stopwatch::start();
     let (mut ours, mut raws) = (Vec::new(), Vec::new());
     // The first is only to see that the worker is there.
     pick_up(&*opened.store, &mut starts).await?;
@@ -90,9 +89,9 @@ pub async fn latency(
             raws.extend(raw.pick_up(TURN).await?);
         }
     }
-    let seconds = stopwatch.seconds();
     shutdown.drain();
     run.await??;
+    let seconds = ours.iter().sum();
     let mut line = Line::new("latency", target.name(), ours.len() as u64, seconds)
         .with_extra("p50_ms", percentile(&mut ours, 50))
         .with_extra("p99_ms", percentile(&mut ours, 99));
@@ -101,6 +100,7 @@ pub async fn latency(
         line =
             line.with_extra("raw_p50_ms", raw).with_extra("raw_p99_ms", percentile(&mut raws, 99));
         line.ratio = Some(percentile(&mut ours, 50) / raw);
+        line.raw_per_s = Some(raws.len() as f64 / raws.iter().sum::<f64>());
     }
     each(line)
 }

@@ -5,18 +5,29 @@
 //! - [`enqueue`]: how many tasks per second are submitted, beside raw inserts.
 //! - [`latency`]: how long a task on an idle queue waits, beside the raw loop.
 //! - [`backlog`]: what a claim costs with a million tasks in the way, beside the cost without.
+//! - [`limit_on_backlog`]: what others notice when a limit is set on a million waiting tasks.
+//! - [`held`]: what a claim costs while somebody holds an old snapshot.
+//! - [`explain`]: the plans of the hot statements, kept and compared.
 //! - [`estimate`]: how far the wait that `explain` tells is off.
 //! - [`fleet`]: many worker processes under limits, with or without being killed.
 
 pub mod backlog;
 pub mod concurrency;
+mod cost;
 pub mod crew;
 pub mod drain;
 pub mod enqueue;
 pub mod estimate;
+pub mod explain;
 pub mod fleet;
+pub mod held;
 pub mod latency;
+pub mod limit_on_backlog;
+mod measured;
 mod mixture;
+mod plan;
+mod server;
+mod shift;
 mod target;
 pub mod throughput;
 mod writes;

@@ -6,12 +6,13 @@ use anyhow::{Context as _, bail, ensure};
 use tidegate_engine::Shutdown;
 use tidegate_store::{Opened, Place};
 
-use super::crew::{self, Program};
-use super::drain::{Counter, Load, permits, register, task, worker};
-use super::submit;
+use super::crew::Program;
+use super::drain::{Counter, Load, permits, worker};
+use super::measured::{Measured, Work};
+use super::shift::Shift;
 use super::target::Target;
 use crate::clock::Stopwatch;
-use crate::raw::{RawPostgres, RawSqlite, Synchronous};
+use crate::raw::{Outcome, RawPostgres, RawSqlite, Synchronous};
 use crate::report::Line;
 
 /// What to measure.
@@ -21,7 +22,7 @@ pub struct Throughput {
     pub url: Option<String>,
     /// Tasks per measurement. Default: enough for a second or so.
     pub tasks: Option<u64>,
-    /// Worker processes; one is this process itself.
+    /// Worker processes; one is this process itself, except on PostgreSQL.
     pub processes: u32,
     /// Tasks in one transaction; one line is printed for each.
     pub batches: Vec<u32>,
@@ -38,28 +39,33 @@ pub async fn throughput(
 ) -> anyhow::Result<()> {
     for &batch in &scenario.batches {
         let tasks = scenario.tasks.unwrap_or_else(|| tasks_for(batch));
-        let (mut ours, mut raws, mut name) = (Vec::new(), Vec::new(), "");
-        for _ in 0..scenario.rounds.max(1) {
-            let target = Target::new(scenario.url.as_deref())?;
-            name = target.name();
-            raws.extend(raw(&target, batch, tasks, scenario.processes).await?);
-            ours.push(scenario.ours(&target, batch, tasks).await?);
+        let mut target = Target::new(scenario.url.as_deref())?;
+        let mut rounds = Vec::new();
+        for number in 0..scenario.rounds.max(1) {
+            if number > 0 {
+                target = Target::new(scenario.url.as_deref())?;
+            }
+            let raw = raw(&target, batch, tasks, scenario.processes).await?;
+            let (ours, measured) = scenario.ours(&target, batch, tasks).await?;
+            rounds.push(Round { ours, raw, measured });
         }
-        let mut line = Line::new("throughput", name, tasks, middle(&ours, &raws).0)
-            .with_batch(batch)
-            .with_extra("processes", scenario.processes)
-            .with_extra("in_flight", scenario.processes.max(1) * permits(batch))
-            .with_extra("rounds", ours.len() as u64);
-        if let (_, Some(raw)) = middle(&ours, &raws) {
-            let ratios = || raws.iter().zip(&ours).map(|(raw, ours)| raw / ours);
-            line = line
-                .beside_raw(tasks as f64 / raw)
-                .with_extra("ratio_min", ratios().fold(f64::INFINITY, f64::min))
-                .with_extra("ratio_max", ratios().fold(0.0, f64::max));
-        }
-        each(line)?;
+        each(scenario.line(&target, batch, tasks, rounds))?;
     }
     Ok(())
+}
+
+/// One measurement of each, in seconds.
+struct Round {
+    ours: f64,
+    raw: Option<f64>,
+    /// What it cost, where a crew did it.
+    measured: Option<Measured>,
+}
+
+impl Round {
+    fn ratio(&self) -> Option<f64> {
+        self.raw.map(|raw| raw / self.ours)
+    }
 }
 
 /// One commit per task is a hundred times slower than one per 500.
@@ -71,20 +77,7 @@ fn tasks_for(batch: u32) -> u64 {
     }
 }
 
-/// The round in the middle, ours and raw: by the ratio of the two, since they were measured one
-/// after the other and a slow spell of the machine strikes both. How far the rounds disagree is
-/// how little the ratio says.
-pub(super) fn middle(ours: &[f64], raws: &[f64]) -> (f64, Option<f64>) {
-    let mut rounds: Vec<(f64, Option<f64>)> =
-        ours.iter().enumerate().map(|(at, ours)| (*ours, raws.get(at).copied())).collect();
-    rounds.sort_by(|a, b| {
-        let cost = |(ours, raw): &(f64, Option<f64>)| ours / raw.unwrap_or(1.0);
-        cost(a).total_cmp(&cost(b))
-    });
-    rounds[rounds.len() / 2]
-}
-
-/// Seconds the raw loop takes, where there is one.
+/// Seconds the raw loop takes, where there is one. It warms up as a crew does.
 pub(super) async fn raw(
     target: &Target,
     batch: u32,
@@ -97,6 +90,8 @@ pub(super) async fn raw(
             let (path, as_safe) = (target.raw_path().context("a file has a path")?, *as_safe);
             let drain = move || -> anyhow::Result<f64> {
                 let raw = RawSqlite::open(&path, synchronous(as_safe))?;
+                raw.insert(Shift::WarmUp.tasks(tasks))?;
+                raw.drain(batch)?;
                 raw.insert(tasks)?;
                 let stopwatch = Stopwatch::start();
                 ensure!(raw.drain(batch)? == tasks, "the raw loop lost tasks");
@@ -109,9 +104,13 @@ pub(super) async fn raw(
         }
         Place::Postgres(url) => {
             let raw = RawPostgres::open(url, processes.max(4) as usize).await?;
+            let drain = raw.ready(batch).await?;
+            raw.insert(Shift::WarmUp.tasks(tasks)).await?;
+            drain.run(|_| Outcome::Complete).await?;
             raw.insert(tasks).await?;
             let stopwatch = Stopwatch::start();
-            ensure!(raw.drain(batch).await? == tasks, "the raw loop lost tasks");
+            let completed = drain.run(|_| Outcome::Complete).await?;
+            ensure!(completed == tasks, "the raw loop lost tasks");
             Ok(Some(stopwatch.seconds()))
         }
     }
@@ -137,27 +136,69 @@ pub(super) fn remove(path: &std::path::Path) -> anyhow::Result<()> {
 }
 
 impl Throughput {
-    /// Seconds our engine takes from the start of the workers to the last completed task.
-    async fn ours(&self, target: &Target, batch: u32, tasks: u64) -> anyhow::Result<f64> {
-        let opened = target.open().await?;
-        register(&*opened.store, 1).await?;
-        submit(&*opened.store, &[], (0..tasks).map(|number| task(number, 1))).await?;
-        if self.processes <= 1 {
-            return alone(&opened, batch, tasks).await;
+    /// Seconds our engine takes to the last completed task, and what that cost.
+    async fn ours(
+        &self,
+        target: &Target,
+        batch: u32,
+        tasks: u64,
+    ) -> anyhow::Result<(f64, Option<Measured>)> {
+        let load = Load { batch, permits: permits(batch), kinds: 1 };
+        if self.processes <= 1 && !matches!(target.place, Place::Postgres(_)) {
+            return Ok((alone(target, load, tasks).await?, None));
         }
         ensure!(target.place != Place::Memory, "the memory store has one process only");
-        let load = Load { batch, permits: permits(batch), kinds: 1 };
-        let loads = vec![load; self.processes as usize];
-        Ok(crew::drain(&self.program, &target.url, &loads, tasks).await?.seconds)
+        let loads = &vec![load; self.processes.max(1) as usize];
+        let work = Work { program: &self.program, loads, limit: None, tasks };
+        let measured = work.measure(target).await?;
+        Ok((measured.took.seconds, Some(measured)))
+    }
+
+    /// Of the round in the middle: by the ratio of the two, since they were measured one after the
+    /// other and a slow spell of the machine strikes both. How far the rounds disagree is how little
+    /// the ratio says.
+    fn line(&self, target: &Target, batch: u32, tasks: u64, mut rounds: Vec<Round>) -> Line {
+        let order = |round: &Round| round.ratio().unwrap_or(1.0 / round.ours);
+        rounds.sort_by(|a, b| order(a).total_cmp(&order(b)));
+        let middle = &rounds[rounds.len() / 2];
+        let processes = self.processes.max(1);
+        let mut line = Line::new("throughput", target.name(), tasks, middle.ours)
+            .with_batch(batch)
+            .with_extra("per_worker", tasks as f64 / middle.ours / f64::from(processes))
+            .with_extra("processes", processes)
+            .with_extra("in_flight", processes * permits(batch))
+            .with_extra("rounds", rounds.len() as u64)
+            .with_some("ratio_min", rounds[0].ratio())
+            .with_some("ratio_max", rounds[rounds.len() - 1].ratio());
+        if let Some(raw) = middle.raw {
+            line = line.beside_raw(tasks as f64 / raw);
+        }
+        match &middle.measured {
+            Some(measured) => measured.told(line, target),
+            None => line,
+        }
     }
 }
 
-async fn alone(opened: &Opened, batch: u32, tasks: u64) -> anyhow::Result<f64> {
+/// The same shifts in this process.
+async fn alone(target: &Target, load: Load, tasks: u64) -> anyhow::Result<f64> {
+    let opened = target.open().await?;
+    for shift in Shift::ALL {
+        shift.load(&*opened.store, load.kinds, None, shift.tasks(tasks)).await?;
+    }
+    let mut seconds = 0.0;
+    for shift in Shift::ALL {
+        seconds = work(&opened, shift, load, shift.tasks(tasks)).await?;
+    }
+    Ok(seconds)
+}
+
+async fn work(opened: &Opened, shift: Shift, load: Load, tasks: u64) -> anyhow::Result<f64> {
     let counter = Arc::new(Counter::new(tasks));
-    let load = Load { batch, permits: permits(batch), kinds: 1 };
-    let worker = worker(opened.store.clone(), load, counter.clone())?;
+    let worker = worker(opened.store.clone(), load, shift.kinds(load.kinds), counter.clone())?;
     let shutdown = Shutdown::new();
     let stopwatch = Stopwatch::start();
+    shift.set_open(&*opened.store, true).await?;
     let count = async {
         counter.reached().await;
         let seconds = stopwatch.seconds();

@@ -92,6 +92,7 @@ mod session;
 mod set_limit;
 mod snapshot;
 mod submit;
+mod traffic;
 
 use std::fmt;
 use std::future::Future;
@@ -118,6 +119,7 @@ use session::transact;
 
 pub use planted::Bug;
 pub use session::Step;
+pub use traffic::Traffic;
 
 const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
 
@@ -200,6 +202,7 @@ pub(crate) struct Inner {
     options: Options,
     /// Transactions the server undid because of another one.
     conflicts: AtomicU64,
+    meter: Arc<traffic::Meter>,
     changed: listen::Changed,
     floors: Arc<floors::Floors>,
     holding: relay::Holding,
@@ -277,6 +280,7 @@ impl Postgres {
             heartbeats,
             options,
             conflicts: AtomicU64::new(0),
+            meter: Arc::default(),
             changed,
             floors,
             holding: relay::Holding::default(),
@@ -292,6 +296,11 @@ impl Postgres {
     /// again. The lock order leaves no deadlocks, so this stays 0.
     pub fn conflicts(&self) -> u64 {
         self.inner.conflicts.load(Ordering::Relaxed)
+    }
+
+    /// What was sent to the server so far.
+    pub fn traffic(&self) -> Traffic {
+        self.inner.meter.read()
     }
 
     /// Stores tasks as part of a transaction of the caller's: they exist when it commits. It

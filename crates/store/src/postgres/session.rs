@@ -14,6 +14,7 @@ use tokio_postgres::types::ToSql;
 
 use super::claim::announce;
 use super::error::Fault;
+use super::traffic::Trips;
 use super::{Inner, make_workflows};
 
 /// Called before every statement with its text. A test holds a transaction there.
@@ -35,6 +36,7 @@ type Begun<'a> = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> 
 pub(super) struct Tx<'a> {
     inner: Whose<'a>,
     step: Option<Step>,
+    trips: Trips,
     turn: Mutex<()>,
     /// The server has been told to begin, and not yet to end.
     is_open: AtomicBool,
@@ -51,9 +53,9 @@ enum Whose<'a> {
 
 impl<'a> Tx<'a> {
     fn new(store: &Inner, inner: Whose<'a>) -> Self {
-        let step = store.options.step.clone();
+        let (step, trips) = (store.options.step.clone(), Trips::new(&store.meter));
         let (is_open, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { inner, step, turn: Mutex::default(), is_open, is_over }
+        Self { inner, step, trips, turn: Mutex::default(), is_open, is_over }
     }
 
     pub(super) fn begin(store: &Inner, client: &'a Object) -> Self {
@@ -137,6 +139,7 @@ impl<'a> Tx<'a> {
         begun: Option<Begun<'_>>,
         statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Fault> {
+        let _sent = self.trips.send();
         let mut statement = std::pin::pin!(statement);
         let sent = std::future::poll_fn(|cx| Poll::Ready(statement.as_mut().poll(cx))).await;
         // Where a test holds statements, each is answered before the next.
@@ -171,6 +174,7 @@ impl<'a> Tx<'a> {
         if let Whose::Own(client) = &self.inner
             && self.is_open.swap(false, Ordering::Relaxed)
         {
+            let _sent = self.trips.send();
             // A connection that is lost has no transaction.
             let _ = client.batch_execute("ROLLBACK").await;
         }

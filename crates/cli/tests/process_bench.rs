@@ -1,0 +1,83 @@
+//! The scenarios on a real PostgreSQL, small: every line has the figures it is to have.
+
+mod common;
+
+use common::Shell;
+use serde_json::Value;
+use tidegate_testkit::postgres::{Database, Server};
+
+/// The lines that a scenario gives.
+fn lines(shell: &Shell, url: &str, arguments: &[&str]) -> Vec<Value> {
+    let all = [&["bench"], arguments, &["--json", "--store", url]].concat();
+    let told = shell.good(&all);
+    told.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn measured(arguments: &[&str]) -> Vec<Value> {
+    let database: Database = Server::shared().database();
+    lines(&Shell::new(), &database.url(), arguments)
+}
+
+#[track_caller]
+fn has(line: &Value, figures: &[&str]) {
+    for name in figures {
+        let figure = if line[name].is_null() { &line["extra"][name] } else { &line[name] };
+        assert!(figure.as_f64().is_some_and(|figure| figure > 0.0), "{name}: {line}");
+    }
+}
+
+#[test]
+fn a_limit_is_measured_beside_none_and_beside_the_raw_loop() {
+    for way in ["concurrency-enabled", "concurrency-mixed", "concurrency-high"] {
+        let [line] = &measured(&[way, "--tasks", "500", "--rounds", "1"])[..] else {
+            panic!("{way} gives one line");
+        };
+        has(line, &["ratio", "raw_per_s", "unlimited_per_s", "per_worker", "writes"]);
+        has(line, &["round_trips", "round_trip_ms", "writes_unlimited"]);
+    }
+}
+
+#[test]
+fn a_drain_is_measured_beside_the_raw_loop() {
+    let baseline = measured(&["concurrency-baseline", "--tasks", "500", "--rounds", "1"]);
+    let drain =
+        ["throughput", "--tasks", "500", "--rounds", "1", "--batch", "10", "--processes", "1"];
+    let throughput = measured(&drain);
+    for line in baseline.iter().chain(&throughput) {
+        has(line, &["ratio", "raw_per_s", "per_worker", "writes", "round_trips", "round_trip_ms"]);
+    }
+}
+
+#[test]
+fn a_limit_is_applied_to_a_backlog_in_steps() {
+    let lines = measured(&["limit-on-backlog", "--tasks", "2000", "--before", "1s"]);
+    has(&lines[0], &["ratio", "raw_per_s", "before_per_s", "step_max", "set_s"]);
+}
+
+#[test]
+fn claims_are_measured_under_a_held_snapshot() {
+    let lines = measured(&["held-snapshot", "--tasks", "3000", "--hold", "100ms"]);
+    has(&lines[0], &["ratio", "raw_per_s", "pages_per_task", "pages_per_task_without", "held_s"]);
+}
+
+#[test]
+fn plans_are_recorded_and_compared() {
+    let (shell, url) = (Shell::new(), Server::shared().url("postgres"));
+    let arguments = ["explain", "--tasks", "3000", "--folder", "plans"];
+    let plans = |lines: &[Value]| -> Vec<String> {
+        lines
+            .iter()
+            .map(|line| line["extra"]["plan"].as_str().unwrap_or("none").to_owned())
+            .collect()
+    };
+    let first = lines(&shell, &url, &arguments);
+    assert_eq!(plans(&first), ["new"; 7]);
+    let second = lines(&shell, &url, &arguments);
+    assert_eq!(plans(&second), ["same"; 7]);
+    has(&second[0], &["pages_per_task", "pages_per_task_before"]);
+    let path = shell.path("plans/concurrency-baseline.txt");
+    let record = std::fs::read_to_string(&path).expect("a record");
+    std::fs::write(&path, record.replace("Index Cond", "Filter")).expect("change it");
+    let third = lines(&shell, &url, &arguments);
+    assert_eq!(plans(&third)[0], "changed");
+}

@@ -1,0 +1,323 @@
+//! The plans of the statements that do most of the work, with a million tasks waiting, kept in files
+//! and compared with those that are there.
+
+use std::fs;
+use std::path::PathBuf;
+use std::str::FromStr as _;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, ensure};
+use tidegate_core::{Attempt, Claim, Finish, SetLimit, Source, Store, WorkerId};
+use tidegate_store::Place;
+use tidegate_store::postgres::{Options, PLANS, Postgres, Step};
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
+
+use super::cost::exits;
+use super::drain::{kind, register, task};
+use super::plan::{Plan, read};
+use super::submit;
+use crate::clock::Stopwatch;
+use crate::report::Line;
+use crate::table::grouped;
+
+/// What to explain.
+#[derive(Debug, Clone)]
+pub struct Explain {
+    /// A server on which a database of its own is made, and dropped.
+    pub url: String,
+    /// Tasks that wait.
+    pub tasks: u64,
+    /// Where the records are.
+    pub folder: PathBuf,
+}
+
+const KINDS: u64 = 10;
+const LIMIT: u32 = 10;
+const BATCH: u32 = 100;
+const LEASE_MS: i64 = 3_600_000;
+const WORKER: &str = "explain";
+
+/// Their names, and how many kinds are under a limit.
+const SCENARIOS: [(&str, u64, &str); 3] = [
+    ("concurrency-baseline", 0, "none of them has a limit"),
+    ("concurrency-single-task", 1, "one of them has a limit of 10"),
+    ("concurrency-all-tasks", KINDS, "each of them has a limit of 10"),
+];
+
+/// Writes a record for each scenario, and gives a line for each statement.
+pub async fn explain(
+    scenario: &Explain,
+    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    ensure!(
+        matches!(Place::parse(&scenario.url)?, Place::Postgres(_)),
+        "only PostgreSQL explains its plans; name one with --store postgres://..."
+    );
+    fs::create_dir_all(&scenario.folder).context("make the folder of the records")?;
+    for (name, limited, about) in SCENARIOS {
+        let stopwatch = Stopwatch::start();
+        let database = Database::make(&scenario.url).await?;
+        let explained = scenario.plans(&database.url, limited).await;
+        database.remove().await?;
+        let (version, plans) = explained?;
+        let path = scenario.folder.join(format!("{name}.txt"));
+        let kept = read(&fs::read_to_string(&path).unwrap_or_default());
+        let about = format!(
+            "{name}: {} tasks of {KINDS} kinds wait; {about}.\n\
+             Made by `tidegate bench explain` on PostgreSQL {version}; the pages of a statement are those\n\
+             it asked for, in memory or not.\n",
+            grouped(scenario.tasks)
+        );
+        let records: Vec<String> = plans.iter().map(Plan::record).collect();
+        fs::write(&path, about + &records.concat()).context("write a record")?;
+        for plan in &plans {
+            let before = kept.iter().find(|kept| kept.statement == plan.statement);
+            each(line(name, plan, before, stopwatch.seconds()))?;
+        }
+    }
+    Ok(())
+}
+
+fn line(name: &str, plan: &Plan, before: Option<&Plan>, seconds: f64) -> Line {
+    let how = match before {
+        None => "new",
+        Some(before) if plan.is_like(before) => "same",
+        Some(_) => "changed",
+    };
+    let mut line = Line::new(name, "postgres", plan.tasks, seconds)
+        .with_extra("statement", plan.statement.clone())
+        .with_extra("plan", how)
+        .with_extra("pages_per_task", plan.pages_per_task())
+        .with_some("pages_per_task_before", before.map(Plan::pages_per_task));
+    line.ratio = before.map(|before| plan.pages_per_task() / before.pages_per_task());
+    match how {
+        "changed" => {
+            line.with_note(format!("{name}: the plan of the {} is another one", plan.statement))
+        }
+        _ => line,
+    }
+}
+
+impl Explain {
+    /// The server's version, and the plans of what is sent where so many kinds are limited.
+    async fn plans(&self, url: &str, limited: u64) -> anyhow::Result<(String, Vec<Plan>)> {
+        let texts = Texts::default();
+        let options = Options { step: Some(texts.step()), ..Options::default() };
+        let store = Postgres::connect(url, options).await?;
+        store.migrate().await?;
+        set_up(&store, limited).await?;
+        texts.clear();
+        // A worker is known to serve them before they come.
+        store.claim(claim(BATCH)).await?;
+        let text = texts.take()?;
+        self.load(url).await?;
+        let client = connect(url).await?;
+        client.batch_execute("VACUUM ANALYZE").await?;
+        let mut plans = vec![shown(&client, "claim", text, &claim_arguments(), None).await?];
+        let mut attempts = Vec::new();
+        for _ in 0..2 {
+            attempts.extend(store.claim(claim(BATCH)).await?);
+        }
+        let (held, free): (Vec<_>, Vec<_>) =
+            attempts.into_iter().partition(|attempt: &Attempt| !attempt.slots.is_empty());
+        for (statement, attempts) in [("finish", free), ("relay", held)] {
+            // The store ends one half, which tells the text; the server explains it with the other.
+            let (first, second) = attempts.split_at(attempts.len() / 2);
+            if second.is_empty() {
+                continue;
+            }
+            let is_relay = statement == "relay";
+            let wanted = is_relay.then(|| claim(first.len() as u32));
+            texts.clear();
+            store.finish(Finish { exits: exits(first), claim: wanted }).await?;
+            let text = texts.take()?;
+            let arguments =
+                if is_relay { relay_arguments(second) } else { finish_arguments(second) };
+            let tasks = Some(second.len() as u64);
+            plans.push(shown(&client, statement, text, &arguments, tasks).await?);
+        }
+        Ok((version(&client).await?, plans))
+    }
+
+    async fn load(&self, url: &str) -> anyhow::Result<()> {
+        let store = Postgres::connect(url, Options::default()).await?;
+        let tasks = (0..self.tasks).map(|number| task(&kind_name(number % KINDS)));
+        submit(&store, &[], tasks).await?;
+        while store.admit().await?.more {}
+        Ok(())
+    }
+}
+
+fn kind_name(number: u64) -> String {
+    format!("kind-{number}")
+}
+
+fn kind_names() -> Vec<String> {
+    (0..KINDS).map(kind_name).collect()
+}
+
+async fn set_up(store: &Postgres, limited: u64) -> anyhow::Result<()> {
+    register(store, kind_names().iter().map(|name| kind(name)).collect()).await?;
+    for number in 0..limited {
+        let name = format!("group:{}", kind_name(number));
+        let (capacity, source) = (Some(LIMIT), Source::Configuration);
+        store.set_limit(SetLimit { name, capacity, source }).await?;
+    }
+    Ok(())
+}
+
+fn claim(tasks_max: u32) -> Claim {
+    Claim {
+        worker: WorkerId(WORKER.into()),
+        queues: Arc::new([kind("").queue]),
+        kinds: kind_names().into_iter().map(Into::into).collect(),
+        tasks_max,
+        lease_ms: LEASE_MS,
+    }
+}
+
+/// The texts of statements, as a store sends them.
+#[derive(Default)]
+struct Texts(Arc<Mutex<Vec<&'static str>>>);
+
+impl Texts {
+    fn step(&self) -> Step {
+        let texts = self.0.clone();
+        Arc::new(move |text| {
+            texts.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+            Box::pin(std::future::ready(()))
+        })
+    }
+
+    fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// The one that does the work, which is the longest by far; the others lock and commit.
+    fn take(&self) -> anyhow::Result<&'static str> {
+        let mut texts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let longest = texts.drain(..).max_by_key(|text| text.len());
+        longest.context("the store has sent nothing")
+    }
+}
+
+// The arguments, in the order of the parameters of `claim.sql`, `finish.sql` and `relay.sql`.
+
+fn claim_arguments() -> Vec<String> {
+    let floors = vec![NUMBERS_NONE.to_owned(); 4];
+    let told_to_and_closed = vec!["false".to_owned(), NUMBERS_NONE.to_owned()];
+    [asked(), vec![BATCH.to_string()], told_to_and_closed, floors].concat()
+}
+
+fn finish_arguments(attempts: &[Attempt]) -> Vec<String> {
+    [ended(attempts), vec!["NULL".to_owned()]].concat()
+}
+
+fn relay_arguments(attempts: &[Attempt]) -> Vec<String> {
+    let floors = vec![NUMBERS_NONE.to_owned(); 4];
+    let slots_and_wanted = vec![attempts.len().to_string(); 2];
+    let lines = vec![NUMBERS_NONE.to_owned(); 5];
+    [asked(), ended(attempts), floors, slots_and_wanted, lines].concat()
+}
+
+const NUMBERS_NONE: &str = "'{}'::bigint[]";
+
+/// Queues, kinds, worker, lease and time of whoever asks.
+fn asked() -> Vec<String> {
+    let queue = format!("'{{{}}}'::text[]", kind("").queue);
+    let kinds = format!("'{{{}}}'::text[]", kind_names().join(","));
+    vec![queue, kinds, format!("'{WORKER}'"), LEASE_MS.to_string(), "NULL".to_owned()]
+}
+
+/// Tasks, tokens, results and leases of what ended.
+fn ended(attempts: &[Attempt]) -> Vec<String> {
+    let numbers = |numbers: Vec<String>| format!("'{{{}}}'::bigint[]", numbers.join(","));
+    let tasks = attempts.iter().map(|attempt| attempt.task.0.to_string()).collect();
+    let tokens: Vec<String> = attempts.iter().map(|attempt| attempt.token.0.to_string()).collect();
+    let mut leases = tokens.clone();
+    leases.dedup();
+    let results = format!("array_fill('null'::bytea, ARRAY[{}])", attempts.len());
+    vec![numbers(tasks), numbers(tokens), results, numbers(leases)]
+}
+
+/// Runs a statement twice and undoes it, and gives the second plan: the first finds nothing
+/// prepared. Where it is not said how many tasks it is about, it gives a row for each.
+async fn shown(
+    client: &Client,
+    statement: &str,
+    text: &str,
+    arguments: &[String],
+    tasks: Option<u64>,
+) -> anyhow::Result<Plan> {
+    client.batch_execute(&format!("PREPARE {statement} AS {text}")).await?;
+    let arguments = arguments.join(", ");
+    // Times and estimates would make every record another one.
+    let explain = format!(
+        "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) EXECUTE {statement} ({arguments})"
+    );
+    let mut lines = Vec::new();
+    for _ in 0..2 {
+        client.batch_execute("BEGIN").await?;
+        let answer = client.simple_query(&explain).await;
+        client.batch_execute("ROLLBACK").await?;
+        lines = answer.with_context(|| format!("explain the {statement}"))?;
+    }
+    let line = |message: &SimpleQueryMessage| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    };
+    let lines: Vec<String> = lines.iter().filter_map(line).collect();
+    let rows = rows(lines.first().map_or("", String::as_str));
+    ensure!(
+        statement == "finish" || rows == tasks.unwrap_or(u64::from(BATCH)),
+        "the {statement} found {rows} tasks, which is not what it was to show"
+    );
+    let text = lines.join("\n");
+    Ok(Plan { statement: statement.to_owned(), tasks: tasks.unwrap_or(rows), text })
+}
+
+/// How many rows a node gave.
+fn rows(node: &str) -> u64 {
+    let number = node.split(" rows=").last().and_then(|rest| rest.split([' ', '.']).next());
+    number.and_then(|number| number.parse().ok()).unwrap_or_default()
+}
+
+async fn version(client: &Client) -> anyhow::Result<String> {
+    let version: String = client.query_one("SHOW server_version", &[]).await?.get(0);
+    // What follows is who packed it.
+    Ok(version.split(' ').next().unwrap_or_default().to_owned())
+}
+
+/// A connection that plans as the store's do.
+async fn connect(url: &str) -> anyhow::Result<Client> {
+    let (client, connection) = Config::from_str(url)?.options(PLANS).connect(NoTls).await?;
+    // It ends with the client; what goes wrong on it, the client's calls report.
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// A database that is there for one scenario.
+struct Database {
+    server: Client,
+    name: String,
+    url: String,
+}
+
+impl Database {
+    async fn make(url: &str) -> anyhow::Result<Self> {
+        let name = format!("tidegate_explain_{}", std::process::id());
+        let server = connect(url).await?;
+        // Of a process that had the same id and was killed.
+        server.batch_execute(&format!("DROP DATABASE IF EXISTS {name}")).await?;
+        let make = server.batch_execute(&format!("CREATE DATABASE {name}")).await;
+        make.context("make a database; the user needs the right CREATEDB")?;
+        let sign = if url.contains('?') { '&' } else { '?' };
+        let url = format!("{url}{sign}dbname={name}");
+        Ok(Self { server, name, url })
+    }
+
+    async fn remove(self) -> anyhow::Result<()> {
+        let remove = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        Ok(self.server.batch_execute(&remove).await?)
+    }
+}
