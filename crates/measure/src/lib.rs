@@ -5,6 +5,7 @@
 //! - [`raw`]: the fastest loops we can write by hand on each database. The engine is compared
 //!   with them, so that its rates mean the same on a fast machine as on a slow one.
 //! - [`scenarios`]: what `tidegate bench` runs.
+//! - [`server`]: a PostgreSQL to oneself, for what needs command over the server.
 //! - [`report`]: the line each benchmark prints.
 //! - [`table`]: aligned columns for people.
 //! - [`clock`]: the one place of this crate that reads a clock.
@@ -14,4 +15,5 @@ pub mod history;
 pub mod raw;
 pub mod report;
 pub mod scenarios;
+pub mod server;
 pub mod table;
