@@ -14,6 +14,7 @@ use common::{Shell, shown, without_settings};
 use pty::Terminal;
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate_engine::time;
+use tidegate_measure::server::{BIN_VARIABLE, Programs};
 use tidegate_testkit::postgres::Server;
 
 /// No example takes longer to become ready than this.
@@ -45,6 +46,9 @@ fn bash(shell: &Shell, commands: &str) -> Command {
         .env("HOME", shell.path("."))
         .stdin(Stdio::null());
     without_settings(&mut command);
+    // Some examples start a server.
+    let programs = Programs::find(None).expect("find a PostgreSQL");
+    command.env(BIN_VARIABLE, programs.bin());
     command
 }
 
@@ -191,5 +195,5 @@ fn every_example_runs() {
 #[test]
 fn every_measurement_runs() {
     let ran = all_run(is_measured);
-    assert_eq!(ran, 16, "the first command of the README and the scenarios");
+    assert_eq!(ran, 18, "the first command of the README and the scenarios");
 }

@@ -6,6 +6,7 @@
 
 mod changed;
 mod completion;
+mod completions;
 mod gather;
 mod order;
 mod read;
@@ -19,6 +20,7 @@ mod violation;
 mod writer;
 
 pub use changed::Changed;
+pub use completions::Completions;
 pub use read::{CutLine, Error};
 pub use record::{Enter, Exit, Hold, Leave, LimitSeen, Outcome, Process, Record, Signal};
 pub use recovery::Recovery;

@@ -7,39 +7,24 @@
 //!
 //! Nothing in the server is worth keeping: one that does not answer is made anew, not repaired.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+use tidegate_measure::server::{self, Programs, own_uid, url};
 use tokio_postgres::NoTls;
-
-/// The folder with `initdb`, `pg_ctl` and `postgres`. Default: the newest in
-/// `/usr/lib/postgresql/*/bin`.
-const BIN_VARIABLE: &str = "TIDEGATE_PG_BIN";
 
 /// The folder of the server: its socket, its log and its data. Default: a folder in the
 /// temporary directory, one for each checkout and each PostgreSQL.
 const DIR_VARIABLE: &str = "TIDEGATE_PG_DIR";
 
-/// PostgreSQL refuses to run as root; it then runs as `nobody`, which has this number.
-const NOBODY: u32 = 65534;
-
-/// The kernel takes socket paths of up to 107 bytes.
-const SOCKET_PATH_BYTES_MAX: usize = 107;
-
 /// Durability off, because a test never outlives its machine; the rest as users have it.
-const SETTINGS: [&str; 9] = [
-    "listen_addresses=",
-    "port=5432",
+const SETTINGS: [&str; 7] = [
     "max_connections=600",
     "fsync=off",
     "synchronous_commit=off",
@@ -65,9 +50,9 @@ impl Server {
         static SHARED: OnceLock<Server> = OnceLock::new();
         SHARED.get_or_init(|| {
             let start = || {
-                let bin = bin_folder()?;
-                let folder = server_folder(&bin);
-                Server::find_or_start(&bin, folder)
+                let programs = Programs::find(None)?;
+                let folder = server_folder(programs.bin());
+                Server::find_or_start(programs, folder)
             };
             start().unwrap_or_else(|error| panic!("no PostgreSQL for the test: {error:#}"))
         })
@@ -93,22 +78,18 @@ impl Server {
         url(&self.folder, database)
     }
 
-    fn find_or_start(bin: &Path, folder: PathBuf) -> Result<Server> {
-        let socket = folder.join(".s.PGSQL.5432");
-        ensure!(
-            socket.as_os_str().len() <= SOCKET_PATH_BYTES_MAX,
-            "the socket path {} is too long for the kernel: set {DIR_VARIABLE} to a shorter folder",
-            socket.display(),
-        );
-        create_folder(&folder)?;
-        let lock = File::create(folder.join("lock")).context("create the lock file")?;
+    fn find_or_start(programs: Programs, folder: PathBuf) -> Result<Server> {
+        let server = server::Server::at(programs, folder)
+            .with_context(|| format!("{DIR_VARIABLE} chooses the folder of the server"))?;
+        let lock = File::create(server.folder().join("lock")).context("create the lock file")?;
         lock.lock().context("take the lock file")?;
-        // A connection proves more than the pid file does: `pg_ctl start` has returned, and
-        // nobody has cleaned the socket away.
-        if UnixStream::connect(&socket).is_err() {
-            start_anew(bin, &folder)?;
+        // A connection proves more than the pid file does: the server is up, and nobody has
+        // cleaned the socket away.
+        if UnixStream::connect(server.socket()).is_err() {
+            server.make(&SETTINGS)?;
+            server.start()?;
         }
-        Ok(Server { folder })
+        Ok(Server { folder: server.folder().to_owned() })
     }
 }
 
@@ -144,10 +125,6 @@ impl Drop for Database {
     }
 }
 
-fn url(folder: &Path, database: &str) -> String {
-    format!("postgres:///{database}?host={}&user=postgres", folder.display())
-}
-
 /// Unique also among the leftovers of processes that had the same id.
 #[expect(
     clippy::disallowed_methods,
@@ -181,29 +158,6 @@ fn execute(url: &str, statement: String) -> Result<()> {
     }
 }
 
-fn bin_folder() -> Result<PathBuf> {
-    if let Some(bin) = std::env::var_os(BIN_VARIABLE) {
-        let bin = PathBuf::from(bin);
-        ensure!(bin.join("initdb").exists(), "no initdb in {BIN_VARIABLE}={}", bin.display());
-        return Ok(bin);
-    }
-    newest_bin_folder(Path::new("/usr/lib/postgresql")).context(
-        "there is none in /usr/lib/postgresql. Run scripts/test, which installs one, \
-         or set TIDEGATE_PG_BIN to the folder that has initdb and pg_ctl",
-    )
-}
-
-/// Among `<installed>/<version>/bin`, the one of the highest version.
-fn newest_bin_folder(installed: &Path) -> Option<PathBuf> {
-    let version = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
-    fs::read_dir(installed)
-        .ok()?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.join("bin/initdb").exists())
-        .max_by_key(|path| version(path))
-        .map(|path| path.join("bin"))
-}
-
 /// Not below `target`: that may be too deep for a socket path, and closed to `nobody`.
 fn server_folder(bin: &Path) -> PathBuf {
     if let Some(folder) = std::env::var_os(DIR_VARIABLE) {
@@ -214,121 +168,14 @@ fn server_folder(bin: &Path) -> PathBuf {
     std::env::temp_dir().join(format!("tidegate-pg-{:016x}", hasher.finish()))
 }
 
-/// The folder belongs to the server's user, and nobody else may look in.
-fn create_folder(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).context("close the folder")?;
-    if own_uid() == 0 {
-        chown(folder, Some(NOBODY), Some(NOBODY)).context("give the folder to nobody")?;
-    }
-    Ok(())
-}
-
-fn own_uid() -> u32 {
-    fs::metadata("/proc/self").map_or(NOBODY, |process| process.uid())
-}
-
-fn start_anew(bin: &Path, folder: &Path) -> Result<()> {
-    let data = folder.join("data");
-    if data.exists() {
-        // It does not answer but may still be alive, for example if its socket was cleaned away.
-        let mut stop = tool(bin, "pg_ctl", folder);
-        let _ = run(stop.arg("-D").arg(&data).args(["stop", "-m", "immediate"]));
-        fs::remove_dir_all(&data).context("remove the old data")?;
-    }
-    let mut initdb = tool(bin, "initdb", folder);
-    initdb.arg("-D").arg(&data).args(["-U", "postgres", "-A", "trust", "-E", "UTF8"]);
-    run(initdb.args(["--no-locale", "--no-sync"]))?;
-    fs::write(data.join("postgresql.auto.conf"), configuration(folder)).context("configure")?;
-
-    let log = folder.join("log");
-    let mut start = tool(bin, "pg_ctl", folder);
-    start.arg("-D").arg(&data).arg("-l").arg(&log);
-    run(start.args(["-w", "-t", "60", "start"])).with_context(|| {
-        let log = fs::read_to_string(&log).unwrap_or_default();
-        format!("the server said: {log}")
-    })
-}
-
-fn configuration(folder: &Path) -> String {
-    let line = |setting: &&str| {
-        let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-        format!("{name} = '{value}'\n")
-    };
-    let socket = format!("unix_socket_directories = '{}'\n", folder.display());
-    SETTINGS.iter().map(line).chain([socket]).collect()
-}
-
-/// One of PostgreSQL's programs, as the server's user, away from the caller's environment.
-fn tool(bin: &Path, name: &str, folder: &Path) -> Command {
-    let mut command = Command::new(bin.join(name));
-    command.current_dir(folder);
-    for (variable, _) in std::env::vars_os() {
-        if variable.to_str().is_some_and(|variable| variable.starts_with("PG")) {
-            command.env_remove(variable);
-        }
-    }
-    if own_uid() == 0 {
-        command.uid(NOBODY).gid(NOBODY);
-    }
-    command
-}
-
-/// Runs a program to its end. Its output goes to a file: the server inherits it and lives on, and
-/// a pipe would keep the test runner waiting for the end of it.
-fn run(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output_path = std::env::temp_dir().join(format!("tidegate-{}", unique_name()));
-    let output = File::create(&output_path).context("create the output file")?;
-    let status = output
-        .try_clone()
-        .and_then(|copy| command.stdin(Stdio::null()).stdout(output).stderr(copy).status());
-    let said = fs::read_to_string(&output_path).unwrap_or_default();
-    let _ = fs::remove_file(&output_path);
-    let status = status.map_err(|error| explain_spawn(&program, error))?;
-    ensure!(status.success(), "{program} ended with {status}: {said}");
-    Ok(())
-}
-
-fn explain_spawn(program: &str, error: io::Error) -> anyhow::Error {
-    let hint = match error.kind() {
-        io::ErrorKind::PermissionDenied if own_uid() == 0 => {
-            " (as root it is run by the user nobody, who must be able to reach it)"
-        }
-        _ => "",
-    };
-    anyhow::Error::new(error).context(format!("run {program}{hint}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn newest_bin_folder_compares_versions_as_numbers() {
-        let installed = std::env::temp_dir().join(unique_name());
-        for version in ["9", "15", "18"] {
-            fs::create_dir_all(installed.join(version).join("bin")).unwrap();
-        }
-        for version in ["9", "15"] {
-            fs::write(installed.join(version).join("bin/initdb"), "").unwrap();
-        }
-        let newest = newest_bin_folder(&installed);
-        fs::remove_dir_all(&installed).unwrap();
-        assert_eq!(newest, Some(installed.join("15/bin")));
-    }
 
     #[test]
     fn unique_names_differ_and_need_no_quotes() {
         let (one, other) = (unique_name(), unique_name());
         assert_ne!(one, other);
         assert!(one.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'));
-    }
-
-    #[test]
-    fn configuration_closes_the_network_and_names_the_socket() {
-        let configuration = configuration(Path::new("/sockets"));
-        assert!(configuration.contains("listen_addresses = ''\n"));
-        assert!(configuration.contains("unix_socket_directories = '/sockets'\n"));
     }
 }

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::{Args, Subcommand};
 use tidegate_measure::report::{Line, Lines};
 use tidegate_measure::scenarios::backlog::{Backlog, Growth, backlog, growth};
@@ -12,15 +12,20 @@ use tidegate_measure::scenarios::drain;
 use tidegate_measure::scenarios::enqueue::{Enqueue, enqueue};
 use tidegate_measure::scenarios::estimate::{Estimate, estimate};
 use tidegate_measure::scenarios::explain::{Explain, explain};
-use tidegate_measure::scenarios::fleet::{Fleet, fleet};
+use tidegate_measure::scenarios::fleet::{Fleet, Outcome, fleet};
 use tidegate_measure::scenarios::held::{HeldSnapshot, held_snapshot};
 use tidegate_measure::scenarios::latency::{Latency, latency};
+use tidegate_measure::scenarios::limit_changes::{LimitChanges, limit_changes};
 use tidegate_measure::scenarios::limit_on_backlog::{LimitOnBacklog, limit_on_backlog};
+use tidegate_measure::scenarios::restarts::{Restarts, restarts};
 use tidegate_measure::scenarios::throughput::{Throughput, throughput};
 
 use crate::cli::Global;
 use crate::output::print;
 use crate::tell::tell;
+
+/// Faults that are told one by one.
+const FAULTS_TOLD: usize = 20;
 
 /// Measures, on a store of its own unless --store names one
 ///
@@ -166,6 +171,77 @@ enum Scenario {
         #[arg(long, value_name = "DURATION", default_value = "200ms")]
         kill_interval: jiff::SignedDuration,
     },
+    /// Limits that change all the time, and an audit of every commit of a PostgreSQL: is one ever
+    /// exceeded?
+    ///
+    /// Without --store it starts a server of its own. A server that is named needs `wal_level =
+    /// logical`, and the user the right to read its log.
+    #[command(
+        after_help = "Example:\n  tidegate bench limit-changes --seconds 2 --processes 3 --seed 7"
+    )]
+    LimitChanges {
+        /// How long the limits are changed
+        #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        seconds: u64,
+        /// Between two changes of all limits, each to a capacity from 1 to 50
+        #[arg(long, value_name = "DURATION", default_value = "100ms")]
+        interval: jiff::SignedDuration,
+        /// Worker processes
+        #[arg(long, value_name = "N", default_value_t = 8)]
+        processes: u32,
+        /// Tasks that run at once in each process
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        permits: u32,
+        /// The lease of the workers
+        #[arg(long, value_name = "DURATION", default_value = "10s")]
+        lease: jiff::SignedDuration,
+        /// Decides the capacities and the mixture of tasks
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+        /// Give every limit one more than the audit is told; the audit must then see it
+        #[arg(long)]
+        secretly_raise: bool,
+        #[command(flatten)]
+        own: Own,
+    },
+    /// PostgreSQL crashes under load and comes back, again and again: is anything lost, and how soon
+    /// does work go on?
+    ///
+    /// It starts a server of its own, because it stops it.
+    #[command(
+        after_help = "Example:\n  tidegate bench restarts --restarts 2 --processes 3 --tasks 600 --lease 5s"
+    )]
+    Restarts {
+        /// Crashes: the server is stopped at once and started again
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+        restarts: u32,
+        /// How long the server is up between two crashes; up to half as long again
+        #[arg(long, value_name = "DURATION", default_value = "3s")]
+        interval: jiff::SignedDuration,
+        /// How long the server is down, beside the time that it takes to start
+        #[arg(long, value_name = "DURATION", default_value = "0s")]
+        down: jiff::SignedDuration,
+        /// Tasks that are kept in the store, about
+        #[arg(long, value_name = "N", default_value_t = 3_000)]
+        tasks: u64,
+        /// Worker processes
+        #[arg(long, value_name = "N", default_value_t = 8)]
+        processes: u32,
+        /// Tasks that run at once in each process
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        permits: u32,
+        /// How long tasks behind the limit of 500 hold their slot at most
+        #[arg(long, value_name = "MS", default_value_t = 100)]
+        hold_ms: u64,
+        /// The lease of the workers
+        #[arg(long, value_name = "DURATION", default_value = "30s")]
+        lease: jiff::SignedDuration,
+        /// Decides the mixture of tasks and the times of the crashes
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+        #[command(flatten)]
+        own: Own,
+    },
     /// A worker process of a scenario that drains
     #[command(hide = true)]
     Drain { url: String, batch: u32, permits: u32, kinds: u32 },
@@ -179,6 +255,17 @@ struct Rounds {
     /// Measurements, of which the middle one counts
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: u32,
+}
+
+#[derive(Debug, Args)]
+struct Own {
+    /// The programs of the server that is started [default: those in TIDEGATE_PG_BIN, or the newest
+    /// in /usr/lib/postgresql]
+    #[arg(long, value_name = "FOLDER", env = "TIDEGATE_PG_BIN", hide_env = true)]
+    pg_bin: Option<PathBuf>,
+    /// Leave the histories in this folder, for `tidegate verify`
+    #[arg(long, value_name = "FOLDER")]
+    histories: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -258,6 +345,63 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             let interval = kill_interval.try_into().context("--kill-interval is negative")?;
             good = run_fleet(size.fleet(url, kills, interval)?, &mut out).await?;
         }
+        Scenario::LimitChanges {
+            seconds,
+            interval,
+            processes,
+            permits,
+            lease,
+            seed,
+            secretly_raise,
+            own,
+        } => {
+            let scenario = LimitChanges {
+                url,
+                pg_bin: own.pg_bin,
+                seconds,
+                interval: interval.try_into().context("--interval cannot be negative")?,
+                processes,
+                permits,
+                lease: lease.try_into().context("--lease cannot be negative")?,
+                seed,
+                secretly_raise,
+                histories: own.histories,
+                binary: binary()?,
+            };
+            good = run_limit_changes(&scenario, &mut out).await?;
+        }
+        Scenario::Restarts {
+            restarts,
+            interval,
+            down,
+            tasks,
+            processes,
+            permits,
+            hold_ms,
+            lease,
+            seed,
+            own,
+        } => {
+            ensure!(
+                url.is_none(),
+                "this scenario stops its server, so it has one of its own; leave out --store"
+            );
+            let scenario = Restarts {
+                pg_bin: own.pg_bin,
+                restarts,
+                interval: interval.try_into().context("--interval cannot be negative")?,
+                down: down.try_into().context("--down cannot be negative")?,
+                tasks,
+                processes,
+                permits,
+                hold_ms,
+                lease: lease.try_into().context("--lease cannot be negative")?,
+                seed,
+                histories: own.histories,
+                binary: binary()?,
+            };
+            good = run_restarts(&scenario, &mut out).await?;
+        }
         Scenario::Drain { url, batch, permits, kinds } => {
             drain::process(&url, drain::Load { batch, permits, kinds }).await?;
         }
@@ -309,13 +453,38 @@ impl Size {
 
 /// Says whether all is as it must be.
 async fn run_fleet(scenario: Fleet, out: &mut Out) -> anyhow::Result<bool> {
-    let outcome = fleet(&scenario).await?;
+    judge(fleet(&scenario).await?, out)
+}
+
+async fn run_restarts(scenario: &Restarts, out: &mut Out) -> anyhow::Result<bool> {
+    judge(restarts(scenario).await?, out)
+}
+
+fn judge(outcome: Outcome, out: &mut Out) -> anyhow::Result<bool> {
     tell!("{}", outcome.report);
-    for fault in &outcome.faults {
-        tell!("fault: {fault}");
-    }
+    tell_faults(&outcome.faults);
     out.take(outcome.line)?;
     Ok(outcome.report.clean() && outcome.faults.is_empty())
+}
+
+async fn run_limit_changes(scenario: &LimitChanges, out: &mut Out) -> anyhow::Result<bool> {
+    let outcome = limit_changes(scenario).await?;
+    tell!("{}", outcome.report);
+    tell!("{}", outcome.findings);
+    tell_faults(&outcome.faults);
+    let is_good = outcome.is_good();
+    out.take(outcome.line)?;
+    Ok(is_good)
+}
+
+/// The first of them: where one task is lost, many are.
+fn tell_faults(faults: &[String]) {
+    for fault in faults.iter().take(FAULTS_TOLD) {
+        tell!("fault: {fault}");
+    }
+    if faults.len() > FAULTS_TOLD {
+        tell!("and {} more faults", faults.len() - FAULTS_TOLD);
+    }
 }
 
 /// Lines as they come in JSON, or all together in a table.

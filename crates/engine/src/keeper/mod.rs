@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tidegate_core::{Admitted, Pruned, Reaped, Result, Store};
 
-use crate::time::{self, Pauses};
+use crate::time;
 use crate::{Phase, Shutdown};
 
 /// Steps of one verb in one pass; what is left is taken up by the next pass.
@@ -121,16 +121,16 @@ impl Keeper {
         Ok(total)
     }
 
-    /// The first pass comes at once: whoever starts after a crash does not wait for it.
+    /// The first pass comes at once: whoever starts after a crash does not wait for it. One that
+    /// fails is no reason to pass less often: leases that ran out while the store was away are taken
+    /// back as soon as any others.
     async fn pass_for_ever(&self) {
-        let mut pauses = Pauses::new(self.options.reap_interval, 8 * self.options.reap_interval);
         let mut prune_at = time::now();
         loop {
-            match self.pass(&mut prune_at).await {
-                Ok(()) => pauses.reset(),
-                Err(error) => tracing::warn!(%error, "the keeper's pass failed, it tries again"),
+            if let Err(error) = self.pass(&mut prune_at).await {
+                tracing::warn!(%error, "the keeper's pass failed, it tries again");
             }
-            time::sleep(pauses.pause()).await;
+            time::sleep(time::jittered(self.options.reap_interval)).await;
         }
     }
 

@@ -25,6 +25,10 @@ use super::{Shared, Summary, attempt};
 use crate::time::{self, Pauses};
 use crate::{Ended, Phase, Shutdown};
 
+/// A worker asks a store that fails at least this often, give or take a quarter: work goes on within
+/// two seconds of the store's return, however long it was away.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(crate) struct Pump {
     shared: Arc<Shared>,
@@ -62,7 +66,7 @@ impl Pump {
             .handlers
             .iter()
             .map(|handler| (handler.options.kind.name.clone(), handler.options.max_running));
-        let longest = (shared.options.lease / 6).min(Duration::from_secs(5));
+        let longest = (shared.options.lease / 6).min(PAUSE_MAX);
         Self {
             rooms: Rooms::new(kinds),
             wake: Wake::new(shared.store.clone(), shared.options.poll_interval),

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::LimitSeen;
 
+/// More capacities than this nobody reads one by one.
+const SHOWN_MAX: usize = 20;
+
 /// A limit that was changed, as far as processes saw it.
 ///
 /// A process looks now and then, so it sees a change later than the store obeys it. An enter that
@@ -51,6 +54,10 @@ impl fmt::Display for Changed {
             capacity.map_or_else(|| "unlimited".to_owned(), |capacity| capacity.to_string())
         };
         let capacities: Vec<String> = self.capacities.iter().map(word).collect();
+        if let (Some(most), true) = (self.judged_by(), capacities.len() > SHOWN_MAX) {
+            let times = capacities.len() - 1;
+            return write!(out, "changed {times} times, judged by {most}");
+        }
         match (self.judged_by(), self.unseen) {
             (_, true) => {
                 write!(out, "changed unseen, not judged; seen were: {}", capacities.join(", "))

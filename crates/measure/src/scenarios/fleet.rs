@@ -2,21 +2,19 @@
 //! started again at once.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use tempfile::TempDir;
+use anyhow::ensure;
 use tidegate_core::check::check_at_rest;
+use tidegate_core::inspect::Snapshot;
 use tidegate_core::{NewTask, Registration, SetLimit, Source, State};
 use tidegate_engine::time;
 use tidegate_store::{Opened, Place};
-use tokio::process::{Child, Command};
 
 use super::mixture::{Dice, GROUPS, JOB, jobs, kinds, tasks};
 use super::target::Target;
+use super::workers::{Histories, Job, Workers};
 use super::{has_work, submit};
 use crate::clock::Stopwatch;
 use crate::history::{Expected, Process, Record, Report, Signal, Writer, verify};
@@ -78,28 +76,24 @@ pub async fn fleet(fleet: &Fleet) -> anyhow::Result<Outcome> {
     ensure!(target.place != Place::Memory, "the memory store has one process only");
     let opened = target.open().await?;
     let before = counts(&opened).await?;
-    fleet.prepare(&opened).await?;
+    prepare(&opened, u32::from(fleet.secretly_raise)).await?;
     let histories = Histories::new(fleet.histories.as_deref())?;
-    let mut run = Run::new(fleet, &opened, &target.url, &histories)?;
+    let mut run = Run::new(fleet, &opened, &histories)?;
     // All are due at once, when the fleet is up and idle.
     let due_at = time::now() + START_UP;
     run.add(fleet.tasks, START_UP).await?;
-    run.start_all()?;
+    let mut workers = fleet.workers(&target.url, &histories)?;
     time::sleep_until(due_at).await;
     let stopwatch = Stopwatch::start();
-    run.until_done().await?;
+    run.until_done(&mut workers).await?;
     let seconds = stopwatch.seconds();
     let (submitted, kills) = (run.submitted, run.kills);
-    run.end().await?;
+    workers.end().await?;
     let report = verify(&histories.files()?, &expected())?;
     let ended = minus(counts(&opened).await?, &before);
     let mut faults: Vec<String> = accounted(submitted, &ended).into_iter().collect();
     let snapshot = opened.inspect.snapshot().await?;
-    faults.extend(
-        check_at_rest(&snapshot)
-            .into_iter()
-            .map(|fault| format!("{}: {}", fault.rule, fault.found)),
-    );
+    faults.extend(left_over(&snapshot));
     if fleet.kills == 0 {
         // With kills, slots of the dead are idle until their leases end.
         faults.extend(not_reached(&report));
@@ -112,8 +106,13 @@ pub async fn fleet(fleet: &Fleet) -> anyhow::Result<Outcome> {
     Ok(Outcome { line: fleet.described(line, &report), report, faults })
 }
 
+/// What is not as it must be when all is done.
+pub(super) fn left_over(snapshot: &Snapshot) -> impl Iterator<Item = String> {
+    check_at_rest(snapshot).into_iter().map(|fault| format!("{}: {}", fault.rule, fault.found))
+}
+
 /// The limits as everybody thinks they are.
-fn expected() -> Expected {
+pub(super) fn expected() -> Expected {
     GROUPS
         .iter()
         .fold(Expected::default(), |expected, (group, capacity)| {
@@ -122,7 +121,7 @@ fn expected() -> Expected {
         .with(format!("job:{}", JOB.0), JOB.1)
 }
 
-async fn counts(opened: &Opened) -> anyhow::Result<BTreeMap<State, u64>> {
+pub(super) async fn counts(opened: &Opened) -> anyhow::Result<BTreeMap<State, u64>> {
     Ok(opened.inspect.counts().await?)
 }
 
@@ -134,7 +133,7 @@ fn minus(mut after: BTreeMap<State, u64>, before: &BTreeMap<State, u64>) -> BTre
 }
 
 /// Every task must have completed: no handler fails, and the kinds survive every kill.
-fn accounted(submitted: u64, ended: &BTreeMap<State, u64>) -> Option<String> {
+pub(super) fn accounted(submitted: u64, ended: &BTreeMap<State, u64>) -> Option<String> {
     let completed = ended.get(&State::Completed).copied().unwrap_or_default();
     let fault = || format!("{submitted} tasks were submitted, {completed} completed: {ended:?}");
     (completed != submitted).then(fault)
@@ -148,24 +147,33 @@ fn not_reached(report: &Report) -> Vec<String> {
         .collect()
 }
 
+/// Makes the kinds and limits of the mixture, each limit with so much more than anybody is told.
+pub(super) async fn prepare(opened: &Opened, extra: u32) -> anyhow::Result<()> {
+    let store = &*opened.store;
+    let limits = GROUPS.iter().map(|(group, capacity)| ((*group).to_owned(), capacity + extra));
+    let registration = Registration {
+        kinds: kinds(),
+        limits: limits.collect(),
+        source: Some(Source::Configuration),
+        ..Registration::default()
+    };
+    store.register(registration).await?;
+    // The job is made by its first submit.
+    submit(store, &jobs(), [NewTask::new("noop", "null")]).await?;
+    let name = format!("job:{}", JOB.0);
+    let capacity = Some(JOB.1 + extra);
+    store.set_limit(SetLimit { name, capacity, source: Source::Configuration }).await?;
+    Ok(())
+}
+
 impl Fleet {
-    async fn prepare(&self, opened: &Opened) -> anyhow::Result<()> {
-        let store = &*opened.store;
-        let extra = u32::from(self.secretly_raise);
-        let limits = GROUPS.iter().map(|(group, capacity)| ((*group).to_owned(), capacity + extra));
-        let registration = Registration {
-            kinds: kinds(),
-            limits: limits.collect(),
-            source: Some(Source::Configuration),
-            ..Registration::default()
-        };
-        store.register(registration).await?;
-        // The job is made by its first submit.
-        submit(store, &jobs(), [NewTask::new("noop", "null")]).await?;
-        let name = format!("job:{}", JOB.0);
-        let capacity = Some(JOB.1 + extra);
-        store.set_limit(SetLimit { name, capacity, source: Source::Configuration }).await?;
-        Ok(())
+    fn workers<'a>(
+        &'a self,
+        url: &'a str,
+        histories: &'a Histories,
+    ) -> anyhow::Result<Workers<'a>> {
+        let job = Job { binary: &self.binary, url, permits: self.permits, lease: self.lease };
+        Workers::start(job, histories, self.processes)
     }
 
     fn name(&self) -> &'static str {
@@ -188,87 +196,29 @@ impl Fleet {
     }
 }
 
-/// The folder of the histories.
-struct Histories {
-    path: PathBuf,
-    _folder: Option<TempDir>,
-}
-
-impl Histories {
-    fn new(given: Option<&Path>) -> anyhow::Result<Self> {
-        let (path, folder) = match given {
-            Some(path) => {
-                std::fs::create_dir_all(path)
-                    .with_context(|| format!("make {}", path.display()))?;
-                (path.to_owned(), None)
-            }
-            None => {
-                let folder = tempfile::tempdir().context("make a folder for the histories")?;
-                (folder.path().to_owned(), Some(folder))
-            }
-        };
-        let histories = Self { path, _folder: folder };
-        ensure!(
-            histories.files()?.is_empty(),
-            "{} has histories already; give an empty folder",
-            histories.path.display()
-        );
-        Ok(histories)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.path.join(format!("{name}.jsonl"))
-    }
-
-    fn files(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(&self.path)? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == "jsonl") {
-                files.push(path);
-            }
-        }
-        files.sort();
-        Ok(files)
-    }
-}
-
 /// A fleet at work.
 struct Run<'a> {
     fleet: &'a Fleet,
     opened: &'a Opened,
-    url: &'a str,
-    histories: &'a Histories,
     /// Where the kills are written.
     harness: Writer,
     /// Mixes the tasks.
     mixing: Dice,
     /// Chooses who is killed.
     killing: Dice,
-    workers: Vec<Child>,
-    started: u32,
     submitted: u64,
     kills: u32,
 }
 
 impl<'a> Run<'a> {
-    fn new(
-        fleet: &'a Fleet,
-        opened: &'a Opened,
-        url: &'a str,
-        histories: &'a Histories,
-    ) -> anyhow::Result<Self> {
+    fn new(fleet: &'a Fleet, opened: &'a Opened, histories: &Histories) -> anyhow::Result<Self> {
         let harness = Writer::append(histories.file("harness"))?;
         Ok(Self {
             fleet,
             opened,
-            url,
-            histories,
             harness,
             mixing: Dice::new(fleet.seed),
             killing: Dice::new(!fleet.seed),
-            workers: Vec::new(),
-            started: 0,
             // The one that made the job.
             submitted: 1,
             kills: 0,
@@ -286,64 +236,30 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn start_all(&mut self) -> anyhow::Result<()> {
-        for _ in 0..self.fleet.processes {
-            let worker = self.start()?;
-            self.workers.push(worker);
-        }
-        Ok(())
-    }
-
-    fn start(&mut self) -> anyhow::Result<Child> {
-        let name = format!("worker-{:04}", self.started);
-        self.started += 1;
-        let log = File::create(self.histories.path.join(format!("{name}.log")))?;
-        let mut command = Command::new(&self.fleet.binary);
-        // What is set for other workers of this machine is not what is measured.
-        let set = std::env::vars_os().map(|(name, _)| name);
-        for name in set.filter(|name| name.to_string_lossy().starts_with("TIDEGATE_")) {
-            command.env_remove(name);
-        }
-        command
-            .env("TIDEGATE_CONFIG", "")
-            .args(["worker", "--until-idle", "--kinds", "noop,sleep"])
-            .args(["--store", self.url])
-            .args(["--concurrency", &self.fleet.permits.to_string()])
-            .args(["--lease", &format!("{}ms", self.fleet.lease.as_millis())])
-            .arg("--history")
-            .arg(self.histories.file(&name))
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .context("start a worker process")
-    }
-
     /// Kills now and then until all is done. A worker that fails ends the run.
-    async fn until_done(&mut self) -> anyhow::Result<()> {
+    async fn until_done(&mut self, workers: &mut Workers<'_>) -> anyhow::Result<()> {
         let mut next_kill = time::now() + self.fleet.kill_interval;
         let mut next_count = time::now();
         while self.kills < self.fleet.kills {
             time::sleep_until(next_kill.min(next_count)).await;
             if time::now() >= next_kill {
                 next_kill += self.fleet.kill_interval;
-                self.kill_one().await?;
+                self.kill_one(workers).await?;
             }
             if time::now() >= next_count {
                 next_count += COUNT_INTERVAL;
+                workers.check_alive()?;
                 self.top_up().await?;
             }
         }
         while has_work(&*self.opened.inspect).await? {
-            self.check_alive()?;
+            workers.check_alive()?;
             time::sleep(LOOK_INTERVAL).await;
         }
         Ok(())
     }
 
     async fn top_up(&mut self) -> anyhow::Result<()> {
-        self.check_alive()?;
         let counts = counts(self.opened).await?;
         let unfinished = counts.iter().filter(|(state, _)| !state.is_final());
         let half = self.fleet.tasks / 2;
@@ -353,34 +269,13 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    async fn kill_one(&mut self) -> anyhow::Result<()> {
-        let victim = self.killing.roll(self.workers.len() as u64) as usize;
-        let pid = self.workers[victim].id();
-        self.workers[victim].kill().await.context("kill a worker")?;
-        if let Some(pid) = pid {
+    async fn kill_one(&mut self, workers: &mut Workers<'_>) -> anyhow::Result<()> {
+        let victim = self.killing.roll(workers.number() as u64) as usize;
+        if let Some(pid) = workers.kill(victim).await? {
             // It is dead by now: nothing of it happens after this time.
             self.harness.write(&Record::Kill(Signal::now(Process::by_pid(pid))))?;
         }
         self.kills += 1;
-        self.workers[victim] = self.start()?;
-        Ok(())
-    }
-
-    fn check_alive(&mut self) -> anyhow::Result<()> {
-        for worker in &mut self.workers {
-            if let Some(status) = worker.try_wait()? {
-                ensure!(status.success(), "a worker failed with {status}; see its log");
-            }
-        }
-        Ok(())
-    }
-
-    /// The workers end by themselves when nothing is left.
-    async fn end(mut self) -> anyhow::Result<()> {
-        for worker in &mut self.workers {
-            let status = worker.wait().await?;
-            ensure!(status.success(), "a worker failed with {status}; see its log");
-        }
-        Ok(())
+        workers.replace(victim)
     }
 }

@@ -10,6 +10,8 @@
 //! - [`explain`]: the plans of the hot statements, kept and compared.
 //! - [`estimate`]: how far the wait that `explain` tells is off.
 //! - [`fleet`]: many worker processes under limits, with or without being killed.
+//! - [`limit_changes`]: the same under limits that change all the time, with an audit of every commit.
+//! - [`restarts`]: the same while PostgreSQL crashes and comes back again and again.
 
 pub mod backlog;
 pub mod concurrency;
@@ -22,22 +24,27 @@ pub mod explain;
 pub mod fleet;
 pub mod held;
 pub mod latency;
+pub mod limit_changes;
 pub mod limit_on_backlog;
 mod measured;
 mod mixture;
 mod plan;
+pub mod restarts;
 mod server;
 mod shift;
 mod target;
 pub mod throughput;
+mod workers;
 mod writes;
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use tidegate_core::bounds::SUBMIT_TASKS_MAX;
 use tidegate_core::inspect::TaskFilter;
-use tidegate_core::{Inspect, JobSpec, NewTask, Result, State, Store, Submission};
+use tidegate_core::{Inspect, JobSpec, Millis, NewTask, Result, State, Store, Submission, TaskId};
 use tidegate_engine::time;
+use tidegate_store::Opened;
 
 /// Between two looks whether work is left.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -54,6 +61,17 @@ async fn submit(
         store.submit(Submission { jobs: jobs.to_vec(), tasks, ..Submission::default() }).await?;
     }
     Ok(())
+}
+
+/// Stores a task that is not due for a day, with the jobs that it brings. Workers end when nothing is
+/// left: whoever has more to submit cancels it at the end.
+async fn anchor(opened: &Opened, jobs: &[JobSpec]) -> anyhow::Result<TaskId> {
+    let tomorrow = opened.inspect.now().await? + Duration::from_hours(24).as_millis() as Millis;
+    let anchor = NewTask { run_at: Some(tomorrow), ..NewTask::new("noop", "null") };
+    let submission =
+        Submission { jobs: jobs.to_vec(), tasks: vec![anchor], ..Submission::default() };
+    let submitted = opened.store.submit(submission).await?;
+    Ok(submitted.first().context("the store took no task")?.task)
 }
 
 /// Whether a task is unfinished.

@@ -140,6 +140,12 @@ pub const PLANS: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan
 /// Connections for reads of whole tables, which are planned as ever.
 const READERS: usize = 2;
 
+/// Nobody else takes this connection, so a lease is renewed however busy the others are.
+const HEARTBEATS: usize = 1;
+
+/// It waits for notices and does nothing else.
+const LISTENERS: usize = 1;
+
 /// How long a connection may take to open, if the URL does not say.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -152,7 +158,8 @@ pub type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
 /// How to connect.
 #[derive(Clone)]
 pub struct Options {
-    /// Connections at most. Default: 8.
+    /// Connections for the verbs at most. Default: 8. A few are beside them, see
+    /// [`connections_max`](Self::connections_max).
     pub pool_size: usize,
     /// The time. Default: the server's.
     pub clock: Option<Clock>,
@@ -176,6 +183,12 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Connections that one store opens at most: the pool, those for reads of whole tables, the one
+    /// for heartbeats, and the one that listens.
+    pub fn connections_max(&self) -> usize {
+        self.pool_size.max(1) + READERS + HEARTBEATS + LISTENERS
+    }
+
     /// The time, where it is not the server's.
     fn now(&self) -> Option<Millis> {
         self.clock.as_ref().map(|clock| clock())
@@ -197,7 +210,6 @@ pub struct Postgres {
 pub(crate) struct Inner {
     pool: Pool,
     readers: Pool,
-    /// Nobody else takes this connection, so a lease is renewed however busy the others are.
     heartbeats: Pool,
     options: Options,
     /// Transactions the server undid because of another one.
@@ -269,7 +281,7 @@ impl Postgres {
         let given = config.get_options().unwrap_or_default();
         let planned = format!("{given} {PLANS}");
         let planned = config.clone().options(planned).clone();
-        let heartbeats = pool(planned.clone(), 1)?;
+        let heartbeats = pool(planned.clone(), HEARTBEATS)?;
         let pool = pool(planned, options.pool_size.max(1))?;
         let place = place(&config);
         let floors = Arc::<floors::Floors>::default();
