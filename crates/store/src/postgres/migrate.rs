@@ -7,13 +7,14 @@ use super::Inner;
 use super::error::Fault;
 
 /// Every migration, in order. One that was released is never changed.
-const MIGRATIONS: [(&str, &str); 6] = [
+const MIGRATIONS: [(&str, &str); 7] = [
     ("0001_tasks", include_str!("migrations/0001_tasks.sql")),
     ("0002_operations", include_str!("migrations/0002_operations.sql")),
     ("0003_packed_leases", include_str!("migrations/0003_packed_leases.sql")),
     ("0004_enqueue", include_str!("migrations/0004_enqueue.sql")),
     ("0005_autovacuum", include_str!("migrations/0005_autovacuum.sql")),
     ("0006_relay", include_str!("migrations/0006_relay.sql")),
+    ("0007_registrations", include_str!("migrations/0007_registrations.sql")),
 ];
 
 const EXISTS: &str = include_str!("queries/migrate_exists.sql");

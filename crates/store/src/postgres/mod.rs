@@ -78,6 +78,7 @@ mod paged;
 mod pause;
 mod planted;
 mod reap;
+mod registered;
 mod relay;
 mod release;
 mod repair;

@@ -11,6 +11,7 @@ use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
 use super::pack::unpack_expired;
+use super::registered::prune_registered;
 use super::rows;
 use super::session::{Params, Tx, glimpse};
 use super::{Bug, Inner, transact};
@@ -96,14 +97,17 @@ async fn forget(store: &Inner, tx: &Tx<'_>) -> Result<(), Fault> {
 }
 
 pub(super) async fn prune(store: &Inner) -> Result<Pruned> {
-    Ok(transact!(store, tx => prune_some(store, &tx)))
+    let tasks = transact!(store, tx => prune_tasks(store, &tx));
+    let kinds = prune_registered(store).await?;
+    let none: Params<'_> = &[];
+    let limits = transact!(store, tx => tx.execute(DROP_IDLE_LIMITS, none)) as u32;
+    Ok(Pruned { tasks, limits, kinds, more: tasks == GATE_STEP || limits == GATE_STEP })
 }
 
-async fn prune_some(store: &Inner, tx: &Tx<'_>) -> Result<Pruned, Fault> {
+async fn prune_tasks(store: &Inner, tx: &Tx<'_>) -> Result<u32, Fault> {
     let now = moment(store, tx).await?.now;
     let tasks = tx.execute(REMOVE_ENDED, &[&now]).await? as u32;
-    let limits = tx.execute(DROP_IDLE_LIMITS, &[]).await? as u32;
     tx.execute(FORGET_FENCED, &[]).await?;
     tx.execute(FORGET_PACES, &[&(now - rules::PACE_KEPT_MS)]).await?;
-    Ok(Pruned { tasks, limits, more: tasks == GATE_STEP || limits == GATE_STEP })
+    Ok(tasks)
 }

@@ -17,6 +17,10 @@ struct Migration {
 const MIGRATIONS: &[Migration] = &[
     Migration { name: "0001_tasks", sql: include_str!("migrations/0001_tasks.sql") },
     Migration { name: "0002_operations", sql: include_str!("migrations/0002_operations.sql") },
+    Migration {
+        name: "0003_registrations",
+        sql: include_str!("migrations/0003_registrations.sql"),
+    },
 ];
 
 /// How a file's schema relates to the one this version needs.

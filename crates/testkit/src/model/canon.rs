@@ -163,6 +163,9 @@ pub async fn shown(inspect: &dyn Inspect, known: &Known) -> Vec<String> {
     for queue in inspect.queues().await.expect("queues") {
         lines.push(format!("{} {:?} {:?}", queue.name, queue.paused_at, queue.tasks));
     }
+    for worker in inspect.workers().await.expect("workers") {
+        lines.push(format!("{} {:?}", worker.id, worker.registered));
+    }
     let workflows = inspect.workflows().await.expect("workflows");
     lines.extend(workflows.iter().map(|workflow| format!("{workflow:?}")));
     lines
