@@ -13,7 +13,7 @@ use super::load::{Wanted, gather, moment};
 use super::pack::unpack_groups;
 use super::rows;
 use super::session::Tx;
-use super::{Inner, transact};
+use super::{Inner, migrate, transact};
 use crate::memory::State;
 
 const VERSION_EXCLUSIVE: &str = include_str!("queries/version_exclusive.sql");
@@ -23,6 +23,7 @@ const NAMES_LOCK: &str = include_str!("queries/names_lock.sql");
 const MAKE_LANES: &str = include_str!("queries/make_lanes.sql");
 const LEAVE_REGISTRATIONS: &str = include_str!("queries/leave_registrations.sql");
 const PUT_REGISTRATIONS: &str = include_str!("queries/put_registrations.sql");
+const PUT_SCHEMA_VERSION: &str = include_str!("queries/put_schema_version.sql");
 const REGISTRATIONS: &str = include_str!("queries/registrations.sql");
 const PUT_KINDS: &str = include_str!("queries/put_kinds.sql");
 
@@ -58,6 +59,7 @@ async fn put_worker(store: &Inner, tx: &Tx<'_>, registration: &Registration) -> 
     };
     let alive_until = moment(store, tx).await?.now + registration.lease_ms;
     see_worker(tx, worker, alive_until).await?;
+    tx.execute(PUT_SCHEMA_VERSION, &[&&**worker, &migrate::KNOWN]).await?;
     let said = registration.said();
     let groups: Vec<&str> = said.keys().copied().collect();
     let capacities: Vec<Option<i64>> = said.values().map(|brings| brings.map(i64::from)).collect();

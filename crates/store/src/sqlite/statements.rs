@@ -23,6 +23,7 @@ queries! {
     IsKindUsed "queries/is_kind_used.sql",
     KindsUnseen "queries/kinds_unseen.sql",
     LeaveRegistrations "queries/leave_registrations.sql",
+    PutSchemaVersion "queries/put_schema_version.sql",
     PutRegistration "queries/put_registration.sql",
     RegisteredBy "queries/registered_by.sql",
     RegisteredGroups "queries/registered_groups.sql",

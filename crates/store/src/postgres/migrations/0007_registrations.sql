@@ -12,3 +12,6 @@ CREATE INDEX registrations_group ON tidegate.registrations (group_name, number);
 
 -- When a worker last registered a kind that nobody else made known; NULL where somebody did.
 ALTER TABLE tidegate.kinds ADD COLUMN seen_at bigint;
+
+-- The version of the schema that the worker's program knows.
+ALTER TABLE tidegate.workers ADD COLUMN schema_version bigint;

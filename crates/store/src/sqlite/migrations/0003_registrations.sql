@@ -12,3 +12,6 @@ create index registration_group on registration (group_name, number);
 
 -- When a worker last registered a kind that nobody else made known; null where somebody did.
 alter table kind add column seen_at integer;
+
+-- The version of the schema that the worker's program knows.
+alter table worker add column schema_version integer;

@@ -7,9 +7,11 @@ use tidegate_core::tables::Said;
 use tidegate_core::{Millis, Result, WorkerId};
 
 use super::{Transaction, limits};
+use crate::sqlite::schema;
 use crate::sqlite::statements::Query;
 
 pub(super) fn put(tx: &mut Transaction<'_, '_>, worker: &WorkerId, said: &Said<'_>) -> Result<()> {
+    tx.statements.execute(Query::PutSchemaVersion, params![worker.0, schema::KNOWN])?;
     tx.statements.execute(Query::LeaveRegistrations, [&worker.0])?;
     for (group, capacity) in said {
         tx.statements.execute(Query::PutRegistration, params![worker.0, group, capacity])?;
