@@ -3,6 +3,8 @@
 mod common;
 
 use common::Shell;
+use serde_json::{Value, json};
+use tidegate_core::{Kind, Registration, WorkerId};
 
 /// The name of every scope begins a whole name, also where there are no such limits.
 #[test]
@@ -118,4 +120,58 @@ fn unset_brings_back_what_was_below_and_then_removes_it() {
     assert_eq!(unset(), below);
     let gone = "exit 0\ngroup:noop is unlimited; the next submit that brings a limit sets it\n";
     assert_eq!(unset(), gone);
+}
+
+/// A worker that lives for the rest of the test and registers the kind `mail`.
+async fn registers(shell: &Shell, worker: &str, capacity: Option<u32>) {
+    let registration = Registration {
+        kinds: vec![Kind::new("mail")],
+        limits: capacity.map(|capacity| ("mail".to_owned(), capacity)).into_iter().collect(),
+        worker: Some(WorkerId(worker.into())),
+        lease_ms: 600_000,
+        ..Registration::default()
+    };
+    shell.store().await.register(registration).await.expect("register");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_disagree_about_a_limit_are_shown() {
+    let shell = shell();
+    registers(&shell, "one", Some(500)).await;
+    let head = "limit       capacity  held  waiting  refused        set by  version\n";
+    let status = || shell.run(&["concurrency", "status"]);
+    let one = || shell.run(&["concurrency", "status", "mail"]);
+    let row = "group:mail       500     0        0        0  registration        1\n";
+    assert_eq!(status(), format!("exit 0\n{head}{row}"));
+    assert_eq!(one(), format!("exit 0\n{head}{row}  registered: 500 by 1 worker\n"));
+    registers(&shell, "two", Some(10)).await;
+    registers(&shell, "three", Some(10)).await;
+    registers(&shell, "four", None).await;
+    let row = "group:mail        10     0        0        0  registration        2\n";
+    let words = "  live workers disagree: 500 by 1 worker, 10 by 2 workers, no limit by 1 worker; \
+                 the latest that brings one counts\n";
+    assert_eq!(status(), format!("exit 0\n{head}{row}\ngroup:mail\n{words}"));
+    assert_eq!(one(), format!("exit 0\n{head}{row}{words}"));
+    shell.good(&["concurrency", "set", "mail", "--limit", "7"]);
+    let head = "limit       capacity  held  waiting  refused    set by  version\n";
+    let row = "group:mail         7     0        0        0  operator        3\n";
+    let below = "  below it: 10, set by registration\n";
+    assert_eq!(one(), format!("exit 0\n{head}{row}{below}{words}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_workers_registered_is_in_the_json() {
+    let shell = shell();
+    registers(&shell, "one", Some(500)).await;
+    registers(&shell, "two", None).await;
+    let limit: Value =
+        serde_json::from_str(&shell.good(&["concurrency", "status", "--json"])).expect("JSON");
+    assert_eq!(limit["base"], json!([500, "registration"]));
+    let said = json!([{"worker": "one", "capacity": 500}, {"worker": "two", "capacity": null}]);
+    assert_eq!((&limit["registered"], &limit["disagree"]), (&said, &json!(true)));
+    let workers = shell.good(&["workers", "--json"]);
+    let workers: Vec<Value> =
+        workers.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let registered: Vec<&Value> = workers.iter().map(|worker| &worker["registered"]).collect();
+    assert_eq!(registered, [&json!({"mail": 500}), &json!({"mail": null})]);
 }

@@ -497,10 +497,10 @@ fn a_slot_is_taken_back_only_by_force() {
 #[test]
 fn what_was_kept_long_enough_is_removed() {
     let shell = store();
-    assert_eq!(shell.run(&["prune"]), "exit 0\nremoved 0 tasks and 0 limits\n");
+    assert_eq!(shell.run(&["prune"]), "exit 0\nremoved 0 tasks, 0 limits and 0 kinds\n");
     shell.good(&["concurrency", "set", "idle", "--limit", "1"]);
     shell.good(&["concurrency", "unset", "idle"]);
-    assert_eq!(shell.run(&["prune", "--json"]), "exit 0\n{\"tasks\":0,\"limits\":1}\n");
+    assert_eq!(shell.run(&["prune", "--json"]), "exit 0\n{\"tasks\":0,\"limits\":1,\"kinds\":0}\n");
 }
 
 /// Who leaves is not waited for.

@@ -247,6 +247,8 @@ pub struct WorkerView {
     pub kinds: Vec<Arc<str>>,
     /// Attempts it runs.
     pub running: u64,
+    /// What it registered: the capacity it brings for a group, or none where it brings none.
+    pub registered: BTreeMap<Arc<str>, Option<u32>>,
 }
 
 impl WorkerView {

@@ -40,8 +40,8 @@ pub use outcome::{Exit, Ledger, Next, Outcome, after_death, after_exit, after_fe
 pub use retry::Backoff;
 pub use store::{
     Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, JobSpec, Lost,
-    Pause, Progress, Pruned, Ran, Reaped, Registered, Registration, Release, ReleaseOutcome,
-    RetryOutcome, SetLimit, SlotHeld, Store, Submission, Submitted,
+    Pause, Progress, Pruned, Ran, Reaped, Registered, RegisteredChange, Registration, Release,
+    ReleaseOutcome, RetryOutcome, SetLimit, SlotHeld, Store, Submission, Submitted,
 };
 pub use task::{NewTask, State};
 pub use window::DayWindow;

@@ -218,6 +218,13 @@ impl Limit {
         Scope::of(&self.name).unwrap_or(Scope::Group)
     }
 
+    /// What workers registered, whether it is in force or somebody stronger has set another.
+    pub fn registered(&self) -> Option<u32> {
+        self.base
+            .filter(|(_, source)| *source == Source::Registration)
+            .map(|(capacity, _)| capacity)
+    }
+
     /// Whether `weight` more slots can be taken.
     pub fn fits(&self, weight: u32) -> bool {
         self.capacity.is_none_or(|capacity| self.held.saturating_add(weight) <= capacity)

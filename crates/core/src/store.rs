@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounds::{BATCH_MAX, DURATION_MS_MAX, LEASE_MS_MIN, LEASES_MAX, check_number};
 use crate::repair::Repair;
+use crate::tables::Said;
 use crate::{
-    Error, Exit, Kind, LimitId, Millis, Result, Scope, Source, TaskId, Token, WorkerId, name,
+    Error, Exit, Kind, LimitId, Millis, Result, Scope, Source, TaskId, Token, WorkerId,
+    check_capacity, name,
 };
 
 /// The verbs that write.
@@ -22,7 +24,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// `Incompatible`.
     async fn migrate(&self) -> Result<()>;
 
-    /// Makes kinds and the limits of their groups known. May be repeated.
+    /// Makes kinds and the limits of their groups known. Of the live workers that bring a limit
+    /// for a group the one that registered last counts; where workers register a kind and none of
+    /// those that live brings a limit any more, what was registered is unset. What is held stays
+    /// held. May be repeated.
     async fn register(&self, registration: Registration) -> Result<Registered>;
 
     /// Stores tasks with the jobs and limits they bring, all or none. It only inserts: tasks that no limit, job or workflow
@@ -74,8 +79,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// repeated.
     async fn reap(&self) -> Result<Reaped>;
 
-    /// Removes finished tasks that were kept long enough, and limits nobody uses. May be
-    /// repeated.
+    /// Removes finished tasks that were kept long enough, limits nobody uses, and what workers
+    /// registered that are gone. May be repeated.
     async fn prune(&self) -> Result<Pruned>;
 
     /// Sets or unsets a capacity; returns the limit's version, or none where a stronger
@@ -100,6 +105,11 @@ pub struct Registration {
     pub limits: Vec<(String, u32)>,
     /// Who sets these limits: a registration or a configuration file.
     pub source: Option<Source>,
+    /// The worker that brings this. What it brings is noted as long as it lives. None where
+    /// nobody in particular does.
+    pub worker: Option<WorkerId>,
+    /// For how long the worker lives unless it says so again.
+    pub lease_ms: i64,
 }
 
 /// What became of a registration.
@@ -107,6 +117,21 @@ pub struct Registration {
 pub struct Registered {
     /// Groups whose capacity is held by a stronger source, and that capacity.
     pub overruled: Vec<(String, Option<u32>, Source)>,
+    /// Groups for which something else was registered before.
+    pub changed: Vec<RegisteredChange>,
+}
+
+/// A registered capacity that a registration has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegisteredChange {
+    /// The group.
+    pub group: String,
+    /// What was registered before.
+    pub before: u32,
+    /// What is from now on; none where no live worker brings a limit any more.
+    pub after: Option<u32>,
+    /// Live workers that still bring another one.
+    pub others: u32,
 }
 
 /// A job, made known with its first tasks.
@@ -368,6 +393,8 @@ pub struct Pruned {
     pub tasks: u32,
     /// Limits nobody used.
     pub limits: u32,
+    /// Kinds nobody registers any more.
+    pub kinds: u32,
     /// Whether work was left for the next step.
     pub more: bool,
 }
@@ -397,6 +424,35 @@ impl Attempt {
     /// How many slots of a limit it holds.
     pub fn held_of(&self, limit_name: &str) -> u32 {
         self.slots.iter().filter(|slot| *slot.name == *limit_name).count() as u32
+    }
+}
+
+impl Registration {
+    /// Checks every bound.
+    pub fn check(&self) -> Result<()> {
+        check_number("kinds", self.kinds.len() + self.defaults.len(), BATCH_MAX)?;
+        check_number("limits", self.limits.len(), BATCH_MAX)?;
+        for (group, capacity) in &self.limits {
+            name::check("group", group)?;
+            check_capacity(group, i64::from(*capacity))?;
+        }
+        if let Some(worker) = &self.worker {
+            name::check("worker", &worker.0)?;
+            check_lease(self.lease_ms)?;
+        }
+        self.kinds.iter().chain(&self.defaults).try_for_each(|kind| kind.check())
+    }
+
+    /// What the worker says of groups, to be noted with it: the capacities it brings, and that it
+    /// brings none for its other kinds. A kind it has no settings for it says nothing about, and
+    /// what stands in a file is not the worker's word.
+    pub fn said(&self) -> Said<'_> {
+        if self.source.is_some_and(|source| source != Source::Registration) {
+            return Said::new();
+        }
+        let kinds = self.kinds.iter().map(|kind| (&*kind.name, None));
+        let limits = self.limits.iter().map(|(group, capacity)| (&**group, Some(*capacity)));
+        kinds.chain(limits).collect()
     }
 }
 

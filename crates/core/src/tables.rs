@@ -7,6 +7,7 @@
 //! Whoever implements this trait keeps rows; whoever calls it (the [`rules`](crate::rules))
 //! decides. All of a transaction's calls take effect together or not at all.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -261,6 +262,9 @@ impl Pace {
     }
 }
 
+/// What a worker says of groups: the capacity it brings, or that it brings none.
+pub type Said<'a> = BTreeMap<&'a str, Option<u32>>;
+
 /// The rows of a store inside one transaction.
 pub trait Tables {
     /// The store's time; the same throughout the transaction.
@@ -287,8 +291,13 @@ pub trait Tables {
 
     /// A kind by name.
     fn kind(&mut self, name: &str) -> Result<Option<Arc<Kind>>>;
-    /// Makes or overwrites a kind.
-    fn put_kind(&mut self, kind: &Kind) -> Result<()>;
+    /// Makes or overwrites a kind. One that only workers registered can be forgotten; whoever
+    /// else makes it known counts on it.
+    fn put_kind(&mut self, kind: &Kind, by_worker: bool) -> Result<()>;
+    /// Forgets kinds that only workers registered, the last of them before `before`, where no
+    /// live worker registers or serves the kind, it has no task, and its limit is no more than
+    /// registered and nobody holds or awaits it. Those that are in use count as registered now.
+    fn forget_kinds(&mut self, before: Millis) -> Result<Vec<Arc<str>>>;
     /// The lane of a queue and a kind, made when new.
     fn lane(&mut self, queue: &str, kind: &str) -> Result<LaneId>;
     /// The lanes that exist of these queues and kinds, ascending.
@@ -310,10 +319,18 @@ pub trait Tables {
     fn is_paused(&mut self, queue: &str) -> Result<bool>;
     /// Notes that a queue is paused from now on, or no longer.
     fn set_paused(&mut self, queue: &str, paused: bool) -> Result<()>;
-    /// Removes a worker that leaves, with what it asked for.
+    /// Removes a worker that leaves, with what it asked for and registered.
     fn forget_worker(&mut self, worker: &WorkerId) -> Result<()>;
-    /// Removes workers that died before `before`.
+    /// Removes workers that died before `before`, with what they asked for and registered.
     fn forget_workers(&mut self, before: Millis) -> Result<()>;
+
+    /// Notes what a worker says of groups, instead of what it said before: the capacity it
+    /// brings, or that it brings none.
+    fn put_registrations(&mut self, worker: &WorkerId, said: &Said<'_>) -> Result<()>;
+    /// What live workers say of a group, in the order in which they registered.
+    fn registrations(&mut self, group: &str) -> Result<Vec<(WorkerId, Option<u32>)>>;
+    /// Groups of which live workers say something, by name.
+    fn registered_groups(&mut self) -> Result<Vec<Arc<str>>>;
 
     /// A limit by id. None where this transaction does not hold its lock.
     fn limit(&mut self, id: LimitId) -> Result<Option<Limit>>;

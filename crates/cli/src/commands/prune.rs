@@ -7,7 +7,7 @@ use tidegate_measure::table::counted;
 use crate::cli::Global;
 use crate::output::{print, print_json};
 
-/// Removes finished tasks that were kept long enough, and limits nobody uses
+/// Removes finished tasks that were kept long enough, and limits and kinds nobody uses
 ///
 /// Workers do this by themselves now and then. How long tasks are kept is a setting of their
 /// kind: remove_on_completed_days and remove_on_failed_days.
@@ -23,6 +23,7 @@ pub(crate) struct Arguments {
 struct Removed {
     tasks: u64,
     limits: u64,
+    kinds: u64,
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -32,6 +33,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         let pruned = store.prune().await?;
         removed.tasks += u64::from(pruned.tasks);
         removed.limits += u64::from(pruned.limits);
+        removed.kinds += u64::from(pruned.kinds);
         if !pruned.more {
             break;
         }
@@ -40,7 +42,8 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         print_json([&removed])?;
     } else {
         let (tasks, limits) = (counted(removed.tasks, "task"), counted(removed.limits, "limit"));
-        print(&format!("removed {tasks} and {limits}\n"))?;
+        let kinds = counted(removed.kinds, "kind");
+        print(&format!("removed {tasks}, {limits} and {kinds}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

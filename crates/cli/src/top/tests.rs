@@ -71,6 +71,7 @@ fn view() -> View {
         queues: vec!["default".into(), "mail".into()],
         kinds: vec!["call".into()],
         running: 5,
+        registered: Default::default(),
     };
     View {
         now: NOW + 123,

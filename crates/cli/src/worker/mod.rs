@@ -60,6 +60,7 @@ pub(crate) async fn register(
         defaults: kinds::settings(),
         limits: limits.to_vec(),
         source: Some(source),
+        ..Registration::default()
     };
     tell_overruled(store.register(registration).await?.overruled);
     Ok(())

@@ -110,6 +110,15 @@ fn unset(limit: &mut Limit, by: Source) -> bool {
     true
 }
 
+/// Replaces what is registered, or takes it away, also where somebody stronger is in force.
+pub(super) fn put_registered(limit: &mut Limit, capacity: Option<u32>) {
+    limit.base = capacity.map(|capacity| (capacity, Source::Registration));
+    if limit.source == Source::Registration {
+        let source = limit.base.map_or(Source::Unset, |base| base.1);
+        change(limit, capacity, source);
+    }
+}
+
 fn change(limit: &mut Limit, capacity: Option<u32>, source: Source) {
     // A job's limit stays as long as the job does, also unlimited.
     let source = if limit.share.is_some() { source.max(Source::Submit) } else { source };

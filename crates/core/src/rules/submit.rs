@@ -85,7 +85,7 @@ fn lane_of(tables: &mut dyn Tables, task: &NewTask) -> Result<LaneId> {
         (None, Some(kind)) => kind.queue.clone(),
         (queue, None) => {
             let kind = Kind::new(task.kind.as_str());
-            tables.put_kind(&kind)?;
+            tables.put_kind(&kind, false)?;
             queue.as_deref().map_or(kind.queue, Into::into)
         }
     };

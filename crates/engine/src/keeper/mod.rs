@@ -113,6 +113,7 @@ impl Keeper {
             let step = self.store.prune().await?;
             total.tasks += step.tasks;
             total.limits += step.limits;
+            total.kinds += step.kinds;
             total.more = step.more;
             if !step.more {
                 break;

@@ -16,7 +16,9 @@ mod wake;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidegate_core::{Error, ErrorKind, Registration, Result, Source, Store, WorkerId};
+use tidegate_core::{
+    Error, ErrorKind, RegisteredChange, Registration, Result, Source, Store, WorkerId,
+};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -111,12 +113,35 @@ impl Worker {
             defaults: kinds(kept),
             limits: limits.collect(),
             source: Some(Source::Registration),
+            worker: Some(self.shared.worker.clone()),
+            lease_ms: crate::time::millis(self.shared.options.lease),
         };
-        let registered = self.shared.store.register(registration).await?;
-        for (group, capacity, source) in registered.overruled {
-            tracing::info!(group, ?capacity, %source, "max_concurrent is overruled");
-        }
+        tell(self.shared.store.register(registration).await?);
         Ok(())
+    }
+}
+
+/// Says what counts instead of this worker's word, and what its word has changed.
+fn tell(registered: tidegate_core::Registered) {
+    for (group, capacity, source) in registered.overruled {
+        tracing::info!(group, ?capacity, %source, "max_concurrent is overruled");
+    }
+    for RegisteredChange { group, before, after, others } in registered.changed {
+        match after {
+            Some(after) => tracing::warn!(
+                group,
+                before,
+                after,
+                others,
+                "another max_concurrent was registered before; the latest counts, and `others` live \
+                 workers still bring another"
+            ),
+            None => tracing::warn!(
+                group,
+                before,
+                "no live worker brings a max_concurrent any more; what was registered is unset"
+            ),
+        }
     }
 }
 

@@ -7,5 +7,6 @@ mod handlers;
 mod leases;
 mod limits;
 mod outcomes;
+mod registrations;
 mod rig;
 mod shutdowns;

@@ -227,6 +227,7 @@ impl State {
                 queues: Vec::new(),
                 kinds: Vec::new(),
                 running: self.running.keys().filter(|(token, _)| is_own(token)).count() as u64,
+                registered: self.registered_by(id),
             };
             for (lane, _) in worker.lanes.iter().filter(|(_, until)| **until > now) {
                 let (queue, kind) = self.lane_name(*lane);
@@ -235,6 +236,13 @@ impl State {
             view
         };
         alive.map(view).collect()
+    }
+
+    fn registered_by(&self, id: &WorkerId) -> BTreeMap<Arc<str>, Option<u32>> {
+        let by =
+            |notes: &Vec<(WorkerId, Option<u32>)>| notes.iter().find(|(w, _)| w == id).cloned();
+        let notes = self.registrations.iter();
+        notes.filter_map(|(group, notes)| Some((group.clone(), by(notes)?.1))).collect()
     }
 
     fn waiter(&self, row: &LineRow) -> Option<WaiterView> {

@@ -1,6 +1,7 @@
 //! The reference: the rules in a mutex. Nothing survives the process.
 
 mod inspect;
+mod registrations;
 mod rows;
 pub(crate) mod state;
 mod tables;

@@ -22,8 +22,12 @@ pub struct State {
     pub(crate) wakes: bool,
     pub(crate) counters: Counters,
     pub(crate) kinds: BTreeMap<Arc<str>, Arc<Kind>>,
+    /// When a worker last registered a kind that nobody else made known.
+    pub(crate) kinds_seen: BTreeMap<Arc<str>, Millis>,
     pub(crate) lanes: BTreeMap<(Arc<str>, Arc<str>), LaneId>,
     pub(crate) workers: BTreeMap<WorkerId, Worker>,
+    /// What workers say of groups, in the order in which they registered.
+    pub(crate) registrations: BTreeMap<Arc<str>, Vec<(WorkerId, Option<u32>)>>,
     /// Paused queues, and since when.
     pub(crate) paused: BTreeMap<Arc<str>, Millis>,
     /// How long tasks of each group run, and when that was last heard.

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use tidegate_core::bounds::{GATE_STEP, JOB_WINDOW};
 use tidegate_core::tables::{
-    Class, Counters, Final, Lane, Lease, LineRow, Pace, Position, ReadyRow, Stopped, Tables, Tags,
+    Class, Counters, Final, Lane, Lease, LineRow, Pace, Position, ReadyRow, Said, Stopped, Tables,
+    Tags,
 };
 use tidegate_core::{
     Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Source,
     TaskId, Token, WorkerId,
 };
 
+use super::registrations;
 use super::state::{Running, State, Worker};
 use crate::clock;
 
@@ -47,9 +49,14 @@ impl Tables for State {
         Ok(self.kinds.get(name).cloned())
     }
 
-    fn put_kind(&mut self, kind: &Kind) -> Result<()> {
+    fn put_kind(&mut self, kind: &Kind, by_worker: bool) -> Result<()> {
+        registrations::see_kind(self, kind, by_worker);
         self.kinds.insert(kind.name.clone(), Arc::new(kind.clone()));
         Ok(())
+    }
+
+    fn forget_kinds(&mut self, before: Millis) -> Result<Vec<Arc<str>>> {
+        Ok(registrations::forget_kinds(self, before))
     }
 
     fn lane(&mut self, queue: &str, kind: &str) -> Result<LaneId> {
@@ -107,12 +114,27 @@ impl Tables for State {
 
     fn forget_worker(&mut self, worker: &WorkerId) -> Result<()> {
         self.workers.remove(worker);
+        registrations::retain_known(self);
         Ok(())
     }
 
     fn forget_workers(&mut self, before: Millis) -> Result<()> {
         self.workers.retain(|_, worker| worker.alive_until >= before);
+        registrations::retain_known(self);
         Ok(())
+    }
+
+    fn put_registrations(&mut self, worker: &WorkerId, said: &Said<'_>) -> Result<()> {
+        registrations::put(self, worker, said);
+        Ok(())
+    }
+
+    fn registrations(&mut self, group: &str) -> Result<Vec<(WorkerId, Option<u32>)>> {
+        Ok(registrations::live(self, group))
+    }
+
+    fn registered_groups(&mut self) -> Result<Vec<Arc<str>>> {
+        Ok(registrations::groups(self))
     }
 
     fn limit(&mut self, id: LimitId) -> Result<Option<Limit>> {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use tidegate_core::bounds::JOB_WINDOW;
 use tidegate_core::tables::{
-    Class, Counters, Final, Lane, Lease, LineRow, Pace, Position, ReadyRow, Stopped, Tables, Tags,
+    Class, Counters, Final, Lane, Lease, LineRow, Pace, Position, ReadyRow, Said, Stopped, Tables,
+    Tags,
 };
 use tidegate_core::{
     Attempt, Error, ErrorKind, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress,
@@ -175,6 +176,12 @@ impl Draft {
         self.state.kinds.insert(kind.name.clone(), Arc::new(kind));
     }
 
+    /// What a live worker says of a group.
+    pub(super) fn add_registration(&mut self, group: &str, worker: WorkerId, brings: Option<u32>) {
+        let _ = self.state.see_worker(&worker, Millis::MAX, None);
+        self.state.registrations.entry(group.into()).or_default().push((worker, brings));
+    }
+
     pub(super) fn add_served(&mut self, lanes: Vec<LaneId>) {
         let unnamed = |id: LaneId| Lane { id, queue: "".into(), kind: "".into() };
         let lanes: Vec<Lane> = lanes.into_iter().map(unnamed).collect();
@@ -296,8 +303,13 @@ impl Tables for Draft {
         self.state.kind(name)
     }
 
-    fn put_kind(&mut self, kind: &Kind) -> Result<()> {
-        self.state.put_kind(kind)
+    fn put_kind(&mut self, kind: &Kind, by_worker: bool) -> Result<()> {
+        self.state.put_kind(kind, by_worker)
+    }
+
+    /// Kinds are forgotten by a statement of their own.
+    fn forget_kinds(&mut self, _: Millis) -> Result<Vec<Arc<str>>> {
+        Ok(Vec::new())
     }
 
     fn lane(&mut self, queue: &str, kind: &str) -> Result<LaneId> {
@@ -332,6 +344,20 @@ impl Tables for Draft {
     /// Dead workers are forgotten by a statement of their own.
     fn forget_workers(&mut self, _: Millis) -> Result<()> {
         Ok(())
+    }
+
+    /// What a worker says is written by a statement of its own; here it lives.
+    fn put_registrations(&mut self, worker: &WorkerId, said: &Said<'_>) -> Result<()> {
+        self.state.see_worker(worker, Millis::MAX, None)?;
+        self.state.put_registrations(worker, said)
+    }
+
+    fn registrations(&mut self, group: &str) -> Result<Vec<(WorkerId, Option<u32>)>> {
+        self.state.registrations(group)
+    }
+
+    fn registered_groups(&mut self) -> Result<Vec<Arc<str>>> {
+        self.state.registered_groups()
     }
 
     fn limit(&mut self, id: LimitId) -> Result<Option<Limit>> {

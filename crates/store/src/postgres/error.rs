@@ -96,7 +96,10 @@ fn translate(error: &tokio_postgres::Error) -> Error {
         {
             return Error::new(
                 ErrorKind::Incompatible,
-                format!("{text}; the database has no tidegate schema of this version, migrate it"),
+                format!(
+                    "{text}; the database has no tidegate schema of this version: migrate it, or use \
+                     a newer tidegate if one has migrated it"
+                ),
             );
         }
         // Class 53: disk full, out of memory, too many connections. Nothing was written.

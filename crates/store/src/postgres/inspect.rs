@@ -32,6 +32,7 @@ const QUEUES: &str = include_str!("queries/queues.sql");
 const PAUSED: &str = include_str!("queries/paused.sql");
 const WORKERS: &str = include_str!("queries/workers.sql");
 const WAITERS: &str = include_str!("queries/waiters.sql");
+const REGISTERED_BY: &str = include_str!("queries/registered_by.sql");
 const KINDS_ALL: &str = include_str!("queries/kinds_all.sql");
 const EXPLAIN_TASK: &str = include_str!("queries/explain_task.sql");
 const EXPLAIN_LINE: &str = include_str!("queries/explain_line.sql");
@@ -300,11 +301,19 @@ async fn workers_alive(store: &Inner, tx: &Tx<'_>) -> Result<Vec<WorkerView>, Fa
                 queues: Vec::new(),
                 kinds: Vec::new(),
                 running: row.get::<_, i64>("running") as u64,
+                registered: BTreeMap::new(),
             });
         }
         let lane = rows::text(&row, "queue").zip(rows::text(&row, "kind"));
         if let (Some(worker), Some((queue, kind))) = (workers.last_mut(), lane) {
             worker.serve(queue, kind);
+        }
+    }
+    for row in tx.query(REGISTERED_BY, &[&now]).await? {
+        let id = WorkerId(row.get::<_, &str>("worker").into());
+        if let Ok(at) = workers.binary_search_by(|worker| worker.id.cmp(&id)) {
+            let brings = rows::number_or_none(&row, "capacity");
+            workers[at].registered.insert(row.get::<_, &str>("group_name").into(), brings);
         }
     }
     Ok(workers)

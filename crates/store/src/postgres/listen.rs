@@ -206,7 +206,7 @@ fn now() -> Instant {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a pace in the background; nothing depends on it")]
-async fn pause(length: Duration) {
+pub(super) async fn pause(length: Duration) {
     tokio::time::sleep(length).await;
 }
 

@@ -83,6 +83,7 @@ mod paged;
 mod pause;
 mod planted;
 mod reap;
+mod registered;
 mod relay;
 mod release;
 mod repair;
@@ -328,6 +329,13 @@ impl Postgres {
         submit::submit_in(&self.inner, transaction, submission).await
     }
 
+    /// Brings the schema up to date and applies more, as a newer program would: a name and a text
+    /// each. For tests.
+    #[doc(hidden)]
+    pub async fn migrate_more(&self, more: &'static [(&'static str, &'static str)]) -> Result<()> {
+        self.detached(move |store| async move { migrate::migrate(&store, more).await }).await
+    }
+
     /// Runs a verb on a task of its own: a caller that goes away does not leave a transaction
     /// half done on a connection others will use. And at home: a handler that blocks its thread
     /// must not keep a heartbeat from its connection.
@@ -400,7 +408,7 @@ async fn make_workflows(store: &Inner, names: Vec<String>) -> Result<()> {
 #[async_trait]
 impl Store for Postgres {
     async fn migrate(&self) -> Result<()> {
-        self.detached(|store| async move { migrate::migrate(&store).await }).await
+        self.detached(|store| async move { migrate::migrate(&store, &[]).await }).await
     }
 
     async fn register(&self, registration: Registration) -> Result<Registered> {

@@ -11,6 +11,7 @@ use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
 use super::pack::unpack_expired;
+use super::registered::prune_registered;
 use super::rows;
 use super::session::{Params, Tx, glimpse};
 use super::{Bug, Inner, transact};
@@ -99,8 +100,12 @@ async fn forget(store: &Inner, tx: &Tx<'_>) -> Result<(), Fault> {
 pub(super) async fn prune(store: &Inner) -> Result<Pruned> {
     // A transaction of its own: it may lock whole tables, and then ends at once.
     let days = transact!(store, tx => turn_days(store, &tx));
-    let pruned = transact!(store, tx => prune_some(store, &tx));
-    Ok(Pruned { tasks: pruned.tasks + days, ..pruned })
+    let tasks = transact!(store, tx => prune_tasks(store, &tx));
+    let kinds = prune_registered(store).await?;
+    let none: Params<'_> = &[];
+    let limits = transact!(store, tx => tx.execute(DROP_IDLE_LIMITS, none)) as u32;
+    let more = tasks == GATE_STEP || limits == GATE_STEP;
+    Ok(Pruned { tasks: tasks + days, limits, kinds, more })
 }
 
 /// Drops the days that tasks were kept for, and makes those to come; gives how many tasks went.
@@ -110,12 +115,11 @@ pub(super) async fn turn_days(store: &Inner, tx: &Tx<'_>) -> Result<u32, Fault> 
     Ok(u32::try_from(tasks).unwrap_or(u32::MAX))
 }
 
-async fn prune_some(store: &Inner, tx: &Tx<'_>) -> Result<Pruned, Fault> {
+async fn prune_tasks(store: &Inner, tx: &Tx<'_>) -> Result<u32, Fault> {
     let now = moment(store, tx).await?.now;
     let today = i32::try_from(now / DAY_MS).unwrap_or(i32::MAX);
     let tasks = tx.execute(REMOVE_ENDED, &[&today]).await? as u32;
-    let limits = tx.execute(DROP_IDLE_LIMITS, &[]).await? as u32;
     tx.execute(FORGET_FENCED, &[]).await?;
     tx.execute(FORGET_PACES, &[&(now - rules::PACE_KEPT_MS)]).await?;
-    Ok(Pruned { tasks, limits, more: tasks == GATE_STEP || limits == GATE_STEP })
+    Ok(tasks)
 }

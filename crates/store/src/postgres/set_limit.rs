@@ -1,7 +1,10 @@
 //! Changes capacities, and makes kinds known.
 
-use tidegate_core::{Kind, Limit, Registered, Registration, Result, Scope, SetLimit, name, rules};
+use tidegate_core::{
+    Kind, Limit, Millis, Registered, Registration, Result, Scope, SetLimit, WorkerId, name, rules,
+};
 
+use super::claim::see_worker;
 use super::draft::{Draft, Left};
 use super::error::Fault;
 use super::flush::flush;
@@ -11,7 +14,7 @@ use super::pack::unpack_groups;
 use super::reap::turn_days;
 use super::rows;
 use super::session::Tx;
-use super::{Inner, transact};
+use super::{Inner, migrate, transact};
 use crate::memory::State;
 
 const VERSION_EXCLUSIVE: &str = include_str!("queries/version_exclusive.sql");
@@ -19,6 +22,10 @@ const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");
 const LOCK_RUNNING_IN_GROUPS: &str = include_str!("queries/lock_running_in_groups.sql");
 const NAMES_LOCK: &str = include_str!("queries/names_lock.sql");
 const MAKE_LANES: &str = include_str!("queries/make_lanes.sql");
+const LEAVE_REGISTRATIONS: &str = include_str!("queries/leave_registrations.sql");
+const PUT_REGISTRATIONS: &str = include_str!("queries/put_registrations.sql");
+const PUT_SCHEMA_VERSION: &str = include_str!("queries/put_schema_version.sql");
+const REGISTRATIONS: &str = include_str!("queries/registrations.sql");
 const PUT_KINDS: &str = include_str!("queries/put_kinds.sql");
 
 pub(super) async fn register(store: &Inner, registration: Registration) -> Result<Registered> {
@@ -26,12 +33,16 @@ pub(super) async fn register(store: &Inner, registration: Registration) -> Resul
     rules::register(&mut State::default(), &registration)?;
     let names: Vec<String> =
         registration.limits.iter().map(|(group, _)| Scope::Group.name(group)).collect();
+    let said = registration.said();
+    let said: Vec<&str> = said.keys().copied().collect();
     let rule = |draft: &mut Draft| rules::register(draft, &registration);
     let Registration { kinds, defaults, .. } = &registration;
     let register = async |tx: &Tx<'_>| {
-        let set = set(store, tx, &names, rule).await?;
-        put_kinds(tx, kinds, true).await?;
-        put_kinds(tx, defaults, false).await?;
+        let set = set(store, tx, &names, &said, rule).await?;
+        put_worker(store, tx, &registration).await?;
+        let seen_at = registration.worker.is_some().then_some(moment(store, tx).await?.now);
+        put_kinds(tx, kinds, seen_at, true).await?;
+        put_kinds(tx, defaults, seen_at, false).await?;
         Ok(set)
     };
     let (registered, left) = transact!(store, tx => register(&tx));
@@ -41,6 +52,22 @@ pub(super) async fn register(store: &Inner, registration: Registration) -> Resul
     transact!(store, tx => make_lanes(&tx, &kinds));
     transact!(store, tx => turn_days(store, &tx));
     Ok(registered)
+}
+
+/// Notes that the worker lives, and what it says of groups.
+async fn put_worker(store: &Inner, tx: &Tx<'_>, registration: &Registration) -> Result<(), Fault> {
+    let Some(WorkerId(worker)) = &registration.worker else {
+        return Ok(());
+    };
+    let alive_until = moment(store, tx).await?.now + registration.lease_ms;
+    see_worker(tx, worker, alive_until).await?;
+    tx.execute(PUT_SCHEMA_VERSION, &[&&**worker, &migrate::KNOWN]).await?;
+    let said = registration.said();
+    let groups: Vec<&str> = said.keys().copied().collect();
+    let capacities: Vec<Option<i64>> = said.values().map(|brings| brings.map(i64::from)).collect();
+    tx.execute(LEAVE_REGISTRATIONS, &[&&**worker]).await?;
+    tx.execute(PUT_REGISTRATIONS, &[&&**worker, &groups, &capacities]).await?;
+    Ok(())
 }
 
 /// Lets kinds be used in their queues.
@@ -57,18 +84,19 @@ pub(super) async fn set_limit(store: &Inner, wanted: SetLimit) -> Result<Option<
     name::check("name of the limit", of)?;
     let names = [wanted.name.clone()];
     let rule = |draft: &mut Draft| rules::set_limit(draft, &wanted);
-    let (version, left) = transact!(store, tx => set(store, &tx, &names, rule));
+    let (version, left) = transact!(store, tx => set(store, &tx, &names, &[], rule));
     follow(store, left).await?;
     Ok(version)
 }
 
 /// Runs a rule that sets capacities, in one transaction. Where one of the limits is new, no claim
 /// is under way: what runs in its group is locked, so that nothing of it ends unseen, and
-/// adopted.
-async fn set<T>(
+/// adopted. Of `said`, the groups whose workers are asked, a limit is looked at where it is registered.
+pub(super) async fn set<T>(
     store: &Inner,
     tx: &Tx<'_>,
     names: &[String],
+    said: &[&str],
     rule: impl Fn(&mut Draft) -> Result<T>,
 ) -> Result<(T, Left), Fault> {
     let mut known = named(tx, names).await?;
@@ -88,13 +116,18 @@ async fn set<T>(
         }
     };
     let running: Vec<_> = running.iter().map(rows::running).collect();
+    let asked: Vec<String> = said.iter().map(|group| Scope::Group.name(group)).collect();
+    let asked = named(tx, &asked).await?;
+    let is_other = |limit: &Limit| !names.iter().any(|name| *name == *limit.name);
+    known.extend(asked.into_iter().filter(|l| is_other(l) && l.registered().is_some()));
     let wanted = Wanted {
         tasks: running.iter().map(|(task, _, _)| *task).collect(),
         limits: known.iter().map(|limit| limit.id).collect(),
         budget: BUDGET,
         ..Wanted::default()
     };
-    let mut draft = gather(store, tx, moment(store, tx).await?, wanted).await?;
+    let moment = moment(store, tx).await?;
+    let mut draft = gather(store, tx, moment, wanted).await?;
     // One may have gone away before the lock.
     if known.iter().any(|limit| !draft.state.limits.contains_key(&limit.id)) {
         return Err(Fault::Again);
@@ -102,17 +135,41 @@ async fn set<T>(
     for (task, token, running) in running {
         draft.run(task, token, running);
     }
+    load_said(tx, &mut draft, said, moment.now).await?;
     draft.seal();
     let done = rule(&mut draft)?;
     flush(tx, &draft).await?;
     Ok((done, draft.left()))
 }
 
-async fn named(tx: &Tx<'_>, names: &[String]) -> Result<Vec<Limit>, Fault> {
+/// What live workers say of groups.
+async fn load_said(
+    tx: &Tx<'_>,
+    draft: &mut Draft,
+    groups: &[&str],
+    now: Millis,
+) -> Result<(), Fault> {
+    if groups.is_empty() {
+        return Ok(());
+    }
+    for row in tx.query(REGISTRATIONS, &[&groups, &now]).await? {
+        let worker = WorkerId(row.get::<_, &str>("worker").into());
+        let brings = rows::number_or_none(&row, "capacity");
+        draft.add_registration(row.get("group_name"), worker, brings);
+    }
+    Ok(())
+}
+
+pub(super) async fn named(tx: &Tx<'_>, names: &[String]) -> Result<Vec<Limit>, Fault> {
     Ok(tx.query(LIMITS_NAMED, &[&names]).await?.iter().map(rows::limit).collect())
 }
 
-async fn put_kinds(tx: &Tx<'_>, kinds: &[Kind], overwrite: bool) -> Result<(), Fault> {
+async fn put_kinds(
+    tx: &Tx<'_>,
+    kinds: &[Kind],
+    seen_at: Option<Millis>,
+    overwrite: bool,
+) -> Result<(), Fault> {
     if kinds.is_empty() {
         return Ok(());
     }
@@ -136,6 +193,7 @@ async fn put_kinds(tx: &Tx<'_>, kinds: &[Kind], overwrite: bool) -> Result<(), F
             &kinds.iter().map(|kind| days(kind.remove_on_failed_days)).collect::<Vec<_>>(),
             &kinds.iter().map(|kind| i64::from(kind.max_deaths)).collect::<Vec<_>>(),
             &overwrite,
+            &seen_at,
         ],
     )
     .await?;

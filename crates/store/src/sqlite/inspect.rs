@@ -285,6 +285,7 @@ fn workers(tx: &mut Transaction<'_, '_>) -> Result<Vec<WorkerView>> {
             queues: Vec::new(),
             kinds: Vec::new(),
             running: row.get::<_, i64>(2)? as u64,
+            registered: BTreeMap::new(),
         })
     };
     let mut workers = tx.statements.rows(Query::WorkersAlive, [tx.now], read)?;
@@ -294,6 +295,14 @@ fn workers(tx: &mut Transaction<'_, '_>) -> Result<Vec<WorkerView>> {
     for (worker, queue, kind) in served {
         if let Ok(at) = workers.binary_search_by(|known| known.id.cmp(&worker)) {
             workers[at].serve(queue, kind);
+        }
+    }
+    let read = |row: &Row<'_>| Ok((WorkerId(row.get(0)?), row.get(1)?, row.get(2)?));
+    let registered: Vec<(WorkerId, Arc<str>, Option<u32>)> =
+        tx.statements.rows(Query::RegisteredBy, [tx.now], read)?;
+    for (worker, group, capacity) in registered {
+        if let Ok(at) = workers.binary_search_by(|known| known.id.cmp(&worker)) {
+            workers[at].registered.insert(group, capacity);
         }
     }
     Ok(workers)

@@ -18,6 +18,17 @@ macro_rules! queries {
 }
 
 queries! {
+    ForgetKind "queries/forget_kind.sql",
+    ForgetRegistrations "queries/forget_registrations.sql",
+    IsKindUsed "queries/is_kind_used.sql",
+    KindsUnseen "queries/kinds_unseen.sql",
+    LeaveRegistrations "queries/leave_registrations.sql",
+    PutSchemaVersion "queries/put_schema_version.sql",
+    PutRegistration "queries/put_registration.sql",
+    RegisteredBy "queries/registered_by.sql",
+    RegisteredGroups "queries/registered_groups.sql",
+    Registrations "queries/registrations.sql",
+    SeeKind "queries/see_kind.sql",
     AliveUntil "queries/alive_until.sql",
     HighestTask "queries/highest_task.sql",
     Leave "queries/leave.sql",

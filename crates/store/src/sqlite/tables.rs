@@ -4,6 +4,7 @@ mod limits;
 mod line;
 mod places;
 mod ready;
+mod registrations;
 mod running;
 mod tasks;
 mod workers;
@@ -12,7 +13,8 @@ use std::sync::Arc;
 
 use rusqlite::params;
 use tidegate_core::tables::{
-    Class, Counters, Final, Lane, Lease, LineRow, Pace, Position, ReadyRow, Stopped, Tables, Tags,
+    Class, Counters, Final, Lane, Lease, LineRow, Pace, Position, ReadyRow, Said, Stopped, Tables,
+    Tags,
 };
 use tidegate_core::{
     Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Source,
@@ -137,8 +139,12 @@ impl Tables for Transaction<'_, '_> {
         workers::kind(self, name)
     }
 
-    fn put_kind(&mut self, kind: &Kind) -> Result<()> {
-        workers::put_kind(self, kind)
+    fn put_kind(&mut self, kind: &Kind, by_worker: bool) -> Result<()> {
+        workers::put_kind(self, kind, by_worker)
+    }
+
+    fn forget_kinds(&mut self, before: Millis) -> Result<Vec<Arc<str>>> {
+        registrations::forget_kinds(self, before)
     }
 
     fn lane(&mut self, queue: &str, kind: &str) -> Result<LaneId> {
@@ -155,7 +161,7 @@ impl Tables for Transaction<'_, '_> {
         alive_until: Millis,
         lanes: Option<&[Lane]>,
     ) -> Result<()> {
-        workers::see(self, worker, alive_until, lanes.unwrap_or_default())
+        workers::see(self, worker, alive_until, lanes)
     }
 
     fn is_served(&mut self, lane: LaneId) -> Result<bool> {
@@ -176,6 +182,18 @@ impl Tables for Transaction<'_, '_> {
 
     fn forget_workers(&mut self, before: Millis) -> Result<()> {
         workers::forget(self, before)
+    }
+
+    fn put_registrations(&mut self, worker: &WorkerId, said: &Said<'_>) -> Result<()> {
+        registrations::put(self, worker, said)
+    }
+
+    fn registrations(&mut self, group: &str) -> Result<Vec<(WorkerId, Option<u32>)>> {
+        registrations::live(self, group)
+    }
+
+    fn registered_groups(&mut self) -> Result<Vec<Arc<str>>> {
+        registrations::groups(self)
     }
 
     fn limit(&mut self, id: LimitId) -> Result<Option<Limit>> {

@@ -11,6 +11,7 @@
 //! case's back: the keeper is off, and what a case does not call does not happen.
 
 pub mod cancel;
+pub mod change;
 pub mod claim;
 pub mod extend;
 pub mod finish;
@@ -27,6 +28,7 @@ pub mod prune;
 pub mod races;
 pub mod reap;
 pub mod register;
+pub mod registered;
 pub mod relay;
 pub mod release;
 pub mod retry;

@@ -23,6 +23,22 @@ macro_rules! conformance_suite {
                 a_configuration_wins_over_a_registration
                 a_bad_registration_changes_nothing
             }
+            registered {
+                the_latest_word_of_live_workers_counts
+                what_workers_registered_is_shown
+                a_worker_takes_its_word_along
+                a_worker_that_died_has_no_say
+                who_does_not_know_a_limit_cannot_bypass_it
+                a_limit_that_no_live_worker_brings_is_unset
+                a_fleet_that_is_down_keeps_its_limits
+                a_default_says_nothing_about_a_limit
+                workers_do_not_overrule_anybody
+                what_was_unset_does_not_come_back_by_itself
+                workers_do_not_unset_what_a_submit_brought
+                a_kind_that_nobody_registers_is_forgotten
+                a_kind_in_use_is_not_forgotten
+                a_kind_that_others_made_known_is_not_forgotten
+            }
             submit {
                 an_unlimited_task_is_ready_at_once
                 a_limited_task_arrives_at_the_gate
@@ -163,6 +179,15 @@ macro_rules! conformance_suite {
                 a_limit_is_exact_whatever_its_size
                 a_jobs_quota_is_changed_live
                 a_group_is_shared_between_kinds
+            }
+            change {
+                a_limit_is_lowered_by_an_operator
+                a_limit_is_lowered_by_a_registration
+                a_limit_is_raised_by_an_operator
+                a_limit_is_raised_by_a_registration
+                a_limit_is_removed_by_an_operator
+                a_limit_is_removed_by_a_registration
+                a_kind_is_removed_while_its_limit_is_held
             }
             gate {
                 a_line_goes_by_arrival
@@ -354,7 +379,7 @@ mod tests {
     fn every_case_is_listed() {
         let list = include_str!("suite.rs");
         let topics = topics! {
-            "migrate" "register" "submit" "claim" "finish" "extend" "cancel"
+            "migrate" "register" "registered" "change" "submit" "claim" "finish" "extend" "cancel"
             "reap" "prune" "set_limit" "gate" "workflow" "job" "order"
             "window" "unique" "inspect" "input"
         };

@@ -76,6 +76,12 @@ impl Side {
     pub async fn apply(&self, op: &Op, now: Millis) -> Result<String> {
         match op {
             Op::Register(spec) => answer(self.store.register(registration(spec)).await),
+            Op::Beat { worker, leaves } => {
+                let lease_ms = if *leaves { 0 } else { 30_000 };
+                let worker = fleet(*worker);
+                let (tokens, progress, ran) = Default::default();
+                answer(self.store.extend(Extend { worker, tokens, lease_ms, progress, ran }).await)
+            }
             Op::Job { job, concurrency, weight } => {
                 let name = format!("j{job}");
                 let job = JobSpec { name, concurrency: *concurrency, weight: *weight };
@@ -273,7 +279,13 @@ fn registration(spec: &KindSpec) -> Registration {
         ..Kind::new(name)
     };
     let limits = spec.limit.map(|capacity| (name.to_owned(), capacity)).into_iter().collect();
-    Registration { kinds: vec![kind], limits, ..Registration::default() }
+    let worker = spec.worker.map(fleet);
+    Registration { kinds: vec![kind], limits, worker, lease_ms: 30_000, ..Registration::default() }
+}
+
+/// A worker that registers, lives and leaves.
+fn fleet(worker: u8) -> WorkerId {
+    WorkerId(format!("fleet {worker}").into())
 }
 
 fn new_task(spec: &TaskSpec, now: Millis) -> NewTask {

@@ -163,6 +163,10 @@ pub async fn shown(inspect: &dyn Inspect, known: &Known) -> Vec<String> {
     for queue in inspect.queues().await.expect("queues") {
         lines.push(format!("{} {:?} {:?}", queue.name, queue.paused_at, queue.tasks));
     }
+    let workers = inspect.workers().await.expect("workers");
+    for worker in workers.iter().filter(|worker| !worker.registered.is_empty()) {
+        lines.push(format!("{} {:?}", worker.id, worker.registered));
+    }
     let workflows = inspect.workflows().await.expect("workflows");
     lines.extend(workflows.iter().map(|workflow| format!("{workflow:?}")));
     lines

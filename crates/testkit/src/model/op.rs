@@ -7,8 +7,10 @@ use tidegate_core::Source;
 /// One step.
 #[derive(Debug, Clone)]
 pub enum Op {
-    /// Makes a kind known, and a limit with it.
+    /// Makes a kind known, and a limit with it; some worker of the fleet may bring it.
     Register(KindSpec),
+    /// A heartbeat of a worker of the fleet, or its goodbye.
+    Beat { worker: u8, leaves: bool },
     /// Makes a job known.
     Job { job: u8, concurrency: Option<u32>, weight: u32 },
     /// Stores tasks.
@@ -56,6 +58,9 @@ pub struct KindSpec {
     pub days: Option<u32>,
     /// The limit of its group.
     pub limit: Option<u32>,
+    /// The worker that brings it. It claims nothing: stores note what a claim tells of a worker
+    /// more or less exactly.
+    pub worker: Option<u8>,
 }
 
 /// A task to store.
@@ -138,7 +143,8 @@ fn op() -> impl Strategy<Value = Op> {
         3 => Just(Op::Admit),
         5 => Just(Op::Reap),
         2 => Just(Op::Prune),
-        3 => kind().prop_map(Op::Register),
+        5 => kind().prop_map(Op::Register),
+        3 => (0..3_u8, rarely()).prop_map(|(worker, leaves)| Op::Beat { worker, leaves }),
         2 => job(),
         8 => advance().prop_map(Op::Advance),
     ]
@@ -159,14 +165,16 @@ fn advance() -> impl Strategy<Value = i64> {
 fn kind() -> impl Strategy<Value = KindSpec> {
     let days = prop_oneof![2 => Just(None), 1 => Just(Some(0)), 1 => Just(Some(1))];
     let limit = prop::option::of(0..4_u32);
-    (0..3_u8, 1..4_u32, rarely(), rarely(), days, limit).prop_map(
-        |(kind, max_attempts, second_queue, has_hours, days, limit)| KindSpec {
+    let worker = prop::option::weighted(0.7, 0..3_u8);
+    (0..3_u8, 1..4_u32, rarely(), rarely(), days, limit, worker).prop_map(
+        |(kind, max_attempts, second_queue, has_hours, days, limit, worker)| KindSpec {
             kind,
             max_attempts,
             second_queue,
             has_hours,
             days,
             limit,
+            worker,
         },
     )
 }

@@ -1,5 +1,6 @@
 mod effect;
 mod release;
+mod said;
 mod set;
 mod status;
 
@@ -23,7 +24,8 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Shows limits: capacity and who set it, slots held and by whom, tasks waiting and refused
+    /// Shows limits: capacity and who set it, slots held and by whom, tasks waiting and refused,
+    /// and whether live workers registered different capacities
     #[command(after_help = "Examples:\n  \
         tidegate concurrency status\n  \
         tidegate concurrency status partner --json")]

@@ -1,12 +1,13 @@
 //! Limits, who holds their slots, and who waits for them.
 
 use serde::Serialize;
-use tidegate_core::inspect::{Holder, WaiterView};
+use tidegate_core::inspect::{Holder, WaiterView, WorkerView};
 use tidegate_core::{Limit, Millis};
 use tidegate_measure::table::{Table, counted};
 use tidegate_store::Opened;
 
 use super::find;
+use super::said::Said;
 use crate::output::{duration, or_dash, print, print_json, quoted};
 use crate::tell::tell;
 
@@ -23,13 +24,16 @@ struct Whole<'a> {
     limit: &'a Limit,
     holders: Vec<Holder>,
     line: Vec<WaiterView>,
+    #[serde(flatten)]
+    said: Said,
 }
 
 pub(super) async fn all(opened: &Opened, json: bool) -> anyhow::Result<()> {
     let limits = opened.inspect.limits().await?;
+    let workers = opened.inspect.workers().await?;
     if json {
         for limit in &limits {
-            print_json([whole(opened, limit).await?])?;
+            print_json([whole(opened, limit, &workers).await?])?;
         }
         return Ok(());
     }
@@ -39,7 +43,11 @@ pub(super) async fn all(opened: &Opened, json: bool) -> anyhow::Result<()> {
     }
     let now = opened.inspect.now().await?;
     let mut text = table(&limits).to_string();
-    for limit in limits.iter().filter(|limit| limit.held > 0) {
+    for limit in &limits {
+        let said = Said::of(limit, &workers);
+        if limit.held == 0 && !said.disagree {
+            continue;
+        }
         let holders = opened.inspect.holders(limit.id).await?;
         text.push_str(&format!("\n{}\n", limit.name));
         for holder in holders.iter().take(HOLDERS_MAX) {
@@ -49,6 +57,9 @@ pub(super) async fn all(opened: &Opened, json: bool) -> anyhow::Result<()> {
             let name = quoted(&limit.name);
             text.push_str(&format!("  and {more} more; `tidegate concurrency status {name}`\n"));
         }
+        if said.disagree {
+            text.push_str(&said.words());
+        }
     }
     Ok(print(&text)?)
 }
@@ -56,7 +67,8 @@ pub(super) async fn all(opened: &Opened, json: bool) -> anyhow::Result<()> {
 pub(super) async fn one(opened: &Opened, name: &str, json: bool) -> anyhow::Result<()> {
     let limits = opened.inspect.limits().await?;
     let limit = find(&limits, name)?;
-    let whole = whole(opened, limit).await?;
+    let workers = opened.inspect.workers().await?;
+    let whole = whole(opened, limit, &workers).await?;
     if json {
         return print_json([whole]);
     }
@@ -66,16 +78,30 @@ pub(super) async fn one(opened: &Opened, name: &str, json: bool) -> anyhow::Resu
         text.push_str(&format!("  {}\n", holder_words(holder, now)));
     }
     text.push_str(&line_words(&whole, now));
+    text.push_str(&below_words(limit));
+    text.push_str(&whole.said.words());
     Ok(print(&text)?)
 }
 
-async fn whole<'a>(opened: &Opened, limit: &'a Limit) -> anyhow::Result<Whole<'a>> {
+async fn whole<'a>(
+    opened: &Opened,
+    limit: &'a Limit,
+    workers: &[WorkerView],
+) -> anyhow::Result<Whole<'a>> {
     let holders = opened.inspect.holders(limit.id).await?;
     let line = match limit.waiting {
         0 => Vec::new(),
         _ => opened.inspect.waiters(limit.id, WAITERS_MAX).await?,
     };
-    Ok(Whole { limit, holders, line })
+    Ok(Whole { limit, holders, line, said: Said::of(limit, workers) })
+}
+
+/// What counts again when the setting in force is taken back.
+fn below_words(limit: &Limit) -> String {
+    match limit.base.filter(|(_, source)| *source != limit.source) {
+        Some((capacity, source)) => format!("  below it: {capacity}, set by {source}\n"),
+        None => String::new(),
+    }
 }
 
 fn line_words(whole: &Whole<'_>, now: Millis) -> String {

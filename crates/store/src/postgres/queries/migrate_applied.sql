@@ -1,4 +1,7 @@
-SELECT m.version, m.checksum = md5(known.source) AS is_same
+-- `oldest` is the version that a program must know to work with the schema. Through JSON, because the
+-- table of an older schema has no such column: then it is the version itself.
+SELECT m.version, m.checksum = md5(known.source) AS is_same,
+       coalesce((to_jsonb(m) ->> 'oldest')::bigint, m.version) AS oldest
 FROM tidegate.migrations m
 LEFT JOIN unnest($1::text[]) WITH ORDINALITY AS known (source, version) USING (version)
 ORDER BY m.version

@@ -11,3 +11,5 @@ CREATE TABLE IF NOT EXISTS tidegate.migrations (
     checksum   text NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
+-- The version that a program must know to work with the schema; NULL is the version itself.
+ALTER TABLE tidegate.migrations ADD COLUMN IF NOT EXISTS oldest bigint;

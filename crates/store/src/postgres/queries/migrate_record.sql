@@ -1,1 +1,1 @@
-INSERT INTO tidegate.migrations (version, name, checksum) VALUES ($1, $2, md5($3::text))
+INSERT INTO tidegate.migrations (version, name, checksum, oldest) VALUES ($1, $2, md5($3::text), $4)

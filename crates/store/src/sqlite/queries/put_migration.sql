@@ -1,1 +1,1 @@
-insert into migration (version, name, checksum, applied_at) values (?1, ?2, ?3, ?4)
+insert into migration (version, name, checksum, applied_at, oldest) values (?1, ?2, ?3, ?4, ?5)

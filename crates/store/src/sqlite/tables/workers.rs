@@ -40,7 +40,7 @@ pub(super) fn kind(tx: &mut Transaction<'_, '_>, name: &str) -> Result<Option<Ar
     Ok(kind)
 }
 
-pub(super) fn put_kind(tx: &mut Transaction<'_, '_>, kind: &Kind) -> Result<()> {
+pub(super) fn put_kind(tx: &mut Transaction<'_, '_>, kind: &Kind, by_worker: bool) -> Result<()> {
     let row = params![
         kind.name,
         kind.queue,
@@ -53,6 +53,7 @@ pub(super) fn put_kind(tx: &mut Transaction<'_, '_>, kind: &Kind) -> Result<()> 
         kind.remove_on_completed_days,
         kind.remove_on_failed_days,
         kind.max_deaths,
+        by_worker.then_some(tx.now),
     ];
     tx.statements.execute(Query::PutKind, row)?;
     tx.cache.kinds.insert(kind.name.clone(), Arc::new(kind.clone()));
@@ -93,13 +94,15 @@ pub(super) fn see(
     tx: &mut Transaction<'_, '_>,
     worker: &WorkerId,
     alive_until: Millis,
-    lanes: &[Lane],
+    lanes: Option<&[Lane]>,
 ) -> Result<()> {
     let mut seen = match tx.cache.workers.remove(worker) {
         Some(seen) => seen,
         None => read_seen(tx, worker)?,
     };
-    if !clock::is_noted([seen.alive_until].into_iter(), tx.now, alive_until) {
+    let is_heartbeat = lanes.is_none();
+    let lanes = lanes.unwrap_or_default();
+    if is_heartbeat || !clock::is_noted([seen.alive_until].into_iter(), tx.now, alive_until) {
         tx.statements.execute(Query::SeeWorker, params![worker.0, alive_until])?;
         seen.alive_until = Some(alive_until);
     }
@@ -166,6 +169,7 @@ pub(super) fn set_paused(tx: &mut Transaction<'_, '_>, queue: &str, is_paused: b
 
 pub(super) fn forget_one(tx: &mut Transaction<'_, '_>, worker: &WorkerId) -> Result<()> {
     tx.statements.execute(Query::LeaveLanes, [&worker.0])?;
+    tx.statements.execute(Query::LeaveRegistrations, [&worker.0])?;
     tx.statements.execute(Query::Leave, [&worker.0])?;
     tx.cache.workers.remove(worker);
     tx.cache.served.clear();
@@ -174,6 +178,7 @@ pub(super) fn forget_one(tx: &mut Transaction<'_, '_>, worker: &WorkerId) -> Res
 
 pub(super) fn forget(tx: &mut Transaction<'_, '_>, before: Millis) -> Result<()> {
     tx.statements.execute(Query::ForgetWorkerLanes, [before])?;
+    tx.statements.execute(Query::ForgetRegistrations, [before])?;
     if tx.statements.execute(Query::ForgetWorkers, [before])? > 0 {
         tx.cache.workers.clear();
         tx.cache.served.clear();

@@ -1,0 +1,174 @@
+//! A schema that changes under workers that do not know the change: real processes go on.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::fs::File;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use common::Shell;
+use rustix::process::{Pid, Signal, kill_process};
+use tidegate_core::{ErrorKind, Inspect, NewTask, State, Store, Submission, TaskId};
+use tidegate_engine::time;
+use tidegate_store::postgres::{Options, Postgres};
+use tidegate_testkit::postgres::{Database, Server};
+use tokio_postgres::{Client, NoTls};
+
+const WORKERS: usize = 3;
+
+/// No test waits longer than this.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a task may take on a machine that has other things to do; a fleet that waits for a lock
+/// would take as long as the lock is held.
+const TASK_MAX: Duration = Duration::from_secs(20);
+
+/// What a newer program brings: a column with a default and an index, on the tables that every claim
+/// and every finish write.
+const MORE: &[(&str, &str)] = &[(
+    "9998_more",
+    "-- Online: a column that nobody names, and an index.
+    ALTER TABLE tidegate.ready ADD COLUMN extra bigint NOT NULL DEFAULT 7;
+    ALTER TABLE tidegate.tasks ADD COLUMN extra bigint NOT NULL DEFAULT 7;
+    CREATE INDEX ready_extra ON tidegate.ready (extra);",
+)];
+
+/// The same, and a step that no older program bears.
+const OTHER: &[(&str, &str)] =
+    &[MORE[0], ("9999_other", "ALTER TABLE tidegate.queues RENAME TO q;")];
+
+struct Fleet {
+    shell: Shell,
+    url: String,
+    store: Postgres,
+    workers: Vec<Child>,
+    _database: Database,
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        for worker in &mut self.workers {
+            let _ = worker.kill();
+            let _ = worker.wait();
+        }
+    }
+}
+
+impl Fleet {
+    async fn start() -> Self {
+        let database = Server::shared().database();
+        let url = database.url();
+        let store = Postgres::connect(&url, Options::default()).await.expect("connect");
+        store.migrate().await.expect("migrate");
+        let mut fleet =
+            Self { shell: Shell::new(), url, store, workers: Vec::new(), _database: database };
+        fleet.workers = (0..WORKERS).map(|number| fleet.worker(number)).collect();
+        fleet
+    }
+
+    fn worker(&self, number: usize) -> Child {
+        let log = File::create(self.log(number)).expect("a log");
+        let mut command = self.shell.command(&["worker", "--store", &self.url]);
+        command.stdout(Stdio::null()).stderr(log).spawn().expect("start a worker")
+    }
+
+    fn log(&self, number: usize) -> std::path::PathBuf {
+        self.shell.path(&format!("worker{number}.log"))
+    }
+
+    async fn submit(&self) -> TaskId {
+        let tasks = vec![NewTask::new("noop", "null")];
+        let submission = Submission { tasks, ..Submission::default() };
+        self.store.submit(submission).await.expect("submit")[0].task
+    }
+
+    /// One task after another is submitted and runs to its end.
+    async fn goes_on(&self, tasks: usize) {
+        for _ in 0..tasks {
+            let began = time::now();
+            let task = self.submit().await;
+            while self.store.task(task).await.expect("task").expect("it is kept").state
+                != State::Completed
+            {
+                assert!(time::now() - began < TASK_MAX, "task {task} waits");
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Workers end when they are told to, and none of them had anything to complain about.
+    fn stop(&mut self) {
+        for worker in &mut self.workers {
+            assert_eq!(worker.try_wait().expect("look"), None, "it runs");
+            kill_process(Pid::from_child(worker), Signal::TERM).expect("stop");
+        }
+        for (number, mut worker) in std::mem::take(&mut self.workers).into_iter().enumerate() {
+            let status = worker.wait().expect("wait");
+            let log = std::fs::read_to_string(self.log(number)).expect("a log");
+            assert!(status.success(), "{log}");
+            let faults = ["error", "ERROR", "WARN"];
+            assert!(!faults.iter().any(|fault| log.contains(fault)), "{log}");
+        }
+    }
+}
+
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    client
+}
+
+/// Waits until a migration has been refused a lock: it is tried again and again.
+async fn until_it_tries(client: &Client) {
+    let waits = "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND query LIKE '-- Online:%'";
+    let began = time::now();
+    while client.query_one(waits, &[]).await.expect("look").get::<_, i64>(0) == 0 {
+        assert!(time::now() - began < PATIENCE, "the migration does not begin");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_go_on_while_the_schema_is_migrated() {
+    let mut fleet = Fleet::start().await;
+    fleet.goes_on(5).await;
+    let mut other = connect(&fleet.url).await;
+    let looker = connect(&fleet.url).await;
+    let long = other.transaction().await.expect("begin");
+    long.batch_execute("SELECT FROM tidegate.ready; SELECT FROM tidegate.tasks")
+        .await
+        .expect("look");
+    let newer = fleet.store.clone();
+    let migration = tokio::spawn(async move { newer.migrate_more(MORE).await });
+    until_it_tries(&looker).await;
+    fleet.goes_on(20).await;
+    assert!(!migration.is_finished(), "it waits for the long transaction");
+    long.commit().await.expect("commit");
+    migration.await.expect("it ends").expect("migrate");
+    fleet.goes_on(20).await;
+    fleet.store.migrate().await.expect("a program of the version before goes on");
+    let submitted = fleet.shell.run(&["submit", "noop", "--store", &fleet.url]);
+    assert!(submitted.starts_with("exit 0\n"), "and starts: {submitted}");
+    let sound = fleet.shell.run(&["doctor", "--store", &fleet.url]);
+    assert!(sound.starts_with("exit 0\n"), "{sound}");
+    fleet.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_live_workers_cannot_bear_is_refused() {
+    let mut fleet = Fleet::start().await;
+    fleet.goes_on(5).await;
+    let refused = fleet.store.migrate_more(OTHER).await.expect_err("workers live");
+    assert_eq!(refused.kind(), ErrorKind::Incompatible);
+    let workers = fleet.store.workers().await.expect("workers");
+    for worker in workers {
+        assert!(refused.to_string().contains(&*worker.id.0), "{refused}");
+    }
+    fleet.goes_on(5).await;
+    fleet.stop();
+    fleet.store.migrate_more(OTHER).await.expect("nobody lives");
+    let told = fleet.shell.run(&["submit", "noop", "--store", &fleet.url]);
+    assert!(told.starts_with("exit 1\n") && told.contains("use a newer tidegate"), "{told}");
+}

@@ -1,0 +1,92 @@
+//! What a worker says when others registered something else.
+
+use std::fmt::{Debug, Write as _};
+use std::sync::{Arc, Mutex};
+
+use tidegate_core::Inspect as _;
+use tidegate_engine::{Context, Failure, KindOptions};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::rig::{Rig, soon};
+
+/// Keeps the warnings of this thread.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<String>>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Words(&mut self.0.lock().unwrap()));
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+struct Words<'a>(&'a mut String);
+
+impl Visit for Words<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let _ = write!(self.0, "{field}={value:?} ");
+    }
+}
+
+async fn work(_: Context, (): ()) -> Result<(), Failure> {
+    Ok(())
+}
+
+/// Waits until the limit of group `work` is this.
+async fn capacity(rig: &Rig, capacity: Option<u32>) {
+    let is_so = async || {
+        let limits = rig.store.memory.limits().await.unwrap();
+        limits.iter().any(|limit| limit.capacity == capacity)
+    };
+    let until = async {
+        while !is_so().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the limit", until).await;
+}
+
+#[tokio::test]
+async fn a_worker_warns_of_the_number_it_replaces() {
+    let warnings = Warnings::default();
+    let _guard = tracing::subscriber::set_default(warnings.clone());
+    let rig = Rig::new();
+    let kind = |capacity| KindOptions::new("work").max_concurrent(capacity);
+    let first = rig.start(rig.worker().handle(kind(500), work));
+    capacity(&rig, Some(500)).await;
+    assert_eq!(*warnings.0.lock().unwrap(), "", "there was nothing before");
+    let second = rig.start(rig.worker().handle(kind(10), work));
+    capacity(&rig, Some(10)).await;
+    let told = warnings.0.lock().unwrap().clone();
+    assert!(told.contains("group=\"work\" before=500 after=10 others=1"), "{told}");
+    rig.end(first).await;
+    rig.end(second).await;
+}
+
+#[tokio::test]
+async fn a_worker_warns_of_a_limit_that_goes() {
+    let warnings = Warnings::default();
+    let _guard = tracing::subscriber::set_default(warnings.clone());
+    let rig = Rig::new();
+    let memory = rig.store.memory.clone();
+    let first = rig.start(rig.worker().handle(KindOptions::new("work").max_concurrent(5), work));
+    capacity(&rig, Some(5)).await;
+    rig.end(first).await;
+    let rig = Rig::on(memory);
+    let second = rig.start(rig.worker().handle("work", work));
+    capacity(&rig, None).await;
+    let told = warnings.0.lock().unwrap().clone();
+    assert!(told.contains("group=\"work\" before=5 "), "{told}");
+    rig.end(second).await;
+}

@@ -1,0 +1,1 @@
+DELETE FROM tidegate.registrations WHERE worker = $1

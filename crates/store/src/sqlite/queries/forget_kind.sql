@@ -1,0 +1,1 @@
+delete from kind where name = ?1

@@ -1,0 +1,1 @@
+select name from kind where seen_at < ?1 order by name

@@ -1,0 +1,1 @@
+delete from registration where worker = ?1

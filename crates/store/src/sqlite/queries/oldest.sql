@@ -1,0 +1,1 @@
+select oldest from migration where version = ?1

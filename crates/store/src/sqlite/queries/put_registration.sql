@@ -1,0 +1,1 @@
+insert into registration (worker, group_name, capacity) values (?1, ?2, ?3)

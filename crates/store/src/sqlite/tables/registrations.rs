@@ -1,0 +1,59 @@
+//! What workers say of groups, and the kinds that nobody registers any more.
+
+use std::sync::Arc;
+
+use rusqlite::params;
+use tidegate_core::tables::Said;
+use tidegate_core::{Millis, Result, WorkerId};
+
+use super::{Transaction, limits};
+use crate::sqlite::schema;
+use crate::sqlite::statements::Query;
+
+pub(super) fn put(tx: &mut Transaction<'_, '_>, worker: &WorkerId, said: &Said<'_>) -> Result<()> {
+    tx.statements.execute(Query::PutSchemaVersion, params![worker.0, schema::KNOWN])?;
+    tx.statements.execute(Query::LeaveRegistrations, [&worker.0])?;
+    for (group, capacity) in said {
+        tx.statements.execute(Query::PutRegistration, params![worker.0, group, capacity])?;
+    }
+    Ok(())
+}
+
+pub(super) fn live(
+    tx: &mut Transaction<'_, '_>,
+    group: &str,
+) -> Result<Vec<(WorkerId, Option<u32>)>> {
+    let key = params![group, tx.now];
+    tx.statements.rows(Query::Registrations, key, |row| Ok((WorkerId(row.get(0)?), row.get(1)?)))
+}
+
+pub(super) fn groups(tx: &mut Transaction<'_, '_>) -> Result<Vec<Arc<str>>> {
+    tx.statements.rows(Query::RegisteredGroups, [tx.now], |row| row.get(0))
+}
+
+pub(super) fn forget_kinds(tx: &mut Transaction<'_, '_>, before: Millis) -> Result<Vec<Arc<str>>> {
+    let mut old: Vec<Arc<str>> =
+        tx.statements.rows(Query::KindsUnseen, [before], |row| row.get(0))?;
+    if old.is_empty() {
+        return Ok(old);
+    }
+    // The rows of limits are looked at, and what changed in memory counts.
+    limits::flush(tx)?;
+    let mut used = Vec::new();
+    for kind in &old {
+        let key = params![kind, tx.now];
+        used.push(tx.statements.first(Query::IsKindUsed, key, |row| row.get(0))? == Some(true));
+    }
+    let mut used = used.into_iter();
+    let mut forgotten = Vec::new();
+    for kind in old.drain(..) {
+        if used.next() == Some(true) {
+            tx.statements.execute(Query::SeeKind, params![kind, tx.now])?;
+        } else {
+            tx.statements.execute(Query::ForgetKind, [&kind])?;
+            tx.cache.kinds.remove(&kind);
+            forgotten.push(kind);
+        }
+    }
+    Ok(forgotten)
+}
