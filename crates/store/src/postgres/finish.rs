@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
-use tidegate_core::{Exit, Finish, Finished, LimitId, Lost, Outcome, Result, TaskId, Token, rules};
+use tidegate_core::{
+    Claim, Exit, Finish, Finished, LimitId, Lost, Outcome, Result, TaskId, Token, rules,
+};
 
 use super::claim::{Batch, Claimed, Pick, View, look, share_version, take_along};
 use super::draft::{Draft, Left};
@@ -31,64 +33,102 @@ const EXITS_MAX: usize = 500;
 
 pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
     rules::check_finish(&finish)?;
-    let mut finished = Finished::default();
-    let wanted = finish.claim.as_ref();
-    let mut has_claimed = None;
     let told: Vec<_> = finish.exits.iter().map(|exit| (exit.task, exit.token)).collect();
     let (mut quick, mut slow) = sort(finish.exits);
-    if let Some(claim) = wanted.filter(|_| slow.is_empty() && quick.len() <= EXITS_MAX) {
+    let mut wanted = finish.claim;
+    let mut ends = Ends { store, told: &told, lost: Vec::new(), claimed: None };
+    let mut handed = Vec::new();
+    if let Some(claim) = wanted.as_mut().filter(|_| slow.is_empty() && quick.len() <= EXITS_MAX) {
         // In a box, as all that sends statements together.
         match Box::pin(relay(store, &quick, claim)).await? {
             Relay::Done(claimed) => {
-                finished.claimed = claim::fill_up(store, claim.clone(), claimed).await;
-                return Ok(finished);
+                let claimed = claim::fill_up(store, claim.clone(), claimed).await;
+                return Ok(Finished { claimed, ..Finished::default() });
+            }
+            Relay::Part(attempts, rest) => {
+                claim.tasks_max -= attempts.len() as u32;
+                (handed, quick) = (attempts, rest);
             }
             Relay::No(held) => {
                 (slow, quick) = quick.into_iter().partition(|exit| held.contains(&exit.task));
             }
         }
     }
-    let mut parts = quick.chunks(EXITS_MAX).peekable();
-    while let Some(exits) = parts.next() {
-        let along = wanted.filter(|_| slow.is_empty() && parts.peek().is_none());
-        let along = along.map(|claim| Pick::new(store, claim));
-        let ended = at_once!(store, tx => end_quickly(store, &tx, exits, along.as_ref()));
-        slow.extend(exits.iter().filter(|exit| !ended.tasks.contains(&exit.task)).cloned());
-        if let Some((claimed, windows)) = settled(along, ended.claimed) {
-            follow_briefly(store, Left { windows, ..Left::default() }).await;
-            has_claimed = Some(claimed);
-        }
+    let wanted = wanted.filter(|claim| claim.tasks_max > 0);
+    if !quick.is_empty() {
+        // Limits are locked for what has to be done under them, and not while a claim looks around.
+        ends.slowly(std::mem::take(&mut slow), None).await?;
     }
-    if !slow.is_empty() {
-        // As they were told: an exit may give back what the next one takes.
-        let told = told.iter().enumerate().rev();
+    slow.extend(ends.quickly(quick, wanted.as_ref().filter(|_| slow.is_empty())).await?);
+    ends.slowly(slow, wanted.as_ref()).await?;
+    let Ends { lost, claimed, .. } = ends;
+    let lost = in_order(told, &lost);
+    let claimed = match (wanted, claimed) {
+        (None, _) => Vec::new(),
+        (Some(wanted), Some(claimed)) => claim::fill_up(store, wanted, claimed).await,
+        // The exits are committed: a claim that fails now must not make them look undone. The
+        // worker's next poll meets the same error.
+        (Some(wanted), None) => claim::claim(store, wanted).await.unwrap_or_default(),
+    };
+    handed.extend(claimed);
+    Ok(Finished { lost, claimed: handed })
+}
+
+/// Exits on their way out, and what came of them.
+struct Ends<'a> {
+    store: &'a Inner,
+    /// All of them, as they were told.
+    told: &'a [(TaskId, Token)],
+    lost: Vec<Lost>,
+    /// None where the claim has to follow.
+    claimed: Option<Claimed>,
+}
+
+impl Ends<'_> {
+    /// Ends what its lease lists without slots, and claims with the last of it; gives what is not so.
+    async fn quickly(&mut self, exits: Vec<Exit>, wanted: Option<&Claim>) -> Result<Vec<Exit>> {
+        let store = self.store;
+        let mut rest = Vec::new();
+        let mut parts = exits.chunks(EXITS_MAX).peekable();
+        while let Some(exits) = parts.next() {
+            let along = wanted.filter(|_| rest.is_empty() && parts.peek().is_none());
+            let along = along.map(|claim| Pick::new(store, claim));
+            let ended = at_once!(store, tx => end_quickly(store, &tx, exits, along.as_ref()));
+            rest.extend(exits.iter().filter(|exit| !ended.tasks.contains(&exit.task)).cloned());
+            if let Some((claimed, windows)) = settled(along, ended.claimed) {
+                follow_briefly(store, Left { windows, ..Left::default() }).await;
+                self.claimed = Some(claimed);
+            }
+        }
+        Ok(rest)
+    }
+
+    /// Ends exits of any kind, in the order in which they were told: one may give back what the next one
+    /// takes. Claims with the last of them.
+    async fn slowly(&mut self, mut exits: Vec<Exit>, wanted: Option<&Claim>) -> Result<()> {
+        if exits.is_empty() {
+            return Ok(());
+        }
+        let store = self.store;
+        let told = self.told.iter().enumerate().rev();
         let places: BTreeMap<_, _> = told.map(|(place, exit)| (*exit, place)).collect();
-        slow.sort_by_key(|exit| places.get(&(exit.task, exit.token)).copied());
-        let tokens: BTreeSet<i64> = slow.iter().map(|exit| exit.token.0).collect();
+        exits.sort_by_key(|exit| places.get(&(exit.task, exit.token)).copied());
+        let tokens: BTreeSet<i64> = exits.iter().map(|exit| exit.token.0).collect();
         unpack(store, tokens.into_iter().collect()).await?;
-    }
-    let mut parts = slow.chunks(EXITS_MAX).peekable();
-    while let Some(exits) = parts.next() {
-        let along = wanted.filter(|_| parts.peek().is_none());
-        let along = along.map(|claim| Pick::told_to(store, claim));
-        let mut ended = transact!(store, tx => end(store, &tx, exits, along.as_ref()));
-        finished.lost.extend(ended.lost);
-        if let Some((claimed, windows)) = settled(along, ended.claimed) {
-            ended.left.windows.extend(windows);
-            has_claimed = Some(claimed);
+        let mut parts = exits.chunks(EXITS_MAX).peekable();
+        while let Some(exits) = parts.next() {
+            let along = wanted.filter(|_| parts.peek().is_none());
+            let along = along.map(|claim| Pick::told_to(store, claim));
+            let mut ended = transact!(store, tx => end(store, &tx, exits, along.as_ref()));
+            self.lost.extend(ended.lost);
+            if let Some((claimed, windows)) = settled(along, ended.claimed) {
+                ended.left.windows.extend(windows);
+                self.claimed = Some(claimed);
+            }
+            follow_briefly(store, ended.left).await;
         }
-        follow_briefly(store, ended.left).await;
+        Ok(())
     }
-    finished.lost = in_order(told, &finished.lost);
-    if let Some(wanted) = finish.claim {
-        finished.claimed = match has_claimed {
-            Some(claimed) => claim::fill_up(store, wanted, claimed).await,
-            // The exits are committed: a claim that fails now must not make them look undone. The
-            // worker's next poll meets the same error.
-            None => claim::claim(store, wanted).await.unwrap_or_default(),
-        };
-    }
-    Ok(finished)
 }
 
 /// What was claimed along, once it is committed. None where the claim has to follow.

@@ -145,6 +145,8 @@ struct Lines {
 pub(super) enum Relay {
     /// They are ended, and this runs instead.
     Done(Claimed),
+    /// Those that hold slots are, and these run instead; the others are yet to be ended.
+    Part(Vec<Attempt>, Vec<Exit>),
     /// Nothing was done: that is not all there is to it. These hold slots.
     No(BTreeSet<TaskId>),
 }
@@ -156,7 +158,12 @@ pub(super) async fn relay(store: &Inner, exits: &[Exit], claim: &Claim) -> Resul
         return Ok(Relay::No(held));
     }
     let pick = Pick::new(store, claim);
-    let baton = Baton { told: Told::new(exits), slots: held.len() as i64, lines };
+    let (mine, rest): (Vec<_>, Vec<_>) =
+        exits.iter().cloned().partition(|exit| held.contains(&exit.task));
+    let (told, slots) = (Told::new(&mine), held.len() as i64);
+    // A claim that has more to do than to fill up would keep the limits for as long as it takes.
+    let may_fill_up = rest.is_empty();
+    let baton = Baton { told, slots, may_fill_up, lines };
     let relayed = at_once!(store, tx => hand_on(store, &tx, &baton, &pick));
     let Some(Relayed { next, urgent, claimed }) = relayed else {
         return Ok(Relay::No(held));
@@ -176,13 +183,15 @@ pub(super) async fn relay(store: &Inner, exits: &[Exit], claim: &Claim) -> Resul
         }
     };
     follow_briefly(store, left).await;
-    Ok(Relay::Done(claimed))
+    Ok(if rest.is_empty() { Relay::Done(claimed) } else { Relay::Part(claimed.attempts, rest) })
 }
 
 /// What is handed on.
 struct Baton {
     told: Told,
     slots: i64,
+    /// Whether a claim goes along where more are wanted than there are slots.
+    may_fill_up: bool,
     lines: Lines,
 }
 
@@ -201,7 +210,7 @@ async fn hand_on(
     baton: &Baton,
     pick: &Pick<'_>,
 ) -> Result<Option<Relayed>, Fault> {
-    let Baton { told: Told { tasks, tokens, results, leases }, slots, lines } = baton;
+    let Baton { told: Told { tasks, tokens, results, leases }, slots, may_fill_up, lines } = baton;
     let claim = pick.claim();
     let (queues, kinds) = names(Some(claim));
     let (worker, now, wanted) = (&*claim.worker.0, store.options.now(), i64::from(claim.tasks_max));
@@ -229,7 +238,7 @@ async fn hand_on(
         &lines.tags,
         &lines.places,
     ];
-    let along = (wanted > *slots).then_some(pick);
+    let along = (*may_fill_up && wanted > *slots).then_some(pick);
     let ((), (), _, rows, claimed, ()) = tokio::try_join!(biased;
         share_version(store, tx),
         share_limits(store, tx, of_leases),
