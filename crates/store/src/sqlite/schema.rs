@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_newer_schema_that_bears_this_version_is_worked_with() {
-        let (connection, read) = after("-- Online: one more column.\nalter table queue add x;");
+        let (connection, read) =
+            after("-- Online: one more column.\nalter table queue add x integer;");
         assert_eq!(read.unwrap(), Schema::Current);
         migrate(&connection, 3).unwrap();
         let version: i64 =
