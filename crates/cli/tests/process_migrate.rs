@@ -86,14 +86,15 @@ impl Fleet {
     /// One task after another is submitted and runs to its end.
     async fn goes_on(&self, tasks: usize) {
         for _ in 0..tasks {
-            let began = time::now();
-            let task = self.submit().await;
-            while self.store.task(task).await.expect("task").expect("it is kept").state
-                != State::Completed
-            {
-                assert!(time::now() - began < TASK_MAX, "task {task} waits");
-                tokio::task::yield_now().await;
-            }
+            tokio::time::timeout(TASK_MAX, self.runs_one()).await.expect("the fleet waits");
+        }
+    }
+
+    async fn runs_one(&self) {
+        let task = self.submit().await;
+        let state = async || self.store.task(task).await.expect("task").expect("it is kept").state;
+        while state().await != State::Completed {
+            tokio::task::yield_now().await;
         }
     }
 
