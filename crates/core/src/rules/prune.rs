@@ -1,10 +1,8 @@
 use super::gate;
 use super::register::{forget_registered, reconsider};
-use crate::bounds::GATE_STEP;
+use crate::bounds::{DAY_MS, GATE_STEP};
 use crate::tables::Tables;
 use crate::{Pruned, Result};
-
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// How long the pace of a group is remembered of which nothing is heard.
 pub const PACE_KEPT_MS: i64 = 7 * DAY_MS;
