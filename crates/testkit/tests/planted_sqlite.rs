@@ -6,7 +6,7 @@ use tidegate_testkit::model::{self, Way};
 use tidegate_testkit::stores::InFile;
 
 /// Within so many sequences a bug is found.
-const CASES: u32 = 100;
+const CASES: u32 = 300;
 
 /// The way that shows a bug: some need a second handle, some need several at once.
 fn way(bug: Bug) -> Way {

@@ -54,7 +54,8 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
             }
         }
     }
-    let wanted = wanted.filter(|claim| claim.tasks_max > 0);
+    // Who asks for nothing wants to be seen; who has got it all has been.
+    let wanted = wanted.filter(|claim| claim.tasks_max > 0 || handed.is_empty());
     if !quick.is_empty() {
         // Limits are locked for what has to be done under them, and not while a claim looks around.
         ends.slowly(std::mem::take(&mut slow), None).await?;
