@@ -38,6 +38,30 @@ const WHOLE: &[(&str, &str, &str)] = &[
     ("kinds_unseen", "tasks", "a kind that nobody registered for 30 days may have a task anywhere"),
 ];
 
+/// Files that are parts of statements, and the statements.
+const PARTS: [&str; 12] = [
+    "look",
+    "lanes",
+    "pick_one",
+    "pick_many",
+    "take",
+    "seen",
+    "idle",
+    "finish",
+    "end",
+    "finished",
+    "relay",
+    "relayed",
+];
+const SEVERAL: [(&str, &[&str]); 6] = [
+    ("claim_one", &["look", "lanes", "pick_one", "take"]),
+    ("claim_many", &["look", "lanes", "pick_many", "take"]),
+    ("look", &["look", "seen"]),
+    ("look_idly", &["look", "idle"]),
+    ("finish", &["finish", "end", "finished"]),
+    ("relay", &["look", "relay", "end", "relayed"]),
+];
+
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(FOLDER)
 }
@@ -72,14 +96,11 @@ fn statements() -> BTreeMap<String, String> {
             statements.insert(name, text);
         }
     }
-    let look = statements.remove("look").expect("the look before a claim");
-    let mut part = |name: &str| statements.remove(name).expect(name);
-    let (end, finished, relayed) = (part("end"), part("finished"), part("relayed"));
-    for (name, rest) in [("finish", finished), ("relay", relayed)] {
-        statements.entry(name.to_owned()).and_modify(|text| *text += &(end.clone() + &rest));
-    }
-    for name in ["claim", "seen", "idle", "relay"] {
-        statements.entry(name.to_owned()).and_modify(|text| text.insert_str(0, &look));
+    let parts: BTreeMap<&str, String> =
+        PARTS.map(|name| (name, statements.remove(name).expect(name))).into();
+    for (name, of) in SEVERAL {
+        let text: Vec<&str> = of.iter().map(|part| &*parts[part]).collect();
+        statements.insert((*name).to_owned(), text.concat());
     }
     statements
 }
@@ -197,7 +218,9 @@ async fn a_claim_begins_at_its_floor_by_the_index() {
     let client = connect(&database.url()).await;
     count_when_empty(&client).await;
     let mut found = Vec::new();
-    conditions(&plan(&client, "claim", &statements()["claim"]).await, "ready_order", &mut found);
+    for name in ["claim_one", "claim_many"] {
+        conditions(&plan(&client, name, &statements()[name]).await, "ready_order", &mut found);
+    }
     assert_eq!(found.len(), 2, "of one lane, and of many");
     assert!(found.iter().all(|condition| condition.contains("ROW(")), "{found:?}");
 }

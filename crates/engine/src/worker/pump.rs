@@ -156,10 +156,7 @@ impl Pump {
     /// Sends what there is to tell and takes the permits for what it asks for.
     async fn send(&mut self) {
         if !self.exits.is_empty() {
-            // Handlers that are done but not yet polled hand in their exits first. This costs
-            // no waiting, and turns bursts of short tasks into batches.
-            tokio::task::yield_now().await;
-            self.collect();
+            self.gather().await;
         }
         let plan = self.plan();
         if let Some(plan) = &plan {
@@ -174,6 +171,18 @@ impl Pump {
         self.releasing.extend(limits_of(&exits));
         self.ending.extend(exits.iter().map(|done| done.running.attempt.token));
         self.calls.push(Box::pin(call(self.shared.clone(), exits, plan)));
+    }
+
+    /// Handlers that are done but not yet polled hand in their exits first, as long as each round
+    /// brings more. This costs no waiting, and turns bursts of short tasks into batches.
+    async fn gather(&mut self) {
+        let enough = self.shared.options.claim_batch as usize;
+        let mut before = 0;
+        while before < self.exits.len() && self.exits.len() < enough {
+            before = self.exits.len();
+            tokio::task::yield_now().await;
+            self.collect();
+        }
     }
 
     /// The exits of one call, the oldest first: the store refuses more than so many at once.

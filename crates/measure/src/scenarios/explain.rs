@@ -113,7 +113,8 @@ impl Explain {
         self.load(url).await?;
         let client = connect(url).await?;
         client.batch_execute("VACUUM ANALYZE").await?;
-        let mut plans = vec![shown(&client, "claim", text, &claim_arguments(), None).await?];
+        let tasks = u64::from(BATCH);
+        let mut plans = vec![shown(&client, "claim", text, &claim_arguments(), tasks).await?];
         let mut attempts = Vec::new();
         for _ in 0..2 {
             attempts.extend(store.claim(claim(BATCH)).await?);
@@ -133,7 +134,7 @@ impl Explain {
             let text = texts.take()?;
             let arguments =
                 if is_relay { relay_arguments(second) } else { finish_arguments(second) };
-            let tasks = Some(second.len() as u64);
+            let tasks = second.len() as u64;
             plans.push(shown(&client, statement, text, &arguments, tasks).await?);
         }
         Ok((version(&client).await?, plans))
@@ -201,7 +202,7 @@ impl Texts {
     }
 }
 
-// The arguments, in the order of the parameters of `claim.sql`, `finish.sql` and `relay.sql`.
+// The arguments, in the order of the parameters of `lanes.sql`, `finish.sql` and `relay.sql`.
 
 fn claim_arguments() -> Vec<String> {
     let floors = vec![NUMBERS_NONE.to_owned(); 4];
@@ -240,14 +241,23 @@ fn ended(attempts: &[Attempt]) -> Vec<String> {
     vec![numbers(tasks), numbers(tokens), results, numbers(leases)]
 }
 
-/// Runs a statement twice and undoes it, and gives the second plan: the first finds nothing
-/// prepared. Where it is not said how many tasks it is about, it gives a row for each.
+/// The part of a statement that has a row for each of its tasks.
+fn part_of_tasks(statement: &str) -> &'static str {
+    match statement {
+        "claim" => "picked",
+        "finish" => "listed",
+        _ => "next",
+    }
+}
+
+/// Runs a statement about so many tasks twice and undoes it, and gives the second plan: the first
+/// finds nothing prepared.
 async fn shown(
     client: &Client,
     statement: &str,
     text: &str,
     arguments: &[String],
-    tasks: Option<u64>,
+    tasks: u64,
 ) -> anyhow::Result<Plan> {
     client.batch_execute(&format!("PREPARE {statement} AS {text}")).await?;
     let arguments = arguments.join(", ");
@@ -267,13 +277,11 @@ async fn shown(
         _ => None,
     };
     let lines: Vec<String> = lines.iter().filter_map(line).collect();
-    let rows = rows(lines.first().map_or("", String::as_str));
-    ensure!(
-        statement == "finish" || rows == tasks.unwrap_or(u64::from(BATCH)),
-        "the {statement} found {rows} tasks, which is not what it was to show"
-    );
-    let text = lines.join("\n");
-    Ok(Plan { statement: statement.to_owned(), tasks: tasks.unwrap_or(rows), text })
+    let part = format!("CTE {}", part_of_tasks(statement));
+    let node = lines.iter().skip_while(|line| line.trim() != part).nth(1);
+    let rows = rows(node.map_or("", String::as_str));
+    ensure!(rows == tasks, "the {statement} found {rows} tasks of {tasks}");
+    Ok(Plan { statement: statement.to_owned(), tasks, text: lines.join("\n") })
 }
 
 /// How many rows a node gave.

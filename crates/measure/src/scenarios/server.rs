@@ -169,10 +169,10 @@ mod tests {
 
     #[test]
     fn statements_are_known_by_what_they_do() {
-        assert_eq!(role(sql!("look", "claim")), Some(Role::Claim));
+        assert_eq!(role(sql!("look", "lanes", "pick_one", "take")), Some(Role::Claim));
         assert_eq!(role(sql!("finish", "end", "finished")), Some(Role::Finish));
         assert_eq!(role(sql!("look", "relay", "end", "relayed")), Some(Role::Relay));
-        for other in [sql!("look", "seen"), sql!("end_leases"), sql!("lock_leases")] {
+        for other in [sql!("look", "seen"), sql!("bodies"), sql!("lock_leases")] {
             assert_eq!(role(other), None);
         }
     }
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn the_mean_is_of_what_ran_meanwhile() {
         let (mut before, mut after) = (Times::default(), Times::default());
-        let claim = sql!("look", "claim");
+        let claim = sql!("look", "lanes", "pick_many", "take");
         before.add(claim, Ran { calls: 2, ms: 100.0, pages: 20 });
         after.add(claim, Ran { calls: 4, ms: 103.0, pages: 29 });
         after.add("SELECT 1", Ran { calls: 1, ms: 1.0, pages: 1 });

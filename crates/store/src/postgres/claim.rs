@@ -1,19 +1,19 @@
 //! Hands out ready tasks.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tidegate_core::rules::gate;
 use tidegate_core::tables::{Position, ReadyRow, Tables};
-use tidegate_core::{Attempt, Claim, LaneId, LimitId, Millis, Result, SlotHeld, TaskId, Token};
+use tidegate_core::{Attempt, Claim, LaneId, LimitId, Millis, Result, TaskId};
 use tokio_postgres::Row;
 
 use super::draft::Left;
 use super::error::Fault;
-use super::floors::{Found, From, Look, key};
+use super::floors::{Found, From, Key, Look, key};
 use super::flush::flush;
 use super::gate::{BUDGET, before_claim, follow_briefly};
+use super::leased::{Bodies, Leased, bodies};
 use super::listen::Since;
 use super::load::{Moment, Wanted, gather, moment};
 use super::paged::Paged;
@@ -25,9 +25,29 @@ const VERSION_SHARED: &str = include_str!("queries/version_shared.sql");
 const LOOK: &str = concat!(include_str!("queries/look.sql"), include_str!("queries/seen.sql"));
 const IDLE: &str = concat!(include_str!("queries/look.sql"), include_str!("queries/idle.sql"));
 const SEE_WORKER: &str = include_str!("queries/see_worker.sql");
-pub(super) const CLAIM: &str =
-    concat!(include_str!("queries/look.sql"), include_str!("queries/claim.sql"));
-static PAGED: Paged = Paged::new(CLAIM);
+const LOCK_READY_OF: &str = include_str!("queries/lock_ready_of.sql");
+
+/// The claim of one lane, and of several.
+pub(super) const CLAIM_ONE: &str = concat!(
+    include_str!("queries/look.sql"),
+    include_str!("queries/lanes.sql"),
+    include_str!("queries/pick_one.sql"),
+    include_str!("queries/take.sql")
+);
+pub(super) const CLAIM_MANY: &str = concat!(
+    include_str!("queries/look.sql"),
+    include_str!("queries/lanes.sql"),
+    include_str!("queries/pick_many.sql"),
+    include_str!("queries/take.sql")
+);
+
+/// The texts of a claim.
+pub(super) struct Texts {
+    pub(super) one: &'static str,
+    pub(super) many: Paged,
+}
+
+pub(super) static TEXTS: Texts = Texts { one: CLAIM_ONE, many: Paged::new(CLAIM_MANY) };
 
 /// Rounds in which a claim may send back what a younger limit applies to. After them it leaves
 /// out the lanes where it still meets such tasks: their backlog does not hold up the others.
@@ -45,12 +65,14 @@ pub(super) async fn claim(store: &Inner, claim: Claim) -> Result<Vec<Attempt>> {
 
 /// Takes what else there is, where fewer were found than are wanted and not all was looked at.
 pub(super) async fn fill_up(store: &Inner, mut claim: Claim, claimed: Claimed) -> Vec<Attempt> {
-    let mut attempts = claimed.attempts;
-    if !claimed.is_all_there_is {
-        claim.tasks_max = claim.tasks_max.saturating_sub(attempts.len() as u32);
+    let Claimed { mut attempts, mut is_all_there_is } = claimed;
+    let wanted = claim.tasks_max as usize;
+    while !is_all_there_is && attempts.len() < wanted {
+        claim.tasks_max = (wanted - attempts.len()) as u32;
         // What is committed is not lost with an error.
-        let more = claim_once(store, &claim).await;
-        attempts.extend(more.unwrap_or_default().attempts);
+        let more = claim_once(store, &claim).await.unwrap_or_default();
+        is_all_there_is = more.attempts.is_empty() || more.is_all_there_is;
+        attempts.extend(more.attempts);
     }
     attempts
 }
@@ -128,10 +150,10 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Cl
             }
             Taken::Cut => pick.page *= 4,
             Taken::Again => {}
-            Taken::Stale(rows) => {
+            Taken::Stale(_, lanes) => {
                 rounds += 1;
                 if rounds >= ROUNDS_MAX {
-                    pick.closed.extend(rows.iter().map(|row| row.lane.0));
+                    pick.closed.extend(lanes);
                     store.changed.tell();
                 }
                 let left = at_once!(store, tx => retake(store, &tx, &pick));
@@ -152,6 +174,7 @@ pub(super) struct Pick<'a> {
     is_told_to: bool,
     /// Lanes that are left out.
     closed: Vec<i64>,
+    /// How many rows are read of a lane where there may be several.
     page: usize,
 }
 
@@ -160,8 +183,8 @@ impl<'a> Pick<'a> {
         let look = store.floors.look();
         // As many as each lane gives if they all give the same, with room for what others are
         // taking at this moment; and more where that was too little.
-        let lanes = (claim.queues.len() * claim.kinds.len()).max(1);
-        let page = ((2 * claim.tasks_max as usize).div_ceil(lanes) + 16) << look.pages_doubled;
+        let page =
+            ((2 * claim.tasks_max as usize).div_ceil(lanes(claim)) + 2) << look.pages_doubled;
         Self { claim, look, is_told_to: false, closed: Vec::new(), page: page.min(PAGE_MAX) }
     }
 
@@ -176,10 +199,16 @@ impl<'a> Pick<'a> {
 
     /// What was taken is committed; gives also the jobs whose windows it left.
     pub(super) fn settle(&self, batch: Batch) -> (Claimed, Vec<LimitId>) {
-        let is_all_there_is = !batch.found.is_all || self.look.is_thorough(&batch.found.open);
+        let Found { open, is_all, is_cut, .. } = &batch.found;
+        let is_all_there_is = !is_cut && (!is_all || self.look.is_thorough(open));
         self.look.found(batch.found);
         (Claimed { attempts: batch.attempts, is_all_there_is }, batch.windows)
     }
+}
+
+/// The lanes that a claim may be about.
+fn lanes(claim: &Claim) -> usize {
+    (claim.queues.len() * claim.kinds.len()).max(1)
 }
 
 /// Tasks that are taken and committed.
@@ -210,16 +239,18 @@ impl Batch {
         self.attempts.iter().map(|attempt| attempt.task).collect()
     }
 
-    fn of(rows: &[Row], claim: &Claim) -> Self {
-        let is_cut = rows.first().is_some_and(|row| row.get("is_cut"));
+    fn of(row: &Row, leased: Leased, bodies: &Bodies, claim: &Claim) -> Self {
+        let attempts = leased.attempts(bodies);
+        let is_cut: bool = row.get("is_cut");
         let found = Found {
-            open: rows.iter().find_map(open).unwrap_or_default(),
-            last: rows.iter().map(rows::ready).map(|row| (row.lane, key(&row))).collect(),
-            is_all: !is_cut && rows.len() < claim.tasks_max as usize,
+            open: open(row),
+            last: last(row),
+            is_all: !is_cut && attempts.len() < claim.tasks_max as usize,
             is_cut,
-            took: rows.first().map(took).unwrap_or_default(),
+            took: took(row),
         };
-        Self { attempts: attempts(rows), windows: windows(rows), found }
+        let windows: Vec<i64> = row.get("windows");
+        Self { attempts, windows: windows.into_iter().map(LimitId).collect(), found }
     }
 
     /// The same behind others that the worker has got already.
@@ -236,10 +267,17 @@ impl Batch {
     }
 }
 
-/// The lanes that were read, in the row that tells.
-fn open(row: &Row) -> Option<Vec<LaneId>> {
-    let open = row.get::<_, Option<Vec<i64>>>("open");
-    open.map(|lanes| lanes.into_iter().map(LaneId).collect())
+/// The lanes that were read.
+fn open(row: &Row) -> Vec<LaneId> {
+    row.get::<_, Vec<i64>>("open").into_iter().map(LaneId).collect()
+}
+
+/// The last that was picked of each lane.
+fn last(row: &Row) -> BTreeMap<LaneId, Key> {
+    let list = |column: &str| row.get::<_, Vec<i64>>(column).into_iter();
+    let keys = list("ranks").zip(list("tags")).zip(list("tasks"));
+    let keys = keys.map(|((rank, tag), task)| (rank, tag, task));
+    list("lanes").map(LaneId).zip(keys).collect()
 }
 
 /// How long the server took.
@@ -253,8 +291,8 @@ enum Taken {
     Some(Batch),
     /// What was seen, and how long it took.
     Nothing(View, Duration),
-    /// A limit began after these were made ready.
-    Stale(Vec<ReadyRow>),
+    /// A limit began after these were made ready, in these lanes.
+    Stale(Vec<i64>, Vec<i64>),
     /// So many were being taken by others that there may be more.
     Cut,
     /// The gate was in the way.
@@ -262,18 +300,18 @@ enum Taken {
 }
 
 impl Taken {
-    fn of(rows: &[Row], pick: &Pick<'_>) -> Self {
-        let Some(first) = rows.first() else {
-            return Self::Again;
+    fn of(row: &Row, bodies: &Bodies, pick: &Pick<'_>) -> Self {
+        let Some(picked) = row.get::<_, Option<Vec<i64>>>("tasks") else {
+            let is_cut = row.get("is_cut") && pick.page < PAGE_MAX;
+            return if is_cut { Self::Cut } else { Self::Nothing(View::of(row), took(row)) };
         };
-        if first.get::<_, Option<i64>>("task").is_none() {
-            let is_cut = first.get("is_cut") && pick.page < PAGE_MAX;
-            return if is_cut { Self::Cut } else { Self::Nothing(View::of(first), took(first)) };
+        if let Some(leased) = Leased::of(row) {
+            return Self::Some(Batch::of(row, leased, bodies, pick.claim));
         }
-        if first.get::<_, Option<i64>>("token").is_some() {
-            return Self::Some(Batch::of(rows, pick.claim));
-        }
-        Self::Stale(rows.iter().filter(|row| row.get("is_stale")).map(rows::ready).collect())
+        let stale: Vec<i64> = row.get("stale");
+        let lanes = picked.into_iter().zip(row.get::<_, Vec<i64>>("lanes"));
+        let lanes = lanes.filter(|(task, _)| stale.contains(task)).map(|(_, lane)| lane).collect();
+        Self::Stale(stale, lanes)
     }
 }
 
@@ -293,7 +331,7 @@ pub(super) struct View {
 
 impl View {
     fn of(row: &Row) -> Self {
-        let list = |column: &str| row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default();
+        let list = |column: &str| row.get::<_, Vec<i64>>(column);
         Self {
             moment: Moment {
                 now: row.get("now"),
@@ -303,7 +341,7 @@ impl View {
             arrivals: row.get("arrivals"),
             dirty: list("dirty").into_iter().map(LimitId).collect(),
             no_worker: list("no_worker").into_iter().map(TaskId).collect(),
-            open: open(row).unwrap_or_default(),
+            open: open(row),
             next_due: row.get("next_due"),
             is_noted: row.get("is_noted"),
         }
@@ -396,7 +434,14 @@ async fn take_at_once(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Tak
 }
 
 async fn take(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>, from: &From) -> Result<Taken, Fault> {
-    let (sql, _) = store.options.planted_claim().unwrap_or(&PAGED).of(pick.page);
+    let (row, bodies) = tokio::try_join!(biased; ask(store, tx, pick, from), bodies(tx))?;
+    Ok(Taken::of(&row, &bodies, pick))
+}
+
+/// Gives the row that tells what came of it.
+async fn ask(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>, from: &From) -> Result<Row, Fault> {
+    let texts = store.options.claim_texts();
+    let sql = if lanes(pick.claim) == 1 { texts.one } else { texts.many.of(pick.page).0 };
     let (queues, kinds) = names(Some(pick.claim));
     let Claim { worker, tasks_max, lease_ms, .. } = pick.claim;
     let (worker, wanted, now) = (&*worker.0, i64::from(*tasks_max), store.options.now());
@@ -406,16 +451,12 @@ async fn take(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>, from: &From) -> Resul
         &queues, &kinds, &worker, lease_ms, &now, &wanted, is_told_to, closed, lanes, ranks, tags,
         tasks,
     ];
-    let mut rows = tx.query(sql, params).await?;
-    rows.sort_by_cached_key(|row| {
-        let place = |column: &str| row.get::<_, Option<i64>>(column);
-        (place("rank"), place("tag"), place("task"))
-    });
-    if rows.first().is_some_and(|row| row.get("is_cut")) {
+    let row = tx.one(sql, params).await?;
+    if row.get("is_cut") {
         // There may be more than the worker is told of.
         store.changed.here();
     }
-    Ok(Taken::of(&rows, pick))
+    Ok(row)
 }
 
 /// Picks again and keeps the locks, to send back what a younger limit applies to.
@@ -425,8 +466,8 @@ async fn retake(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Left, Fau
         take(store, tx, pick, &pick.look.from),
     )?;
     match taken {
-        Taken::Stale(rows) => {
-            let left = send_back(store, tx, rows).await?;
+        Taken::Stale(tasks, _) => {
+            let left = send_back(store, tx, tasks).await?;
             tx.commit().await.map(|()| left)
         }
         // They are gone meanwhile, and what was claimed instead is not committed.
@@ -454,73 +495,44 @@ pub(super) async fn take_along(
     let Some(pick) = pick else {
         return Ok(None);
     };
-    Ok(match take(store, tx, pick, &pick.look.from.not_above(new)).await? {
+    let from = pick.look.from.not_above(new);
+    Ok(along(take(store, tx, pick, &from).await?, pick))
+}
+
+fn along(taken: Taken, pick: &Pick<'_>) -> Option<Batch> {
+    match taken {
         Taken::Some(batch) => Some(batch),
         Taken::Nothing(view, took) if pick.is_told_to || view.is_noted && !view.has_gate_work() => {
             Some(Batch::nothing(view.open, took))
         }
         _ => None,
-    })
-}
-
-/// The jobs whose windows tasks left.
-fn windows(picked: &[Row]) -> Vec<LimitId> {
-    let job = |row: &Row| row.get::<_, Option<i64>>("job_limit").map(LimitId);
-    let jobs: BTreeSet<LimitId> = picked.iter().filter_map(job).collect();
-    jobs.into_iter().collect()
-}
-
-pub(super) fn attempts(picked: &[Row]) -> Vec<Attempt> {
-    let (mut kinds, mut queues, mut groups) =
-        (Names::default(), Names::default(), Names::default());
-    let attempt = |row: &Row| Attempt {
-        task: TaskId(row.get("task")),
-        token: Token(row.get("token")),
-        kind: kinds.share(row.get("kind")),
-        queue: queues.share(row.get("queue")),
-        group: groups.share(row.get("group_name")),
-        weight: rows::number(row, "weight"),
-        payload: row.get("payload"),
-        number: rows::number(row, "spent") + 1,
-        max_attempts: rows::number(row, "max_attempts"),
-        timeout_ms: row.get("timeout_ms"),
-        job: rows::text(row, "job"),
-        workflow: rows::text(row, "workflow"),
-        slots: slots(row),
-        expires_at: row.get("expires_at"),
-    };
-    picked.iter().map(attempt).collect()
-}
-
-/// Names that mostly repeat the last one.
-#[derive(Default)]
-struct Names(Arc<str>);
-
-impl Names {
-    fn share(&mut self, name: &str) -> Arc<str> {
-        if *self.0 != *name {
-            self.0 = name.into();
-        }
-        self.0.clone()
     }
 }
 
-fn slots(row: &Row) -> Vec<SlotHeld> {
-    let limits: Vec<i64> = row.get::<_, Option<_>>("limits").unwrap_or_default();
-    let numbers: Vec<i64> = row.get::<_, Option<_>>("numbers").unwrap_or_default();
-    let names: Vec<&str> = row.get::<_, Option<_>>("names").unwrap_or_default();
-    let slots = limits.into_iter().zip(numbers).zip(names);
-    let slot = |((limit, number), name): ((i64, i64), &str)| SlotHeld {
-        limit: LimitId(limit),
-        name: name.into(),
-        number: u32::try_from(number).unwrap_or_default(),
-    };
-    slots.map(slot).collect()
+/// The same where the transaction has begun a lease already: its bodies are asked for once.
+pub(super) async fn ask_along(
+    store: &Inner,
+    tx: &Tx<'_>,
+    pick: Option<&Pick<'_>>,
+) -> Result<Option<Row>, Fault> {
+    match pick {
+        Some(pick) => ask(store, tx, pick, &pick.look.from).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// What came of it.
+pub(super) fn taken_along(row: &Row, bodies: &Bodies, pick: &Pick<'_>) -> Option<Batch> {
+    along(Taken::of(row, bodies, pick), pick)
 }
 
 /// Sends tasks back to the gate that a younger limit applies to.
-async fn send_back(store: &Inner, tx: &Tx<'_>, rows: Vec<ReadyRow>) -> Result<Left, Fault> {
-    let moment = moment(store, tx).await?;
+async fn send_back(store: &Inner, tx: &Tx<'_>, tasks: Vec<i64>) -> Result<Left, Fault> {
+    let of_tasks: Params<'_> = &[&tasks];
+    let (moment, rows) =
+        tokio::try_join!(biased; moment(store, tx), tx.query(LOCK_READY_OF, of_tasks))?;
+    let mut rows: Vec<ReadyRow> = rows.iter().map(rows::ready).collect();
+    rows.sort_by_key(key);
     let tasks = rows.iter().map(|row| row.task).collect();
     let wanted = Wanted { tasks, budget: BUDGET, ..Wanted::default() };
     let mut draft = gather(store, tx, moment, wanted).await?;

@@ -66,7 +66,7 @@ struct State {
     costs: [Duration; LAST],
     /// How often somebody has said that there is something somewhere.
     notices: u64,
-    /// How often claims have doubled what they read of a lane since the last look from the start.
+    /// How often claims have doubled what they read of a lane; each look from the start halves it.
     pages_doubled: u32,
 }
 
@@ -239,7 +239,7 @@ impl Look<'_> {
         if from_start().next().is_some() {
             state.costs.rotate_left(1);
             state.costs[LAST - 1] = took;
-            state.pages_doubled = 0;
+            state.pages_doubled = state.pages_doubled.saturating_sub(1);
         }
         let State { lanes, under_way, pages_doubled, .. } = &mut *state;
         *pages_doubled = (*pages_doubled + u32::from(is_cut)).min(PAGES_DOUBLED_MAX);

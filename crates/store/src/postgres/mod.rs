@@ -75,6 +75,7 @@ mod flush;
 mod gate;
 mod groups;
 mod inspect;
+mod leased;
 mod listen;
 mod load;
 mod migrate;

@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 /// The smallest LIMIT, and how often it is doubled at most: no `u32` is above the last.
-const ROWS_MIN: usize = 16;
-const DOUBLED: usize = 28;
+const ROWS_MIN: usize = 4;
+const DOUBLED: usize = 30;
 
 /// A plan is made once for all parameters. With the LIMIT as one of them the planner would
 /// expect a tenth of the table and sort it; so there is a text for each power of two.
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn the_next_power_of_two_is_taken() {
         static PAGED: Paged = Paged::new("LIMIT {page}");
-        assert_eq!(PAGED.of(0), ("LIMIT 16", 16));
+        assert_eq!(PAGED.of(0), ("LIMIT 4", 4));
         assert_eq!(PAGED.of(17), ("LIMIT 32", 32));
         assert_eq!(PAGED.of(20_064), ("LIMIT 32768", 32_768));
     }

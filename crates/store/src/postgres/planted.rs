@@ -5,6 +5,8 @@
 use std::sync::LazyLock;
 
 use super::Options;
+use super::claim::{TEXTS, Texts};
+#[cfg(feature = "planted")]
 use super::paged::Paged;
 
 /// A bug that this store can have.
@@ -25,8 +27,11 @@ pub enum Bug {
 }
 
 #[cfg(feature = "planted")]
-static CLAIM: LazyLock<Paged> =
-    LazyLock::new(|| Paged::new(without(super::claim::CLAIM, "FOR UPDATE OF r SKIP LOCKED")));
+static UNLOCKED: LazyLock<Texts> = LazyLock::new(|| {
+    let lock = "FOR UPDATE OF r SKIP LOCKED";
+    let many = Paged::new(without(super::claim::CLAIM_MANY, lock));
+    Texts { one: without(super::claim::CLAIM_ONE, lock), many }
+});
 
 /// A query without one piece of its text. The rest stays the real one, whatever becomes of it.
 #[cfg(feature = "planted")]
@@ -41,9 +46,9 @@ impl Options {
         self.planted == Some(bug)
     }
 
-    /// What a bug makes of the claim.
-    pub(super) fn planted_claim(&self) -> Option<&'static Paged> {
-        self.is_planted(Bug::ClaimUnlocked).then(|| &*CLAIM)
+    /// The claim, or what a bug makes of it.
+    pub(super) fn claim_texts(&self) -> &'static Texts {
+        if self.is_planted(Bug::ClaimUnlocked) { &UNLOCKED } else { &TEXTS }
     }
 }
 
@@ -55,7 +60,7 @@ impl Options {
     }
 
     #[inline(always)]
-    pub(super) fn planted_claim(&self) -> Option<&'static Paged> {
-        None
+    pub(super) fn claim_texts(&self) -> &'static Texts {
+        &TEXTS
     }
 }

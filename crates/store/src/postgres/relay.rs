@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use tidegate_core::{Attempt, Claim, Exit, LimitId, Result, TaskId, Token};
 use tokio_postgres::Row;
 
-use super::claim::{Batch, Claimed, Pick, attempts, names, share_version, take_along};
+use super::claim::{Batch, Claimed, Pick, ask_along, names, share_version, taken_along};
 use super::draft::Left;
 use super::error::Fault;
 use super::finish::Told;
 use super::floors::From;
 use super::gate::follow_briefly;
+use super::leased::{Leased, bodies};
 use super::session::{Params, Tx, at_once};
 use super::{Bug, Inner};
 
@@ -104,16 +105,8 @@ impl Holding {
         (tasks, lines)
     }
 
-    /// These have left their lines, which were read from there on.
-    fn reached(&self, next: &[Row], from: &Lines) {
-        let now = now();
-        let mut furthest: BTreeMap<LimitId, Reached> = BTreeMap::new();
-        for row in next {
-            let key = (row.get("rank"), row.get("line_tag"), row.get("place"));
-            let new = Reached { refused: row.get("refused"), key, looked_at: now };
-            let one = furthest.entry(LimitId(row.get("limit_id"))).or_insert(new);
-            one.key = one.key.max(key);
-        }
+    /// Some have left their lines, which were read from there on.
+    fn reached(&self, furthest: BTreeMap<LimitId, Reached>, from: &Lines) {
         let mut state = self.state();
         for (limit, new) in furthest {
             let is_from_start = !from.limits.contains(&limit.0);
@@ -129,6 +122,21 @@ impl Holding {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The last in each line of those who left it.
+fn furthest(row: &Row) -> BTreeMap<LimitId, Reached> {
+    let list = |column: &str| row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default();
+    let keys = list("ranks").into_iter().zip(list("tags")).zip(list("places"));
+    let (now, of_lines) = (now(), list("limits").into_iter().zip(list("refused")));
+    let mut furthest: BTreeMap<LimitId, Reached> = BTreeMap::new();
+    for ((limit, refused), ((rank, tag), place)) in of_lines.zip(keys) {
+        let key = (rank, tag, place);
+        let new = Reached { refused, key, looked_at: now };
+        let one = furthest.entry(LimitId(limit)).or_insert(new);
+        one.key = one.key.max(key);
+    }
+    furthest
 }
 
 /// How far this process has come in lines, as columns of a statement.
@@ -165,11 +173,10 @@ pub(super) async fn relay(store: &Inner, exits: &[Exit], claim: &Claim) -> Resul
     let may_fill_up = rest.is_empty();
     let baton = Baton { told, slots, may_fill_up, lines };
     let relayed = at_once!(store, tx => hand_on(store, &tx, &baton, &pick));
-    let Some(Relayed { next, urgent, claimed }) = relayed else {
+    let Some(Relayed { attempts, furthest, urgent, claimed }) = relayed else {
         return Ok(Relay::No(held));
     };
-    store.holding.reached(&next, &baton.lines);
-    let attempts = attempts(&next);
+    store.holding.reached(furthest, &baton.lines);
     let mut left = Left { dirty: urgent, ..Left::default() };
     let claimed = match claimed {
         Some(batch) => {
@@ -196,7 +203,9 @@ struct Baton {
 }
 
 struct Relayed {
-    next: Vec<Row>,
+    attempts: Vec<Attempt>,
+    /// How far that is in their lines.
+    furthest: BTreeMap<LimitId, Reached>,
     /// Limits that somebody should look at.
     urgent: Vec<LimitId>,
     /// What was claimed beside; none where the claim has to follow.
@@ -239,22 +248,26 @@ async fn hand_on(
         &lines.places,
     ];
     let along = (*may_fill_up && wanted > *slots).then_some(pick);
-    let ((), (), _, rows, claimed, ()) = tokio::try_join!(biased;
+    let ((), (), _, relayed, claimed, bodies, ()) = tokio::try_join!(biased;
         share_version(store, tx),
         share_limits(store, tx, of_leases),
         tx.query(LOCK_LEASES, of_leases),
-        tx.query(RELAY, of_all),
-        take_along(store, tx, along, &[]),
+        tx.one(RELAY, of_all),
+        ask_along(store, tx, along),
+        bodies(tx),
         tx.commit(),
     )?;
-    let Some(first) = rows.first().filter(|row| row.get("is_on")) else {
+    if !relayed.get::<_, bool>("is_on") {
         return Ok(None);
-    };
-    let urgent: Vec<i64> = first.get("urgent");
-    let urgent = urgent.into_iter().map(LimitId).collect();
-    let has_next = |row: &Row| row.get::<_, Option<i64>>("task").is_some();
-    let next = rows.into_iter().filter(has_next).collect();
-    Ok(Some(Relayed { next, urgent, claimed }))
+    }
+    let urgent: Vec<i64> = relayed.get("urgent");
+    let leased = Leased::of(&relayed);
+    Ok(Some(Relayed {
+        attempts: leased.map_or_else(Vec::new, |leased| leased.attempts(&bodies)),
+        furthest: furthest(&relayed),
+        urgent: urgent.into_iter().map(LimitId).collect(),
+        claimed: claimed.and_then(|row| taken_along(&row, &bodies, pick)),
+    }))
 }
 
 /// Nobody has these limits alone meanwhile.

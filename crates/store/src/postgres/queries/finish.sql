@@ -4,15 +4,15 @@
 -- in the same transaction waits for them. `end.sql` and `finished.sql` follow.
 WITH moment AS MATERIALIZED (
     SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
-), asked AS MATERIALIZED (
-    SELECT n.task, n.token, n.result,
+), listed AS MATERIALIZED (
+    SELECT l.token, packed.task, packed.limit_id, packed.number,
            -- Here and not in a WHERE, where it would become a join.
-           (n.task, n.token) IN (
-               SELECT listed.task, l.token
-               FROM tidegate.leases l
-               CROSS JOIN LATERAL unnest(l.tasks, l.limits) AS listed (task, limit_id)
-               WHERE l.token = ANY ($4) AND listed.limit_id IS NULL) AS is_listed
-    FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS n (task, token, result)
+           packed.limit_id IS NULL AND (packed.task, l.token) IN (
+               SELECT * FROM unnest($1::bigint[], $2::bigint[])) AS ends
+    FROM tidegate.leases l
+    CROSS JOIN LATERAL unnest(l.tasks, l.limits, l.numbers) AS packed (task, limit_id, number)
+    WHERE l.token = ANY ($4)
 ), ending AS MATERIALIZED (
-    SELECT task, token, result FROM asked WHERE is_listed
+    SELECT coalesce(array_agg(task), '{}') AS tasks, $1::bigint[] AS told, $3::bytea[] AS results
+    FROM listed WHERE ends
 )

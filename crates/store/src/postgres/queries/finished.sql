@@ -1,3 +1,2 @@
-SELECT ARRAY (SELECT task FROM ending) AS tasks,
-       set_config('tidegate.has_exits',
-                  ((SELECT count(*) FROM ending) < cardinality($1))::text, true)
+SELECT tasks, set_config('tidegate.has_exits', (cardinality(tasks) < cardinality($1))::text, true)
+FROM ending

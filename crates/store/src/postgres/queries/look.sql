@@ -22,10 +22,15 @@ WITH moment AS MATERIALIZED (
           THEN of_day.ms >= k.window_start_ms AND of_day.ms < k.window_end_ms
           ELSE of_day.ms >= k.window_start_ms OR of_day.ms < k.window_end_ms
       END
+), opened AS MATERIALIZED (
+    SELECT array_agg(id) AS ids, array_agg(max_attempts) AS attempts,
+           array_agg(timeout_ms) AS timeouts, bool_and(is_noted) AS is_noted
+    FROM (SELECT * FROM open ORDER BY id) AS open
 ), seen AS MATERIALIZED (
     SELECT c.virtual_time, c.limits_version, moment.now,
-           ARRAY (SELECT id FROM open ORDER BY id) AS open,
-           NOT EXISTS (SELECT FROM open WHERE NOT is_noted) AS is_noted,
+           -- Side by side: a lane, and what its kind says of tasks that say nothing themselves.
+           coalesce(opened.ids, '{}') AS open, opened.attempts AS open_attempts,
+           opened.timeouts AS open_timeouts, coalesce(opened.is_noted, true) AS is_noted,
            EXISTS (SELECT FROM tidegate.arrived)
                OR EXISTS (SELECT FROM tidegate.scheduled WHERE run_at <= moment.now) AS arrivals,
            (SELECT run_at FROM tidegate.scheduled ORDER BY run_at, task LIMIT 1) AS next_due,
@@ -43,4 +48,5 @@ WITH moment AS MATERIALIZED (
                   LIMIT 250) AS no_worker
     FROM tidegate.counters c
     CROSS JOIN moment
+    CROSS JOIN opened
 )

@@ -14,15 +14,13 @@
 -- it since: what left stays in the index until the server has cleaned up.
 --
 -- `look.sql` comes before; `end.sql` and `relayed.sql` follow.
-, listed AS MATERIALIZED (
-    SELECT l.token, packed.task, packed.limit_id, packed.number,
-           array_position($6::bigint[], packed.task) AS place
+, packed AS MATERIALIZED (
+    SELECT l.token, one.task, one.limit_id, one.number,
+           -- Here and not in a WHERE, where it would become a join.
+           (one.task, l.token) IN (SELECT * FROM unnest($6::bigint[], $7::bigint[])) AS is_told
     FROM tidegate.leases l
-    CROSS JOIN LATERAL unnest(l.tasks, l.limits, l.numbers) AS packed (task, limit_id, number)
+    CROSS JOIN LATERAL unnest(l.tasks, l.limits, l.numbers) AS one (task, limit_id, number)
     WHERE l.token = ANY ($9)
-), told AS MATERIALIZED (
-    SELECT task, token, limit_id, number, ($8::bytea[])[place] AS result
-    FROM listed WHERE place IS NOT NULL AND token = ($7::bigint[])[place]
 ), given AS MATERIALIZED (
     SELECT of_limit.id, of_limit.numbers, cardinality(of_limit.numbers) AS slots, l.name, l.refused,
            l.calm AND NOT EXISTS (
@@ -30,14 +28,14 @@
            array_position($16::bigint[], of_limit.id) AS floor
     FROM (
         SELECT limit_id AS id, array_agg(number ORDER BY number) AS numbers
-        FROM told WHERE limit_id IS NOT NULL GROUP BY limit_id
+        FROM packed WHERE is_told AND limit_id IS NOT NULL GROUP BY limit_id
     ) AS of_limit
     CROSS JOIN LATERAL (
         SELECT name, calm, refused FROM tidegate.limits WHERE id = of_limit.id OFFSET 0
     ) AS l
 ), plain AS MATERIALIZED (
     SELECT seen.is_noted AND NOT seen.arrivals AND seen.dirty = '{}' AND seen.no_worker = '{}'
-           AND (SELECT count(*) FROM told) = cardinality($6)
+           AND (SELECT count(*) FROM packed WHERE is_told) = cardinality($6)
            AND (SELECT bool_and(is_calm) AND sum(slots) = $14 FROM given) AS is_so
     FROM seen
 ), head AS MATERIALIZED (
@@ -63,14 +61,7 @@
     ) AS first
     WHERE (SELECT is_so FROM plain)
 ), next AS MATERIALIZED (
-    SELECT head.*, t.kind, t.queue, t.payload, t.spent,
-           coalesce(t.group_name, t.kind) AS group_name,
-           coalesce(t.max_attempts, open.max_attempts, 1) AS max_attempts,
-           coalesce(t.timeout_ms, open.timeout_ms) AS timeout_ms,
-           open.id IS NOT NULL AS is_served
-    FROM head
-    CROSS JOIN LATERAL (SELECT * FROM tidegate.tasks WHERE id = head.task OFFSET 0) AS t
-    LEFT JOIN open ON open.id = head.lane
+    SELECT head.*, open.id IS NOT NULL AS is_served FROM head LEFT JOIN open ON open.id = head.lane
 ), last AS MATERIALIZED (
     SELECT rank, tag, task FROM next ORDER BY rank DESC, tag DESC, task DESC LIMIT 1
 ), earlier AS MATERIALIZED (
@@ -90,18 +81,23 @@
            AND coalesce((SELECT bool_and(is_served) FROM next), true)
            AND NOT EXISTS (SELECT FROM earlier)
            AND ($15::bigint > $14::bigint OR (SELECT count(*) FROM next) IN (0, $14)) AS is_on
+), listed AS MATERIALIZED (
+    SELECT token, task, limit_id, number, is_told AND (SELECT is_on FROM relay) AS ends FROM packed
 ), ending AS MATERIALIZED (
-    SELECT task, token, result FROM told WHERE (SELECT is_on FROM relay)
+    SELECT coalesce(array_agg(task), '{}') AS tasks, $6::bigint[] AS told, $8::bytea[] AS results
+    FROM listed WHERE ends
+), handed AS MATERIALIZED (
+    SELECT array_agg(task) AS tasks, array_agg(limit_id) AS limits, array_agg(number) AS numbers,
+           array_agg(name) AS names, array_agg(refused) AS refused, array_agg(rank) AS ranks,
+           array_agg(line_tag) AS tags, array_agg(place) AS places
+    FROM (SELECT * FROM next ORDER BY rank, tag, task) AS next WHERE (SELECT is_on FROM relay)
 ), left_line AS (
     DELETE FROM tidegate.line WHERE ctid = ANY (ARRAY (
         SELECT row FROM next WHERE (SELECT is_on FROM relay)))
 ), lease AS (
     INSERT INTO tidegate.leases (token, worker, expires_at, started_at, tasks, limits, numbers)
-    SELECT nextval('tidegate.tokens'), $3, moment.now + $4, moment.now, summed.*
-    FROM moment CROSS JOIN (
-        SELECT array_agg(task), array_agg(limit_id), array_agg(number)
-        FROM next WHERE (SELECT is_on FROM relay) HAVING count(*) > 0
-    ) AS summed
+    SELECT nextval('tidegate.tokens'), $3, moment.now + $4, moment.now, tasks, limits, numbers
+    FROM moment CROSS JOIN handed WHERE tasks IS NOT NULL
     RETURNING token, expires_at
 ), pass AS MATERIALIZED (
     SELECT given.id, count.taken, given.numbers[count.taken + 1:]::integer[] AS freed, mine.row,
