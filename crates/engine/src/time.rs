@@ -22,7 +22,10 @@ pub async fn sleep(duration: Duration) {
 /// Waits until a reading of the monotonic clock; not at all if it has passed.
 #[expect(clippy::disallowed_methods, reason = "the engine waits here")]
 pub async fn sleep_until(at: Instant) {
-    tokio::time::sleep_until(at.into()).await;
+    // The timer would wait for its next millisecond.
+    if now() < at {
+        tokio::time::sleep_until(at.into()).await;
+    }
 }
 
 /// Waits for a future, but not beyond `at`.

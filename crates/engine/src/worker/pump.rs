@@ -228,7 +228,8 @@ impl Pump {
                 self.close(&answer.exits, &lost);
                 if let Some(plan) = &answer.plan {
                     let found = finished.claimed.len();
-                    self.wake.answered(found > 0);
+                    // A call that ended attempts was worth making, whatever it found.
+                    self.wake.answered(found > 0 || !answer.exits.is_empty());
                     self.hungry[plan.turn as usize] |= found == plan.tasks_max as usize;
                 }
                 self.start(finished.claimed, answer.sent_at);

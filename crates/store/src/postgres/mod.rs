@@ -83,6 +83,7 @@ mod pack;
 mod paged;
 mod pause;
 mod planted;
+mod put;
 mod reap;
 mod registered;
 mod relay;
@@ -220,6 +221,7 @@ pub(crate) struct Inner {
     changed: listen::Changed,
     floors: Arc<floors::Floors>,
     holding: relay::Holding,
+    names: put::Names,
     home: Home,
 }
 
@@ -298,6 +300,7 @@ impl Postgres {
             changed,
             floors,
             holding: relay::Holding::default(),
+            names: put::Names::default(),
             home: Home::new()?,
         };
         let store = Self { inner: Arc::new(inner) };

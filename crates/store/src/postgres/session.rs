@@ -62,7 +62,7 @@ impl<'a> Tx<'a> {
         Self::new(store, Whose::Own(client))
     }
 
-    /// For one statement that only reads.
+    /// For statements that only read, or one that does it all.
     pub(super) fn none(store: &Inner, client: &'a Object) -> Self {
         Self::new(store, Whose::Nobodys(client))
     }
@@ -256,7 +256,8 @@ macro_rules! at_once {
     };
 }
 
-/// The same for one statement that only reads, without a transaction.
+/// The same where every statement is a transaction of its own: for those that only read, or one that
+/// does it all.
 macro_rules! glimpse {
     ($store:expr, $tx:ident => $body:expr) => {
         $crate::postgres::session::attempt!($store, client, none, $tx => $body)

@@ -13,6 +13,7 @@ use super::draft::{Draft, STAND_IN};
 use super::error::Fault;
 use super::floors::first_of_lanes;
 use super::load::{kinds_named, moment};
+use super::put::put;
 use super::rows;
 use super::session::{Params, Tx, at_once, glimpse};
 use super::set_limit::set_limit;
@@ -37,17 +38,30 @@ const NOTIFY: &str = include_str!("queries/notify.sql");
 const NAMES_MAX: u32 = 10;
 
 /// Tasks in one statement: its parameters must stay below what one message may carry.
-const BYTES_MAX: usize = 64 << 20;
+pub(super) const BYTES_MAX: usize = 64 << 20;
+
+/// What was stored, and the first of each lane that is new to claim.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) submitted: Vec<Submitted>,
+    pub(super) ready: Vec<ReadyRow>,
+}
 
 pub(super) async fn submit(store: &Inner, mut submission: Submission) -> Result<Vec<Submitted>> {
     rules::check_submission(&submission, PAYLOAD_BYTES_MAX)?;
-    set_limits(store, &submission).await?;
-    submission.limits.clear();
-    let catalogue = catalogue(store, &submission).await?;
-    let (submitted, ready) = at_once!(store, tx => insert(&tx, &catalogue, &submission));
-    store.floors.lower(&ready);
+    let stored = match put(store, &submission).await? {
+        Some(stored) => stored,
+        None => {
+            set_limits(store, &submission).await?;
+            submission.limits.clear();
+            let catalogue = catalogue(store, &submission).await?;
+            store.names.learn(&catalogue, &submission.tasks);
+            at_once!(store, tx => insert(&tx, &catalogue, &submission))
+        }
+    };
+    store.floors.lower(&stored.ready);
     store.changed.here();
-    Ok(submitted)
+    Ok(stored.submitted)
 }
 
 pub(super) async fn submit_in(
@@ -68,7 +82,7 @@ pub(super) async fn submit_in(
     let tx = Tx::of_caller(store, transaction);
     tx.execute("SAVEPOINT tidegate_submit", &[]).await?;
     match insert(&tx, &catalogue, submission).await {
-        Ok((submitted, _)) => {
+        Ok(Stored { submitted, .. }) => {
             tx.execute("RELEASE SAVEPOINT tidegate_submit", &[]).await?;
             Ok(submitted)
         }
@@ -123,12 +137,13 @@ async fn catalogue(store: &Inner, submission: &Submission) -> Result<Catalogue> 
 }
 
 #[derive(Debug, Clone)]
-struct Catalogue {
+pub(super) struct Catalogue {
     now: i64,
     virtual_time: i64,
-    limits_version: i64,
-    kinds: Vec<Kind>,
-    lanes: BTreeMap<(String, String), i64>,
+    pub(super) limits_version: i64,
+    pub(super) kinds: Vec<Kind>,
+    /// By queue and kind.
+    pub(super) lanes: BTreeMap<(String, String), i64>,
     limits: Vec<Limit>,
 }
 
@@ -143,6 +158,12 @@ impl Catalogue {
         self.limits.iter().for_each(|limit| draft.add_limit(limit.clone()));
         draft.seal();
         draft
+    }
+
+    /// Of a group that was asked about.
+    pub(super) fn is_limited(&self, group: &str) -> bool {
+        let name = Scope::Group.name(group);
+        self.limits.iter().any(|limit| *limit.name == *name)
     }
 
     /// Whether a submit's capacity would change nothing any more.
@@ -265,12 +286,12 @@ async fn make(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
 }
 
 /// Commits, where the transaction is not the caller's; where there are no unique keys, in two round
-/// trips. Gives also the first of each lane that is new to claim.
+/// trips.
 async fn insert(
     tx: &Tx<'_>,
     catalogue: &Catalogue,
     submission: &Submission,
-) -> Result<(Vec<Submitted>, Vec<ReadyRow>), Fault> {
+) -> Result<Stored, Fault> {
     let mut draft = catalogue.draft();
     let own_keys = take_keys(tx, &mut draft, submission).await?;
     let mut submitted = rules::submit(&mut draft, submission)?;
@@ -305,7 +326,7 @@ async fn insert(
     }
     let mut ready = first_of_lanes(draft.state.ready.iter());
     ready.iter_mut().for_each(|row| row.task = TaskId(ids[&row.task]));
-    Ok((submitted, ready))
+    Ok(Stored { submitted, ready })
 }
 
 /// Takes the unique keys that are free; the others name their task in the draft.

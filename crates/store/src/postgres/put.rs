@@ -1,0 +1,216 @@
+//! Stores plain tasks in one statement: what has to be known of their names is remembered.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tidegate_core::tables::ReadyRow;
+use tidegate_core::{LaneId, Millis, NewTask, Result, Submission, Submitted, TaskId, ready_rank};
+
+use super::Inner;
+use super::error::Fault;
+use super::floors::{first_of_lanes, key};
+use super::session::{Params, Tx, glimpse};
+use super::submit::{BYTES_MAX, Catalogue, Stored};
+
+const PUT: &str = include_str!("queries/put.sql");
+
+/// What is remembered is asked for again after so long: limits may have gone away.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// Names that are remembered at most.
+const NAMES_MAX: usize = 10_000;
+
+/// What this process knows of names. The server says whether it is still so.
+#[derive(Debug, Default)]
+pub(super) struct Names(Mutex<Arc<Known>>);
+
+#[derive(Debug, Clone, Default)]
+struct Known {
+    /// When the first of it was heard.
+    since: Option<Instant>,
+    limits_version: i64,
+    /// Kinds and their queues.
+    kinds: HashMap<String, String>,
+    /// By kind and queue.
+    lanes: HashMap<String, HashMap<String, i64>>,
+    /// Whether groups have limits.
+    groups: HashMap<String, bool>,
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long names are kept; the server checks them")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl Names {
+    /// What was looked up for these tasks.
+    pub(super) fn learn(&self, catalogue: &Catalogue, tasks: &[NewTask]) {
+        let mut known = self.lock();
+        let known = Arc::make_mut(&mut known);
+        let names = known.kinds.len() + known.lanes.len() + known.groups.len();
+        if known.limits_version != catalogue.limits_version || names > NAMES_MAX {
+            *known = Known { limits_version: catalogue.limits_version, ..Known::default() };
+        }
+        known.since.get_or_insert_with(now);
+        let kinds = catalogue.kinds.iter();
+        known.kinds.extend(kinds.map(|kind| (kind.name.to_string(), kind.queue.to_string())));
+        for ((queue, kind), id) in &catalogue.lanes {
+            known.lanes.entry(kind.clone()).or_default().insert(queue.clone(), *id);
+        }
+        for task in tasks {
+            let group = task.group();
+            if !known.groups.contains_key(group) {
+                known.groups.insert(group.to_owned(), catalogue.is_limited(group));
+            }
+        }
+    }
+
+    fn forget(&self) {
+        *self.lock() = Arc::default();
+    }
+
+    fn known(&self) -> Option<Arc<Known>> {
+        let known = self.lock().clone();
+        let is_fresh = known.since.is_some_and(|since| now() < since + FRESH);
+        if !is_fresh {
+            self.forget();
+        }
+        is_fresh.then_some(known)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tasks as columns of the statement.
+#[derive(Debug, Default)]
+struct Columns<'a> {
+    /// Kinds and their queues as they have to be.
+    known: BTreeMap<&'a str, &'a str>,
+    lanes: Vec<i64>,
+    kinds: Vec<&'a str>,
+    queues: Vec<&'a str>,
+    groups: Vec<Option<&'a str>>,
+    priorities: Vec<i32>,
+    attempts: Vec<Option<i64>>,
+    timeouts: Vec<Option<i64>>,
+    payloads: Vec<&'a [u8]>,
+    gated: Vec<bool>,
+}
+
+impl<'a> Columns<'a> {
+    /// None where not all is known.
+    fn of(known: &'a Known, tasks: &'a [NewTask]) -> Option<Self> {
+        let mut columns = Self::default();
+        for task in tasks {
+            let default = known.kinds.get(&task.kind)?;
+            let queue = task.queue.as_ref().unwrap_or(default);
+            columns.lanes.push(*known.lanes.get(&task.kind)?.get(queue)?);
+            columns.gated.push(*known.groups.get(task.group())?);
+            if columns.kinds.last() != Some(&&*task.kind) {
+                columns.known.insert(&task.kind, default);
+            }
+            columns.kinds.push(&task.kind);
+            columns.queues.push(queue);
+            columns.groups.push(task.group.as_deref());
+            columns.priorities.push(task.priority);
+            columns.attempts.push(task.max_attempts.map(i64::from));
+            columns.timeouts.push(task.timeout_ms);
+            columns.payloads.push(&task.payload);
+        }
+        Some(columns)
+    }
+}
+
+/// Stores a submission in one round trip, if it is plain and all its names are known. None where it
+/// has to be looked at more closely.
+pub(super) async fn put(store: &Inner, submission: &Submission) -> Result<Option<Stored>> {
+    let known = store.names.known().filter(|_| is_plain(submission));
+    let Some(known) = known else {
+        return Ok(None);
+    };
+    let Some(columns) = Columns::of(&known, &submission.tasks) else {
+        return Ok(None);
+    };
+    let stored = glimpse!(store, tx => insert(store, &tx, known.limits_version, &columns));
+    if stored.is_none() {
+        store.names.forget();
+    }
+    Ok(stored)
+}
+
+async fn insert(
+    store: &Inner,
+    tx: &Tx<'_>,
+    limits_version: i64,
+    columns: &Columns<'_>,
+) -> Result<Option<Stored>, Fault> {
+    let Columns { lanes, kinds, queues, groups, priorities, attempts, timeouts, .. } = columns;
+    let Columns { known, payloads, gated, .. } = columns;
+    let (names, defaults): (Vec<&str>, Vec<&str>) = known.iter().unzip();
+    let now = store.options.now();
+    let params: Params<'_> = &[
+        &limits_version,
+        &names,
+        &defaults,
+        &now,
+        lanes,
+        kinds,
+        queues,
+        groups,
+        priorities,
+        attempts,
+        timeouts,
+        payloads,
+        gated,
+    ];
+    let rows = tx.query(PUT, params).await?;
+    let stored = rows.first().map(|row| {
+        let ids: Vec<i64> = row.get("ids");
+        let ready = ready(columns, &ids, row.get("now"), row.get("virtual_time"), limits_version);
+        let submitted = ids.into_iter().map(|id| Submitted { task: TaskId(id), is_new: true });
+        Stored { submitted: submitted.collect(), ready }
+    });
+    Ok(stored)
+}
+
+/// The first of each lane that can be claimed.
+fn ready(
+    columns: &Columns<'_>,
+    ids: &[i64],
+    now: Millis,
+    virtual_time: i64,
+    limits_version: i64,
+) -> Vec<ReadyRow> {
+    let mut ready: Vec<ReadyRow> = Vec::new();
+    for (at, id) in ids.iter().enumerate().filter(|(at, _)| !columns.gated[*at]) {
+        ready.push(ReadyRow {
+            task: TaskId(*id),
+            lane: LaneId(columns.lanes[at]),
+            rank: ready_rank(now, columns.priorities[at]),
+            tag: virtual_time,
+            stamp: limits_version,
+            gated: false,
+            since: now,
+        });
+    }
+    ready.sort_unstable_by_key(|row| (row.lane, key(row)));
+    first_of_lanes(ready.iter())
+}
+
+/// Whether tasks need nothing but a kind, a queue and perhaps a slot of their group.
+fn is_plain(submission: &Submission) -> bool {
+    let Submission { tasks, jobs, limits } = submission;
+    let bytes: usize = tasks.iter().map(|task| task.payload.len()).sum();
+    let is_plain = |task: &NewTask| {
+        let NewTask { job, workflow, unique_key, run_at, weight, .. } = task;
+        job.is_none()
+            && workflow.is_none()
+            && unique_key.is_none()
+            && run_at.is_none()
+            && *weight == 1
+    };
+    jobs.is_empty() && limits.is_empty() && bytes <= BYTES_MAX && tasks.iter().all(is_plain)
+}
