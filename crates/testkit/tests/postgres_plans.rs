@@ -39,25 +39,30 @@ const WHOLE: &[(&str, &str, &str)] = &[
 ];
 
 /// Files that are parts of statements, and the statements.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 14] = [
     "look",
     "lanes",
     "pick_one",
     "pick_many",
     "take",
+    "take_plain",
     "seen",
     "idle",
+    "at_gate",
     "finish",
     "end",
     "finished",
     "relay",
     "relayed",
 ];
-const SEVERAL: [(&str, &[&str]); 6] = [
+const SEVERAL: [(&str, &[&str]); 9] = [
     ("claim_one", &["look", "lanes", "pick_one", "take"]),
     ("claim_many", &["look", "lanes", "pick_many", "take"]),
+    ("claim_plain_one", &["look", "lanes", "pick_one", "take_plain"]),
+    ("claim_plain_many", &["look", "lanes", "pick_many", "take_plain"]),
     ("look", &["look", "seen"]),
     ("look_idly", &["look", "idle"]),
+    ("look_at_gate", &["look", "at_gate"]),
     ("finish", &["finish", "end", "finished"]),
     ("relay", &["look", "relay", "end", "relayed"]),
 ];

@@ -1,6 +1,7 @@
 //! Hands out ready tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use tidegate_core::rules::gate;
@@ -15,39 +16,59 @@ use super::flush::flush;
 use super::gate::{BUDGET, before_claim, follow_briefly};
 use super::leased::{Bodies, Leased, bodies};
 use super::listen::Since;
-use super::load::{Moment, Wanted, gather, moment};
+use super::load::{Wanted, gather, moment};
+use super::look::{View, look, look_idly, names, open};
 use super::paged::Paged;
 use super::rows;
 use super::session::{Params, Tx, at_once, glimpse};
 use super::{Bug, Inner, transact};
 
 const VERSION_SHARED: &str = include_str!("queries/version_shared.sql");
-const LOOK: &str = concat!(include_str!("queries/look.sql"), include_str!("queries/seen.sql"));
-const IDLE: &str = concat!(include_str!("queries/look.sql"), include_str!("queries/idle.sql"));
 const SEE_WORKER: &str = include_str!("queries/see_worker.sql");
 const LOCK_READY_OF: &str = include_str!("queries/lock_ready_of.sql");
 
-/// The claim of one lane, and of several.
-pub(super) const CLAIM_ONE: &str = concat!(
-    include_str!("queries/look.sql"),
-    include_str!("queries/lanes.sql"),
-    include_str!("queries/pick_one.sql"),
-    include_str!("queries/take.sql")
-);
-pub(super) const CLAIM_MANY: &str = concat!(
-    include_str!("queries/look.sql"),
-    include_str!("queries/lanes.sql"),
-    include_str!("queries/pick_many.sql"),
-    include_str!("queries/take.sql")
-);
-
-/// The texts of a claim.
+/// The texts of a claim: of one lane, and of several; for whatever is ready, and for what holds no slots
+/// and no limit began to apply to.
 pub(super) struct Texts {
     pub(super) one: &'static str,
     pub(super) many: Paged,
+    pub(super) plain_one: &'static str,
+    pub(super) plain_many: Paged,
 }
 
-pub(super) static TEXTS: Texts = Texts { one: CLAIM_ONE, many: Paged::new(CLAIM_MANY) };
+macro_rules! text {
+    ($pick:literal, $take:literal) => {
+        concat!(
+            include_str!("queries/look.sql"),
+            include_str!("queries/lanes.sql"),
+            include_str!($pick),
+            include_str!($take)
+        )
+    };
+}
+
+impl Texts {
+    /// As they are, or as something makes them.
+    pub(super) fn made_by(made: fn(&'static str) -> &'static str) -> Self {
+        Self {
+            one: made(text!("queries/pick_one.sql", "queries/take.sql")),
+            many: Paged::new(made(text!("queries/pick_many.sql", "queries/take.sql"))),
+            plain_one: made(text!("queries/pick_one.sql", "queries/take_plain.sql")),
+            plain_many: Paged::new(made(text!("queries/pick_many.sql", "queries/take_plain.sql"))),
+        }
+    }
+
+    fn of(&'static self, pick: &Pick<'_>, is_plain: bool) -> &'static str {
+        match (lanes(pick.claim), is_plain) {
+            (1, false) => self.one,
+            (1, true) => self.plain_one,
+            (_, false) => self.many.of(pick.page).0,
+            (_, true) => self.plain_many.of(pick.page).0,
+        }
+    }
+}
+
+pub(super) static TEXTS: LazyLock<Texts> = LazyLock::new(|| Texts::made_by(|text| text));
 
 /// Rounds in which a claim may send back what a younger limit applies to. After them it leaves
 /// out the lanes where it still meets such tasks: their backlog does not hold up the others.
@@ -91,7 +112,7 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
         return go_on(store, pick, taken).await;
     };
     let is_complete = pick.look.is_complete(&view.open);
-    let has_looked = view.is_noted && !view.has_gate_work();
+    let has_looked = view.is_noted && !view.has_gate_work;
     if has_looked {
         pick.look.found(Found { open: view.open.clone(), took, is_all: true, ..Found::default() });
     }
@@ -99,8 +120,8 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
     if !view.is_noted {
         transact!(store, tx => see(&tx, claim, &view));
     }
-    if view.has_gate_work() {
-        before_claim(store, claim, view).await?;
+    if view.has_gate_work {
+        before_claim(store, claim).await?;
         // What has come through the gate may be anywhere.
         pick.look = store.floors.look();
     } else if view.is_noted && is_thorough {
@@ -115,7 +136,7 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
 /// A look of a worker that had nothing to do: whether that is still so.
 async fn is_idle(store: &Inner, claim: &Claim, news: u64) -> Result<bool> {
     let (view, has_ready) = glimpse!(store, tx => look_idly(store, &tx, claim));
-    if has_ready || view.has_gate_work() {
+    if has_ready || view.has_gate_work {
         return Ok(false);
     }
     if !view.is_noted {
@@ -149,8 +170,13 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Cl
                 }
             }
             Taken::Cut => pick.page *= 4,
+            Taken::Special => {
+                store.floors.meet_special();
+                pick.look.is_plain = false;
+            }
             Taken::Again => {}
             Taken::Stale(_, lanes) => {
+                store.floors.meet_special();
                 rounds += 1;
                 if rounds >= ROUNDS_MAX {
                     pick.closed.extend(lanes);
@@ -247,6 +273,7 @@ impl Batch {
             last: last(row),
             is_all: !is_cut && attempts.len() < claim.tasks_max as usize,
             is_cut,
+            is_special: attempts.iter().any(|attempt| !attempt.slots.is_empty()),
             took: took(row),
         };
         let windows: Vec<i64> = row.get("windows");
@@ -265,11 +292,6 @@ impl Batch {
         let found = Found { open, is_all: true, took, ..Found::default() };
         Self { attempts: Vec::new(), windows: Vec::new(), found }
     }
-}
-
-/// The lanes that were read.
-fn open(row: &Row) -> Vec<LaneId> {
-    row.get::<_, Vec<i64>>("open").into_iter().map(LaneId).collect()
 }
 
 /// The last that was picked of each lane.
@@ -293,6 +315,8 @@ enum Taken {
     Nothing(View, Duration),
     /// A limit began after these were made ready, in these lanes.
     Stale(Vec<i64>, Vec<i64>),
+    /// There are some that are not plain.
+    Special,
     /// So many were being taken by others that there may be more.
     Cut,
     /// The gate was in the way.
@@ -308,89 +332,13 @@ impl Taken {
         if let Some(leased) = Leased::of(row) {
             return Self::Some(Batch::of(row, leased, bodies, pick.claim));
         }
-        let stale: Vec<i64> = row.get("stale");
+        let Some(stale) = row.get::<_, Option<Vec<i64>>>("stale") else {
+            return Self::Special;
+        };
         let lanes = picked.into_iter().zip(row.get::<_, Vec<i64>>("lanes"));
         let lanes = lanes.filter(|(task, _)| stale.contains(task)).map(|(_, lane)| lane).collect();
         Self::Stale(stale, lanes)
     }
-}
-
-/// What a claim sees before it takes anything.
-#[derive(Debug)]
-pub(super) struct View {
-    pub(super) moment: Moment,
-    pub(super) arrivals: bool,
-    pub(super) dirty: Vec<LimitId>,
-    pub(super) no_worker: Vec<TaskId>,
-    /// Lanes the worker serves that are open.
-    open: Vec<LaneId>,
-    /// When the next task is due.
-    next_due: Option<Millis>,
-    pub(super) is_noted: bool,
-}
-
-impl View {
-    fn of(row: &Row) -> Self {
-        let list = |column: &str| row.get::<_, Vec<i64>>(column);
-        Self {
-            moment: Moment {
-                now: row.get("now"),
-                virtual_time: row.get("virtual_time"),
-                limits_version: row.get("limits_version"),
-            },
-            arrivals: row.get("arrivals"),
-            dirty: list("dirty").into_iter().map(LimitId).collect(),
-            no_worker: list("no_worker").into_iter().map(TaskId).collect(),
-            open: open(row),
-            next_due: row.get("next_due"),
-            is_noted: row.get("is_noted"),
-        }
-    }
-
-    /// How long until the next task is due.
-    pub(super) fn due_in(&self) -> Option<Millis> {
-        self.next_due.map(|due| due.saturating_sub(self.moment.now))
-    }
-
-    pub(super) fn has_gate_work(&self) -> bool {
-        self.arrivals || !self.dirty.is_empty() || !self.no_worker.is_empty()
-    }
-}
-
-/// A look outside any transaction.
-pub(super) async fn glance(store: &Inner, claim: Option<&Claim>) -> Result<View> {
-    Ok(glimpse!(store, tx => look(store, &tx, claim)))
-}
-
-/// Looks for a worker, or for nobody in particular.
-pub(super) async fn look(store: &Inner, tx: &Tx<'_>, claim: Option<&Claim>) -> Result<View, Fault> {
-    Ok(View::of(&seen(store, tx, LOOK, claim).await?))
-}
-
-/// The same, and whether anything is ready.
-async fn look_idly(store: &Inner, tx: &Tx<'_>, claim: &Claim) -> Result<(View, bool), Fault> {
-    let row = seen(store, tx, IDLE, Some(claim)).await?;
-    Ok((View::of(&row), row.get("has_ready")))
-}
-
-async fn seen(
-    store: &Inner,
-    tx: &Tx<'_>,
-    sql: &'static str,
-    claim: Option<&Claim>,
-) -> Result<Row, Fault> {
-    let (queues, kinds) = names(claim);
-    let worker = claim.map_or("", |claim| &*claim.worker.0);
-    let lease_ms = claim.map_or(0, |claim| claim.lease_ms);
-    let now = store.options.now();
-    tx.one(sql, &[&queues, &kinds, &worker, &lease_ms, &now]).await
-}
-
-pub(super) fn names(claim: Option<&Claim>) -> (Vec<&str>, Vec<&str>) {
-    fn plain(names: &[std::sync::Arc<str>]) -> Vec<&str> {
-        names.iter().map(|name| &**name).collect()
-    }
-    claim.map_or_else(Default::default, |claim| (plain(&claim.queues), plain(&claim.kinds)))
 }
 
 /// Notes that the worker lives and what it serves, in a transaction of its own.
@@ -434,14 +382,20 @@ async fn take_at_once(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Tak
 }
 
 async fn take(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>, from: &From) -> Result<Taken, Fault> {
-    let (row, bodies) = tokio::try_join!(biased; ask(store, tx, pick, from), bodies(tx))?;
+    let is_plain = pick.look.is_plain;
+    let (row, bodies) = tokio::try_join!(biased; ask(store, tx, pick, from, is_plain), bodies(tx))?;
     Ok(Taken::of(&row, &bodies, pick))
 }
 
 /// Gives the row that tells what came of it.
-async fn ask(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>, from: &From) -> Result<Row, Fault> {
-    let texts = store.options.claim_texts();
-    let sql = if lanes(pick.claim) == 1 { texts.one } else { texts.many.of(pick.page).0 };
+async fn ask(
+    store: &Inner,
+    tx: &Tx<'_>,
+    pick: &Pick<'_>,
+    from: &From,
+    is_plain: bool,
+) -> Result<Row, Fault> {
+    let sql = store.options.claim_texts().of(pick, is_plain);
     let (queues, kinds) = names(Some(pick.claim));
     let Claim { worker, tasks_max, lease_ms, .. } = pick.claim;
     let (worker, wanted, now) = (&*worker.0, i64::from(*tasks_max), store.options.now());
@@ -496,13 +450,17 @@ pub(super) async fn take_along(
         return Ok(None);
     };
     let from = pick.look.from.not_above(new);
-    Ok(along(take(store, tx, pick, &from).await?, pick))
+    Ok(along(store, take(store, tx, pick, &from).await?, pick))
 }
 
-fn along(taken: Taken, pick: &Pick<'_>) -> Option<Batch> {
+fn along(store: &Inner, taken: Taken, pick: &Pick<'_>) -> Option<Batch> {
     match taken {
         Taken::Some(batch) => Some(batch),
-        Taken::Nothing(view, took) if pick.is_told_to || view.is_noted && !view.has_gate_work() => {
+        Taken::Special => {
+            store.floors.meet_special();
+            None
+        }
+        Taken::Nothing(view, took) if pick.is_told_to || view.is_noted && !view.has_gate_work => {
             Some(Batch::nothing(view.open, took))
         }
         _ => None,
@@ -516,14 +474,19 @@ pub(super) async fn ask_along(
     pick: Option<&Pick<'_>>,
 ) -> Result<Option<Row>, Fault> {
     match pick {
-        Some(pick) => ask(store, tx, pick, &pick.look.from).await.map(Some),
+        Some(pick) => ask(store, tx, pick, &pick.look.from, false).await.map(Some),
         None => Ok(None),
     }
 }
 
 /// What came of it.
-pub(super) fn taken_along(row: &Row, bodies: &Bodies, pick: &Pick<'_>) -> Option<Batch> {
-    along(Taken::of(row, bodies, pick), pick)
+pub(super) fn taken_along(
+    store: &Inner,
+    row: &Row,
+    bodies: &Bodies,
+    pick: &Pick<'_>,
+) -> Option<Batch> {
+    along(store, Taken::of(row, bodies, pick), pick)
 }
 
 /// Sends tasks back to the gate that a younger limit applies to.

@@ -7,13 +7,14 @@ use tidegate_core::{
     Claim, Exit, Finish, Finished, LimitId, Lost, Outcome, Result, TaskId, Token, rules,
 };
 
-use super::claim::{Batch, Claimed, Pick, View, look, share_version, take_along};
+use super::claim::{Batch, Claimed, Pick, share_version, take_along};
 use super::draft::{Draft, Left};
 use super::error::Fault;
 use super::floors::first_of_lanes;
 use super::flush::flush;
 use super::gate::follow_briefly;
 use super::load::{Wanted, gather};
+use super::look::{View, look};
 use super::pack::unpack;
 use super::relay::{Relay, relay};
 use super::rows;
@@ -284,5 +285,5 @@ async fn end(
 
 /// Whether the claim may go along: nothing waits at the gate that would come before.
 fn can_go_along(view: &View, draft: &Draft, left: &Left) -> bool {
-    !view.has_gate_work() && left.dirty.is_empty() && draft.state.arrived.is_empty()
+    !view.has_gate_work && left.dirty.is_empty() && draft.state.arrived.is_empty()
 }

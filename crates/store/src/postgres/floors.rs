@@ -27,6 +27,9 @@ const LAST: usize = 8;
 /// Dear ones are so many times as far apart as they take.
 const APART: u32 = 20;
 
+/// How long after it met tasks that are not plain a claim reckons with more of them.
+const SPECIAL: Duration = Duration::from_secs(1);
+
 /// How often a claim doubles what it reads of a lane, at most.
 const PAGES_DOUBLED_MAX: u32 = 12;
 
@@ -64,6 +67,8 @@ struct State {
     next: u64,
     /// How long the last looks from the start took on the server.
     costs: [Duration; LAST],
+    /// When a claim last met tasks that are not plain.
+    special_at: Option<Instant>,
     /// How often somebody has said that there is something somewhere.
     notices: u64,
     /// How often claims have doubled what they read of a lane; each look from the start halves it.
@@ -141,7 +146,13 @@ impl Floors {
         state.next += 1;
         state.under_way.insert(ticket, HashMap::new());
         let (notices, pages_doubled) = (state.notices, state.pages_doubled);
-        Look { floors: self, ticket, from, notices, pages_doubled }
+        let is_plain = state.special_at.is_none_or(|at| now > at + SPECIAL);
+        Look { floors: self, ticket, from, notices, pages_doubled, is_plain }
+    }
+
+    /// A claim has met tasks that are not plain.
+    pub(super) fn meet_special(&self) {
+        self.state().special_at = Some(now());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -184,6 +195,8 @@ pub(super) struct Found {
     pub(super) is_all: bool,
     /// Whether too little was read to know.
     pub(super) is_cut: bool,
+    /// Whether some are not plain.
+    pub(super) is_special: bool,
     /// How long it took on the server.
     pub(super) took: Duration,
 }
@@ -196,6 +209,9 @@ pub(super) struct Look<'a> {
     pub(super) from: From,
     notices: u64,
     pub(super) pages_doubled: u32,
+    /// Whether it reckons with plain tasks only: such that hold no slots and no limit began to
+    /// apply to since they are ready.
+    pub(super) is_plain: bool,
 }
 
 impl Look<'_> {
@@ -232,9 +248,10 @@ impl Look<'_> {
 
     /// What was found is committed.
     pub(super) fn found(&self, found: Found) {
-        let Found { open, last, is_all, is_cut, took } = found;
+        let Found { open, last, is_all, is_cut, is_special, took } = found;
         let now = now();
         let mut state = self.floors.state();
+        state.special_at = if is_special { Some(now) } else { state.special_at };
         let from_start = || open.iter().filter(|lane| self.is_from_start(**lane));
         if from_start().next().is_some() {
             state.costs.rotate_left(1);

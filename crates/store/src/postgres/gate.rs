@@ -5,12 +5,12 @@ use tidegate_core::rules::gate::{self, Verdict};
 use tidegate_core::tables::{Position, Tables};
 use tidegate_core::{Admitted, Claim, ErrorKind, LimitId, Result, TaskId};
 
-use super::claim::{View, glance};
 use super::draft::{Draft, Left};
 use super::error::{Fault, quietly};
 use super::flush::flush;
 use super::listen::Since;
 use super::load::{Wanted, gather, moment};
+use super::look::{glance, glance_at_gate};
 use super::session::{Params, Tx, glimpse};
 use super::{Bug, Inner, transact};
 
@@ -45,32 +45,34 @@ pub(super) async fn admit(store: &Inner) -> Result<Admitted> {
         Since::NothingHeard(news) | Since::News(news) => news,
     };
     let view = glance(store, None).await?;
-    if !view.has_gate_work() {
+    if !view.has_gate_work {
         store.changed.nothing_for(None, news, view.due_in());
         return Ok(admitted);
     }
-    follow(store, Left { dirty: view.dirty, ..Left::default() }).await?;
-    if view.arrivals {
+    let at_gate = glance_at_gate(store, None).await?;
+    follow(store, Left { dirty: at_gate.dirty, ..Left::default() }).await?;
+    if at_gate.arrivals {
         admitted = arrivals(store).await?;
     }
     Ok(admitted)
 }
 
 /// What a claim does before it takes ready tasks.
-pub(super) async fn before_claim(store: &Inner, claim: &Claim, mut view: View) -> Result<()> {
+pub(super) async fn before_claim(store: &Inner, claim: &Claim) -> Result<()> {
+    let mut at_gate = glance_at_gate(store, Some(claim)).await?;
     let mut seen = 0;
-    while !view.no_worker.is_empty() && seen < GATE_STEP as usize {
-        let left = transact!(store, tx => reconsider(store, &tx, &view.no_worker));
+    while !at_gate.no_worker.is_empty() && seen < GATE_STEP as usize {
+        let left = transact!(store, tx => reconsider(store, &tx, &at_gate.no_worker));
         follow(store, left).await?;
-        seen += view.no_worker.len();
-        view = glance(store, Some(claim)).await?;
+        seen += at_gate.no_worker.len();
+        at_gate = glance_at_gate(store, Some(claim)).await?;
     }
-    if !view.dirty.is_empty() {
+    if !at_gate.dirty.is_empty() {
         // Whoever has one of them locked looks itself, as a rule; otherwise the next claim does.
-        let left = transact!(store, tx => settle(store, &tx, &view.dirty, true));
+        let left = transact!(store, tx => settle(store, &tx, &at_gate.dirty, true));
         follow(store, Left { dirty: Vec::new(), ..left }).await?;
     }
-    if view.arrivals {
+    if at_gate.arrivals {
         arrivals(store).await?;
     }
     Ok(())

@@ -78,6 +78,7 @@ mod inspect;
 mod leased;
 mod listen;
 mod load;
+mod look;
 mod migrate;
 mod pack;
 mod paged;

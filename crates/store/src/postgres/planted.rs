@@ -6,8 +6,6 @@ use std::sync::LazyLock;
 
 use super::Options;
 use super::claim::{TEXTS, Texts};
-#[cfg(feature = "planted")]
-use super::paged::Paged;
 
 /// A bug that this store can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,11 +25,8 @@ pub enum Bug {
 }
 
 #[cfg(feature = "planted")]
-static UNLOCKED: LazyLock<Texts> = LazyLock::new(|| {
-    let lock = "FOR UPDATE OF r SKIP LOCKED";
-    let many = Paged::new(without(super::claim::CLAIM_MANY, lock));
-    Texts { one: without(super::claim::CLAIM_ONE, lock), many }
-});
+static UNLOCKED: LazyLock<Texts> =
+    LazyLock::new(|| Texts::made_by(|text| without(text, "FOR UPDATE OF r SKIP LOCKED")));
 
 /// A query without one piece of its text. The rest stays the real one, whatever becomes of it.
 #[cfg(feature = "planted")]

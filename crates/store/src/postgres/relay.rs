@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use tidegate_core::{Attempt, Claim, Exit, LimitId, Result, TaskId, Token};
 use tokio_postgres::Row;
 
-use super::claim::{Batch, Claimed, Pick, ask_along, names, share_version, taken_along};
+use super::claim::{Batch, Claimed, Pick, ask_along, share_version, taken_along};
 use super::draft::Left;
 use super::error::Fault;
 use super::finish::Told;
 use super::floors::From;
 use super::gate::follow_briefly;
 use super::leased::{Leased, bodies};
+use super::look::names;
 use super::session::{Params, Tx, at_once};
 use super::{Bug, Inner};
 
@@ -266,7 +267,7 @@ async fn hand_on(
         attempts: leased.map_or_else(Vec::new, |leased| leased.attempts(&bodies)),
         furthest: furthest(&relayed),
         urgent: urgent.into_iter().map(LimitId).collect(),
-        claimed: claimed.and_then(|row| taken_along(&row, &bodies, pick)),
+        claimed: claimed.and_then(|row| taken_along(store, &row, &bodies, pick)),
     }))
 }
 

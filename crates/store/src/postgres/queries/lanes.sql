@@ -17,7 +17,7 @@
     FROM open CROSS JOIN seen
     CROSS JOIN LATERAL (SELECT array_position($9::bigint[], open.id) AS place) AS floor
     WHERE open.id <> ALL ($8::bigint[]) AND seen.is_noted
-      AND ($7 OR NOT seen.arrivals AND seen.dirty = '{}' AND seen.no_worker = '{}')
+      AND ($7 OR NOT seen.has_gate_work)
       -- The exits that were told in the same transaction are all ended.
       AND coalesce(current_setting('tidegate.has_exits', true), '') <> 'true'
 )

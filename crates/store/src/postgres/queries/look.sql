@@ -1,6 +1,6 @@
 -- All that a claim decides by before it takes anything: the time, the lanes the worker serves
--- that are open now (neither paused nor outside their hours), what waits at the gate, and whether
--- the worker has to be noted. Each answer is the head of an index; nothing is read that is not
+-- that are open now (neither paused nor outside their hours), whether anything waits at the gate, and
+-- whether the worker has to be noted. Each answer is the head of an index; nothing is read that is not
 -- looked at next. What is seen is in `seen`; a statement follows that uses it.
 WITH moment AS MATERIALIZED (
     SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
@@ -31,22 +31,21 @@ WITH moment AS MATERIALIZED (
            -- Side by side: a lane, and what its kind says of tasks that say nothing themselves.
            coalesce(opened.ids, '{}') AS open, opened.attempts AS open_attempts,
            opened.timeouts AS open_timeouts, coalesce(opened.is_noted, true) AS is_noted,
-           EXISTS (SELECT FROM tidegate.arrived)
-               OR EXISTS (SELECT FROM tidegate.scheduled WHERE run_at <= moment.now) AS arrivals,
-           (SELECT run_at FROM tidegate.scheduled ORDER BY run_at, task LIMIT 1) AS next_due,
-           ARRAY (SELECT id FROM tidegate.limits WHERE dirty
-                  UNION
-                  SELECT limit_id FROM tidegate.passes WHERE urgent
-                  ORDER BY id LIMIT 64) AS dirty,
-           ARRAY (SELECT parked.task
-                  FROM open CROSS JOIN LATERAL (
-                      SELECT task, limit_id, rank, tag, place FROM tidegate.line
-                      WHERE class = 4 AND lane = open.id
-                      ORDER BY limit_id, rank, tag, place LIMIT 250
-                  ) AS parked
-                  ORDER BY parked.limit_id, parked.rank, parked.tag, parked.place
-                  LIMIT 250) AS no_worker
+           -- Whether anything waits at the gate: what has come or is due, a limit with room, a
+           -- task that nobody served.
+           EXISTS (SELECT FROM tidegate.arrived) OR coalesce(due.run_at <= moment.now, false)
+               OR EXISTS (SELECT FROM tidegate.limits WHERE dirty)
+               OR EXISTS (SELECT FROM tidegate.passes WHERE urgent)
+               OR EXISTS (
+                   SELECT FROM open CROSS JOIN LATERAL (
+                       SELECT FROM tidegate.line WHERE class = 4 AND lane = open.id LIMIT 1
+                   ) AS parked
+               ) AS has_gate_work,
+           due.run_at AS next_due
     FROM tidegate.counters c
     CROSS JOIN moment
     CROSS JOIN opened
+    LEFT JOIN LATERAL (
+        SELECT run_at FROM tidegate.scheduled ORDER BY run_at, task LIMIT 1
+    ) AS due ON true
 )

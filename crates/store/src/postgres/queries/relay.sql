@@ -34,7 +34,7 @@
         SELECT name, calm, refused FROM tidegate.limits WHERE id = of_limit.id OFFSET 0
     ) AS l
 ), plain AS MATERIALIZED (
-    SELECT seen.is_noted AND NOT seen.arrivals AND seen.dirty = '{}' AND seen.no_worker = '{}'
+    SELECT seen.is_noted AND NOT seen.has_gate_work
            AND (SELECT count(*) FROM packed WHERE is_told) = cardinality($6)
            AND (SELECT bool_and(is_calm) AND sum(slots) = $14 FROM given) AS is_so
     FROM seen

@@ -1,0 +1,16 @@
+-- What it is that waits at the gate. `look.sql` comes before.
+SELECT EXISTS (SELECT FROM tidegate.arrived) OR coalesce(seen.next_due <= seen.now, false)
+           AS arrivals,
+       ARRAY (SELECT id FROM tidegate.limits WHERE dirty
+              UNION
+              SELECT limit_id FROM tidegate.passes WHERE urgent
+              ORDER BY id LIMIT 64) AS dirty,
+       ARRAY (SELECT parked.task
+              FROM open CROSS JOIN LATERAL (
+                  SELECT task, limit_id, rank, tag, place FROM tidegate.line
+                  WHERE class = 4 AND lane = open.id
+                  ORDER BY limit_id, rank, tag, place LIMIT 250
+              ) AS parked
+              ORDER BY parked.limit_id, parked.rank, parked.tag, parked.place
+              LIMIT 250) AS no_worker
+FROM seen
