@@ -22,7 +22,7 @@ use super::session::{Params, Tx, at_once};
 use super::{Inner, claim, transact};
 
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
-const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
+pub(super) const HOLD: &str = include_str!("queries/hold.sql");
 const FINISH: &str = concat!(
     include_str!("queries/finish.sql"),
     include_str!("queries/end.sql"),
@@ -207,15 +207,8 @@ async fn end_quickly(
     let now = store.options.now();
     let (of_leases, of_exits): (Params<'_>, Params<'_>) =
         (&[leases], &[tasks, tokens, results, leases, &now]);
-    let share = async {
-        match along {
-            Some(_) => share_version(store, tx).await,
-            None => Ok(()),
-        }
-    };
-    let ((), _, ended, claimed, ()) = tokio::try_join!(biased;
-        share,
-        tx.query(LOCK_LEASES, of_leases),
+    let (_, ended, claimed, ()) = tokio::try_join!(biased;
+        tx.query(store.options.hold_text(), of_leases),
         tx.one(FINISH, of_exits),
         take_along(store, tx, along, &[]),
         tx.commit(),

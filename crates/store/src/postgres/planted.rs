@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use super::Options;
 use super::claim::{TEXTS, Texts};
+use super::finish::HOLD;
 
 /// A bug that this store can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,14 @@ pub enum Bug {
 static UNLOCKED: LazyLock<Texts> =
     LazyLock::new(|| Texts::made_by(|text| without(text, "FOR UPDATE OF r SKIP LOCKED")));
 
+#[cfg(feature = "planted")]
+static HOLD_NO_VERSION: LazyLock<&str> =
+    LazyLock::new(|| without(HOLD, "pg_advisory_xact_lock_shared(7453126, 1)"));
+
+#[cfg(feature = "planted")]
+static HOLD_NO_LIMITS: LazyLock<&str> =
+    LazyLock::new(|| without(HOLD, "pg_advisory_xact_lock_shared(7453127, bucket)"));
+
 /// A query without one piece of its text. The rest stays the real one, whatever becomes of it.
 #[cfg(feature = "planted")]
 fn without(sql: &str, piece: &str) -> &'static str {
@@ -41,6 +50,15 @@ impl Options {
         self.planted == Some(bug)
     }
 
+    /// What is held while attempts end, or what a bug makes of it.
+    pub(super) fn hold_text(&self) -> &'static str {
+        match self.planted {
+            Some(Bug::VersionUnshared) => &HOLD_NO_VERSION,
+            Some(Bug::RelayUnshared) => &HOLD_NO_LIMITS,
+            _ => HOLD,
+        }
+    }
+
     /// The claim, or what a bug makes of it.
     pub(super) fn claim_texts(&self) -> &'static Texts {
         if self.is_planted(Bug::ClaimUnlocked) { &UNLOCKED } else { &TEXTS }
@@ -52,6 +70,11 @@ impl Options {
     #[inline(always)]
     pub(super) fn is_planted(&self, _bug: Bug) -> bool {
         false
+    }
+
+    #[inline(always)]
+    pub(super) fn hold_text(&self) -> &'static str {
+        HOLD
     }
 
     #[inline(always)]

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use tidegate_core::{Attempt, Claim, Exit, LimitId, Result, TaskId, Token};
 use tokio_postgres::Row;
 
-use super::claim::{Batch, Claimed, Pick, ask_along, share_version, taken_along};
+use super::Inner;
+use super::claim::{Batch, Claimed, Pick, ask_along, taken_along};
 use super::draft::Left;
 use super::error::Fault;
 use super::finish::Told;
@@ -20,10 +21,7 @@ use super::gate::follow_briefly;
 use super::leased::{Leased, bodies};
 use super::look::names;
 use super::session::{Params, Tx, at_once};
-use super::{Bug, Inner};
 
-const LIMITS_SHARED: &str = include_str!("queries/limits_shared.sql");
-const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
 const RELAY: &str = concat!(
     include_str!("queries/look.sql"),
     include_str!("queries/relay.sql"),
@@ -249,10 +247,8 @@ async fn hand_on(
         &lines.places,
     ];
     let along = (*may_fill_up && wanted > *slots).then_some(pick);
-    let ((), (), _, relayed, claimed, bodies, ()) = tokio::try_join!(biased;
-        share_version(store, tx),
-        share_limits(store, tx, of_leases),
-        tx.query(LOCK_LEASES, of_leases),
+    let (_, relayed, claimed, bodies, ()) = tokio::try_join!(biased;
+        tx.query(store.options.hold_text(), of_leases),
         tx.one(RELAY, of_all),
         ask_along(store, tx, along),
         bodies(tx),
@@ -269,12 +265,4 @@ async fn hand_on(
         urgent: urgent.into_iter().map(LimitId).collect(),
         claimed: claimed.and_then(|row| taken_along(store, &row, &bodies, pick)),
     }))
-}
-
-/// Nobody has these limits alone meanwhile.
-async fn share_limits(store: &Inner, tx: &Tx<'_>, leases: Params<'_>) -> Result<(), Fault> {
-    if store.options.is_planted(Bug::RelayUnshared) {
-        return Ok(());
-    }
-    tx.query(LIMITS_SHARED, leases).await.map(drop)
 }
