@@ -23,8 +23,16 @@ pub(super) enum Fault {
 
 impl From<tokio_postgres::Error> for Fault {
     fn from(error: tokio_postgres::Error) -> Self {
-        Self::Server(error)
+        if is_of_a_new_day(&error) { Self::Again } else { Self::Server(error) }
     }
+}
+
+/// Whether a task that ended was on its way to where it is kept while no day has come, as the partition
+/// of its day was made: then that is where it belongs.
+fn is_of_a_new_day(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|error| {
+        *error.code() == SqlState::CHECK_VIOLATION && error.table() == Some("ended_stray")
+    })
 }
 
 impl From<deadpool_postgres::PoolError> for Fault {

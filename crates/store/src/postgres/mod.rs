@@ -2,10 +2,16 @@
 //!
 //! A verb is one or more transactions, READ COMMITTED. Each locks, loads what it has locked
 //! into a [draft](draft), runs the same rules as the reference over it, and writes what they
-//! changed. Two shorter ways are a statement for each step, sent in one round trip with their BEGIN
-//! and COMMIT. What no limit applies to: `claim.sql` picks, leases and starts, `finish.sql` ends what
-//! went well. What holds one slot and [hands it on](relay): `relay.sql` ends it and starts the next in
-//! line.
+//! changed. Shorter ways are a statement for each step, sent in one round trip with their BEGIN and
+//! COMMIT:
+//!
+//! - [Plain tasks](put) whose names are known are stored by `put.sql`.
+//! - A [claim](claim) looks, picks and takes: `look.sql`, `lanes.sql`, `pick_one.sql` or
+//!   `pick_many.sql`, and `take_plain.sql`, or `take.sql` where there are slots; what the tasks are
+//!   [comes beside](leased).
+//! - What ended well without slots is ended by `finish.sql`.
+//! - What holds one slot and [hands it on](relay) is ended by `relay.sql`, which starts the next in
+//!   line.
 //!
 //! What runs without slots, or with one that can be handed on, is listed in its lease and has no row.
 //! Whoever needs more of it than that it runs [unpacks](pack) the lease first: then it is a row of
@@ -25,7 +31,7 @@
 //! - A task in a line, the line, the slots, their groups and the numbers of a limit: whoever has the
 //!   limit alone, by its bucket and its row. A row of a line needs no lock of its own then.
 //! - Who shares a limit's bucket may take those who wait their turn out of its line, each by the lock of
-//!   its row, and give them slots that are listed in leases it has locked.
+//!   its row, and give them slots that are listed in leases it has locked; they run or are ready.
 //! - Slots that a lease lists: whoever locked the lease, and shares the limit if they change hands. A
 //!   claim lists the slots of what it starts, by the lock of the ready row.
 //! - A lease: whoever locked its row.

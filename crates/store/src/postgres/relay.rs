@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tidegate_core::{Attempt, Claim, Exit, LimitId, Result, TaskId, Token};
+use tidegate_core::tables::ReadyRow;
+use tidegate_core::{Attempt, Claim, Exit, LaneId, LimitId, Result, TaskId, Token};
 use tokio_postgres::Row;
 
 use super::Inner;
@@ -123,11 +124,15 @@ impl Holding {
     }
 }
 
+/// A list that is not there is empty.
+fn list(row: &Row, column: &str) -> impl Iterator<Item = i64> {
+    row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default().into_iter()
+}
+
 /// The last in each line of those who left it.
 fn furthest(row: &Row) -> BTreeMap<LimitId, Reached> {
-    let list = |column: &str| row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default();
-    let keys = list("ranks").into_iter().zip(list("tags")).zip(list("places"));
-    let (now, of_lines) = (now(), list("limits").into_iter().zip(list("refused")));
+    let keys = list(row, "ranks").zip(list(row, "tags")).zip(list(row, "places"));
+    let (now, of_lines) = (now(), list(row, "lines").zip(list(row, "refused")));
     let mut furthest: BTreeMap<LimitId, Reached> = BTreeMap::new();
     for ((limit, refused), ((rank, tag), place)) in of_lines.zip(keys) {
         let key = (rank, tag, place);
@@ -136,6 +141,25 @@ fn furthest(row: &Row) -> BTreeMap<LimitId, Reached> {
         one.key = one.key.max(key);
     }
     furthest
+}
+
+/// Those who are ready instead of running: others come before them.
+fn let_in(row: &Row) -> Vec<ReadyRow> {
+    if row.get("is_first") {
+        return Vec::new();
+    }
+    let tasks = list(row, "gone").zip(list(row, "lanes"));
+    let places = list(row, "ranks").zip(list(row, "ready_tags"));
+    let ready = |((task, lane), (rank, tag))| ReadyRow {
+        task: TaskId(task),
+        lane: LaneId(lane),
+        rank,
+        tag,
+        stamp: row.get("limits_version"),
+        gated: true,
+        since: row.get("now"),
+    };
+    tasks.zip(places).map(ready).collect()
 }
 
 /// How far this process has come in lines, as columns of a statement.
@@ -172,11 +196,12 @@ pub(super) async fn relay(store: &Inner, exits: &[Exit], claim: &Claim) -> Resul
     let may_fill_up = rest.is_empty();
     let baton = Baton { told, slots, may_fill_up, lines };
     let relayed = at_once!(store, tx => hand_on(store, &tx, &baton, &pick));
-    let Some(Relayed { attempts, furthest, urgent, claimed }) = relayed else {
+    let Some(Relayed { attempts, furthest, let_in, urgent, claimed }) = relayed else {
         return Ok(Relay::No(held));
     };
     store.holding.reached(furthest, &baton.lines);
-    let mut left = Left { dirty: urgent, ..Left::default() };
+    let is_ready = !let_in.is_empty();
+    let mut left = Left { dirty: urgent, new: let_in, ready: is_ready, ..Left::default() };
     let claimed = match claimed {
         Some(batch) => {
             let (claimed, windows) = pick.settle(batch.after(attempts, claim));
@@ -203,6 +228,8 @@ struct Baton {
 
 struct Relayed {
     attempts: Vec<Attempt>,
+    /// Who else has left a line, and is ready.
+    let_in: Vec<ReadyRow>,
     /// How far that is in their lines.
     furthest: BTreeMap<LimitId, Reached>,
     /// Limits that somebody should look at.
@@ -261,6 +288,7 @@ async fn hand_on(
     let leased = Leased::of(&relayed);
     Ok(Some(Relayed {
         attempts: leased.map_or_else(Vec::new, |leased| leased.attempts(&bodies)),
+        let_in: let_in(&relayed),
         furthest: furthest(&relayed),
         urgent: urgent.into_iter().map(LimitId).collect(),
         claimed: claimed.and_then(|row| taken_along(store, &row, &bodies, pick)),

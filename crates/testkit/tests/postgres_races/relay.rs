@@ -71,6 +71,34 @@ async fn two_that_want_more(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
 
 race!(two_that_hand_on_and_claim_beside, two_that_want_more);
 
+/// Tasks of another kind that come before all who wait; the worker is known to serve it.
+async fn come_before(handle: &Handle, tasks: usize) -> Vec<TaskId> {
+    let before = handle.submit(vec![NewTask { priority: 5, ..task("b") }; tasks]).await;
+    handle.claim(0).await;
+    before
+}
+
+/// The same where others come before those in line: these are ready with their slots.
+async fn two_behind_others(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 2).await;
+    let first = come_before(&x, 2).await;
+    Race {
+        a: going_on(&x, &running[0], 1),
+        b: going_on(&y, &running[1], 1),
+        after: after(move |lab| async move {
+            let held = held(&lab, "group:a").await;
+            ensure(held == (2, 1), || format!("{held:?} held and waiting"))?;
+            for task in first {
+                let state = state(&lab, task).await;
+                ensure(state == State::Processing, || format!("the first is {state:?}"))?;
+            }
+            Ok(())
+        }),
+    }
+}
+
+race!(two_slots_are_handed_on_behind_others, two_behind_others);
+
 /// More end than wait: who finds nobody in line gives its slot back, unless the one who has taken the
 /// last is undone.
 async fn one_waits(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
@@ -265,6 +293,29 @@ async fn a_slot_is_handed_on_in_one_step() {
         let rows: i64 = lab.monitor.query_one(&rows, &[]).await.expect("count").get(0);
         assert_eq!(rows, 0, "rows of {table}");
     }
+    lab.check().await.expect("every rule holds");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_not_first_is_ready_with_its_slot() {
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let noted = sent.clone();
+    let step: Step = Arc::new(move |sql| {
+        noted.lock().expect("lock").push(sql);
+        Box::pin(async {})
+    });
+    let lab = Lab::new(Options { step: Some(step), ..Options::default() }).await;
+    let handle = &lab.free;
+    let (running, waiting) = full(handle, handle, 2).await;
+    let first = come_before(handle, 1).await;
+    sent.lock().expect("lock").clear();
+    let finish = Finish { exits: vec![exit(&running[0])], claim: Some(claim("worker", 1)) };
+    let finished = handle.store.finish(finish).await.expect("finish");
+    assert_eq!(finished.claimed[0].task, first[0]);
+    let alone = |sql: &&&str| sql.contains("Nobody hands slots of these limits on");
+    assert_eq!(sent.lock().expect("lock").iter().find(alone), None, "the limit is not locked");
+    let next = handle.claim(1).await;
+    assert_eq!((next[0].task, &next[0].slots), (waiting[0], &running[0].slots));
     lab.check().await.expect("every rule holds");
 }
 

@@ -4,11 +4,12 @@
 -- the same, and whoever changes one has it alone. What finds nobody in line is given back.
 --
 -- It is what a finish and a claim would do one after the other, where that is plain: every limit is
--- calm, nobody in line needs anything else, this worker serves those next in line, and nothing is
--- ready (from $10 to $13 on, where the claims of this process begin) or at the gate that comes before
--- them. There are as many slots as were told ($14). Either everybody finds a next one or nobody does,
--- unless more are wanted ($15): then a claim follows in the same transaction and fills up. Otherwise
--- nothing is done at all.
+-- calm, nobody in line needs anything else, this worker serves those next in line, and nothing waits at
+-- the gate. There are as many slots as were told ($14). Either everybody finds a next one or nobody
+-- does, unless more are wanted ($15): then a claim follows in the same transaction and fills up.
+-- Otherwise nothing is done at all. Where something is ready (from $10 to $13 on, where the claims of
+-- this process begin) that comes before them, they are ready with their slots, and it is for a
+-- claim to take whoever is first.
 --
 -- A line is read from behind what this process took of it last ($16 to $20), unless more have come to
 -- it since: what left stays in the index until the server has cleaned up.
@@ -77,10 +78,12 @@
     ) AS first
     WHERE (first.rank, first.tag, first.task) < (last.rank, last.tag, last.task)
 ), relay AS MATERIALIZED (
-    SELECT coalesce((SELECT is_so FROM plain), false)
-           AND coalesce((SELECT bool_and(is_served) FROM next), true)
-           AND NOT EXISTS (SELECT FROM earlier)
-           AND ($15::bigint > $14::bigint OR (SELECT count(*) FROM next) IN (0, $14)) AS is_on
+    SELECT possible.is_on, possible.is_on AND NOT EXISTS (SELECT FROM earlier) AS is_first
+    FROM (
+        SELECT coalesce((SELECT is_so FROM plain), false)
+               AND coalesce((SELECT bool_and(is_served) FROM next), true)
+               AND ($15::bigint > $14::bigint OR (SELECT count(*) FROM next) IN (0, $14)) AS is_on
+    ) AS possible
 ), listed AS MATERIALIZED (
     SELECT token, task, limit_id, number, is_told AND (SELECT is_on FROM relay) AS ends FROM packed
 ), ending AS MATERIALIZED (
@@ -88,9 +91,8 @@
     FROM listed WHERE ends
 ), handed AS MATERIALIZED (
     SELECT array_agg(task) AS tasks, array_agg(limit_id) AS limits, array_agg(number) AS numbers,
-           array_agg(name) AS names, array_agg(refused) AS refused, array_agg(rank) AS ranks,
-           array_agg(line_tag) AS tags, array_agg(place) AS places
-    FROM (SELECT * FROM next ORDER BY rank, tag, task) AS next WHERE (SELECT is_on FROM relay)
+           array_agg(name) AS names
+    FROM (SELECT * FROM next ORDER BY rank, tag, task) AS next WHERE (SELECT is_first FROM relay)
 ), left_line AS (
     DELETE FROM tidegate.line WHERE ctid = ANY (ARRAY (
         SELECT row FROM next WHERE (SELECT is_on FROM relay)))
@@ -99,6 +101,14 @@
     SELECT nextval('tidegate.tokens'), $3, moment.now + $4, moment.now, tasks, limits, numbers
     FROM moment CROSS JOIN handed WHERE tasks IS NOT NULL
     RETURNING token, expires_at
+), let_in AS (
+    INSERT INTO tidegate.ready (task, lane, rank, tag, stamp, gated, since)
+    SELECT next.task, next.lane, next.rank, next.tag, seen.limits_version, true, moment.now
+    FROM next CROSS JOIN seen CROSS JOIN moment
+    WHERE (SELECT is_on AND NOT is_first FROM relay)
+), written AS (
+    INSERT INTO tidegate.slots (limit_id, number, task)
+    SELECT limit_id, number, task FROM next WHERE (SELECT is_on AND NOT is_first FROM relay)
 ), pass AS MATERIALIZED (
     SELECT given.id, count.taken, given.numbers[count.taken + 1:]::integer[] AS freed, mine.row,
            -- Somebody waits whom another is about to take: if that comes to nothing, a slot is free.
