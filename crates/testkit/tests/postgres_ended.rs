@@ -186,3 +186,29 @@ async fn a_task_that_failed_comes_back_as_it_was_submitted() {
     assert_eq!((shown.state, shown.error, shown.finished_at), (State::Pending, None, None));
     assert_eq!(shown.payload.as_deref(), Some(&b"null"[..]));
 }
+
+/// Somebody makes the partition of a day while a task is on its way to where those are kept whose day
+/// has none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_ends_as_the_partition_of_its_day_is_made() {
+    let lab = Lab::new().await;
+    lab.kind(Some(4_000), None).await;
+    lab.client.batch_execute("DROP TABLE tidegate.ended_24001").await.expect("drop the partition");
+    // As `turn_days` does it.
+    let made = "BEGIN; CREATE TABLE tidegate.ended_24001 (LIKE tidegate.ended INCLUDING ALL);
+                ALTER TABLE tidegate.ended ATTACH PARTITION tidegate.ended_24001
+                FOR VALUES FROM (24001) TO (24002)";
+    lab.client.batch_execute(made).await.expect("make the partition");
+    let monitor = client(&lab.database).await;
+    let commit = async {
+        let waits = "SELECT count(*) FROM pg_stat_activity
+                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        while monitor.query_one(waits, &[]).await.expect("waits").get::<_, i64>(0) == 0 {
+            tokio::task::yield_now().await;
+        }
+        lab.client.batch_execute("COMMIT").await.expect("commit");
+    };
+    let outcome = done();
+    tokio::join!(lab.work(1, &outcome), commit);
+    assert_eq!((lab.count("ended_24001").await, lab.count("ended_stray").await), (1, 0));
+}
