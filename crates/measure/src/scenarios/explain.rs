@@ -218,7 +218,8 @@ fn relay_arguments(attempts: &[Attempt]) -> Vec<String> {
     let floors = vec![NUMBERS_NONE.to_owned(); 4];
     let slots_and_wanted = vec![attempts.len().to_string(); 2];
     let lines = vec![NUMBERS_NONE.to_owned(); 5];
-    [asked(), ended(attempts), floors, slots_and_wanted, lines].concat()
+    let none_beside = vec!["false".to_owned()];
+    [asked(), ended(attempts), floors, slots_and_wanted, lines, none_beside].concat()
 }
 
 const NUMBERS_NONE: &str = "'{}'::bigint[]";

@@ -272,6 +272,7 @@ async fn hand_on(
         &lines.ranks,
         &lines.tags,
         &lines.places,
+        &!may_fill_up,
     ];
     let along = (*may_fill_up && wanted > *slots).then_some(pick);
     let (_, relayed, claimed, bodies, ()) = tokio::try_join!(biased;

@@ -13,7 +13,11 @@ use super::lab::{After, Handle, LEASE_MS, Lab, Race, START, Verb, claim, exit, t
 
 /// Ends an attempt and asks for so many others in the same step.
 fn going_on(handle: &Handle, attempt: &Attempt, tasks_max: u32) -> Verb {
-    let (store, exits) = (handle.store.clone(), vec![exit(attempt)]);
+    all_going_on(handle, std::slice::from_ref(attempt), tasks_max)
+}
+
+fn all_going_on(handle: &Handle, attempts: &[Attempt], tasks_max: u32) -> Verb {
+    let (store, exits) = (handle.store.clone(), attempts.iter().map(exit).collect());
     Box::pin(async move {
         let finish = Finish { exits, claim: Some(claim("worker", tasks_max)) };
         store.finish(finish).await.map(drop)
@@ -78,13 +82,20 @@ async fn come_before(handle: &Handle, tasks: usize) -> Vec<TaskId> {
     before
 }
 
+/// Something that no limit applies to, and runs.
+async fn beside(handle: &Handle) -> Attempt {
+    handle.submit(vec![task("free")]).await;
+    handle.claim(1).await.remove(0)
+}
+
 /// The same where others come before those in line: these are ready with their slots.
 async fn two_behind_others(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (of_x, of_y) = (beside(&x).await, beside(&y).await);
     let (running, _) = full(&x, &y, 2).await;
     let first = come_before(&x, 2).await;
     Race {
-        a: going_on(&x, &running[0], 1),
-        b: going_on(&y, &running[1], 1),
+        a: all_going_on(&x, &[running[0].clone(), of_x], 1),
+        b: all_going_on(&y, &[running[1].clone(), of_y], 1),
         after: after(move |lab| async move {
             let held = held(&lab, "group:a").await;
             ensure(held == (2, 1), || format!("{held:?} held and waiting"))?;
@@ -306,10 +317,12 @@ async fn who_is_not_first_is_ready_with_its_slot() {
     });
     let lab = Lab::new(Options { step: Some(step), ..Options::default() }).await;
     let handle = &lab.free;
+    let beside = beside(handle).await;
     let (running, waiting) = full(handle, handle, 2).await;
     let first = come_before(handle, 1).await;
     sent.lock().expect("lock").clear();
-    let finish = Finish { exits: vec![exit(&running[0])], claim: Some(claim("worker", 1)) };
+    let exits = vec![exit(&running[0]), exit(&beside)];
+    let finish = Finish { exits, claim: Some(claim("worker", 1)) };
     let finished = handle.store.finish(finish).await.expect("finish");
     assert_eq!(finished.claimed[0].task, first[0]);
     let alone = |sql: &&&str| sql.contains("Nobody hands slots of these limits on");

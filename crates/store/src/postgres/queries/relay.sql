@@ -7,9 +7,9 @@
 -- calm, nobody in line needs anything else, this worker serves those next in line, and nothing waits at
 -- the gate. There are as many slots as were told ($14). Either everybody finds a next one or nobody
 -- does, unless more are wanted ($15): then a claim follows in the same transaction and fills up.
--- Otherwise nothing is done at all. Where something is ready (from $10 to $13 on, where the claims of
--- this process begin) that comes before them, they are ready with their slots, and it is for a
--- claim to take whoever is first.
+-- Otherwise nothing is done at all, and neither where something is ready (from $10 to $13 on, where the
+-- claims of this process begin) that comes before them; unless others end beside ($21), with which a
+-- claim goes along: then they are ready with their slots, and the claim takes whoever is first.
 --
 -- A line is read from behind what this process took of it last ($16 to $20), unless more have come to
 -- it since: what left stays in the index until the server has cleaned up.
@@ -78,12 +78,12 @@
     ) AS first
     WHERE (first.rank, first.tag, first.task) < (last.rank, last.tag, last.task)
 ), relay AS MATERIALIZED (
-    SELECT possible.is_on, possible.is_on AND NOT EXISTS (SELECT FROM earlier) AS is_first
-    FROM (
-        SELECT coalesce((SELECT is_so FROM plain), false)
-               AND coalesce((SELECT bool_and(is_served) FROM next), true)
-               AND ($15::bigint > $14::bigint OR (SELECT count(*) FROM next) IN (0, $14)) AS is_on
-    ) AS possible
+    SELECT order_is.first AS is_first,
+           coalesce((SELECT is_so FROM plain), false)
+           AND coalesce((SELECT bool_and(is_served) FROM next), true)
+           AND (order_is.first OR $21::boolean)
+           AND ($15::bigint > $14::bigint OR (SELECT count(*) FROM next) IN (0, $14)) AS is_on
+    FROM (SELECT NOT EXISTS (SELECT FROM earlier) AS first) AS order_is
 ), listed AS MATERIALIZED (
     SELECT token, task, limit_id, number, is_told AND (SELECT is_on FROM relay) AS ends FROM packed
 ), ending AS MATERIALIZED (
@@ -92,7 +92,7 @@
 ), handed AS MATERIALIZED (
     SELECT array_agg(task) AS tasks, array_agg(limit_id) AS limits, array_agg(number) AS numbers,
            array_agg(name) AS names
-    FROM (SELECT * FROM next ORDER BY rank, tag, task) AS next WHERE (SELECT is_first FROM relay)
+    FROM (SELECT * FROM next ORDER BY rank, tag, task) AS next WHERE (SELECT is_on AND is_first FROM relay)
 ), left_line AS (
     DELETE FROM tidegate.line WHERE ctid = ANY (ARRAY (
         SELECT row FROM next WHERE (SELECT is_on FROM relay)))
