@@ -223,10 +223,10 @@ async fn a_claim_begins_at_its_floor_by_the_index() {
     let client = connect(&database.url()).await;
     count_when_empty(&client).await;
     let mut found = Vec::new();
-    for name in ["claim_one", "claim_many"] {
+    for name in ["claim_one", "claim_many", "claim_plain_one", "claim_plain_many"] {
         conditions(&plan(&client, name, &statements()[name]).await, "ready_order", &mut found);
     }
-    assert_eq!(found.len(), 2, "of one lane, and of many");
+    assert_eq!(found.len(), 4, "of one lane, and of many");
     assert!(found.iter().all(|condition| condition.contains("ROW(")), "{found:?}");
 }
 

@@ -29,6 +29,9 @@ use crate::{Ended, Phase, Shutdown};
 /// two seconds of the store's return, however long it was away.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// Times the pump lets handlers run before it tells how some have ended.
+const GATHER_ROUNDS: u32 = 3;
+
 #[derive(Debug)]
 pub(crate) struct Pump {
     shared: Arc<Shared>,
@@ -173,15 +176,17 @@ impl Pump {
         self.calls.push(Box::pin(call(self.shared.clone(), exits, plan)));
     }
 
-    /// Handlers that are done but not yet polled hand in their exits first, as long as each round
-    /// brings more. This costs no waiting, and turns bursts of short tasks into batches.
+    /// Handlers that are done but not yet polled hand in their exits first, for a few rounds and as long
+    /// as each brings more. This turns bursts of short tasks into batches.
     async fn gather(&mut self) {
         let enough = self.shared.options.claim_batch as usize;
-        let mut before = 0;
-        while before < self.exits.len() && self.exits.len() < enough {
-            before = self.exits.len();
+        for _ in 0..GATHER_ROUNDS {
+            let before = self.exits.len();
             tokio::task::yield_now().await;
             self.collect();
+            if self.exits.len() == before || self.exits.len() >= enough {
+                return;
+            }
         }
     }
 

@@ -273,7 +273,7 @@ impl Batch {
             last: last(row),
             is_all: !is_cut && attempts.len() < claim.tasks_max as usize,
             is_cut,
-            is_special: attempts.iter().any(|attempt| !attempt.slots.is_empty()),
+            is_special: row.get("has_special"),
             took: took(row),
         };
         let windows: Vec<i64> = row.get("windows");

@@ -22,7 +22,7 @@ use super::session::{Params, Tx, at_once};
 use super::{Inner, claim, transact};
 
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
-pub(super) const HOLD: &str = include_str!("queries/hold.sql");
+const HOLD: &str = include_str!("queries/hold.sql");
 const FINISH: &str = concat!(
     include_str!("queries/finish.sql"),
     include_str!("queries/end.sql"),
@@ -208,7 +208,7 @@ async fn end_quickly(
     let (of_leases, of_exits): (Params<'_>, Params<'_>) =
         (&[leases], &[tasks, tokens, results, leases, &now]);
     let (_, ended, claimed, ()) = tokio::try_join!(biased;
-        tx.query(store.options.hold_text(), of_leases),
+        tx.query(HOLD, of_leases),
         tx.one(FINISH, of_exits),
         take_along(store, tx, along, &[]),
         tx.commit(),

@@ -71,7 +71,8 @@ struct State {
     special_at: Option<Instant>,
     /// How often somebody has said that there is something somewhere.
     notices: u64,
-    /// How often claims have doubled what they read of a lane; each look from the start halves it.
+    /// How often claims have doubled what they read of a lane; a look from the start that needed no more
+    /// halves it.
     pages_doubled: u32,
 }
 
@@ -256,7 +257,9 @@ impl Look<'_> {
         if from_start().next().is_some() {
             state.costs.rotate_left(1);
             state.costs[LAST - 1] = took;
-            state.pages_doubled = state.pages_doubled.saturating_sub(1);
+            if !is_cut {
+                state.pages_doubled = state.pages_doubled.saturating_sub(1);
+            }
         }
         let State { lanes, under_way, pages_doubled, .. } = &mut *state;
         *pages_doubled = (*pages_doubled + u32::from(is_cut)).min(PAGES_DOUBLED_MAX);

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use super::Options;
 use super::claim::{TEXTS, Texts};
-use super::finish::HOLD;
+use super::relay::HOLD_LIMITS;
 
 /// A bug that this store can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,12 +30,8 @@ static UNLOCKED: LazyLock<Texts> =
     LazyLock::new(|| Texts::made_by(|text| without(text, "FOR UPDATE OF r SKIP LOCKED")));
 
 #[cfg(feature = "planted")]
-static HOLD_NO_VERSION: LazyLock<&str> =
-    LazyLock::new(|| without(HOLD, "pg_advisory_xact_lock_shared(7453126, 1)"));
-
-#[cfg(feature = "planted")]
-static HOLD_NO_LIMITS: LazyLock<&str> =
-    LazyLock::new(|| without(HOLD, "pg_advisory_xact_lock_shared(7453127, bucket)"));
+static UNSHARED: LazyLock<&str> =
+    LazyLock::new(|| without(HOLD_LIMITS, "pg_advisory_xact_lock_shared(7453127, bucket)"));
 
 /// A query without one piece of its text. The rest stays the real one, whatever becomes of it.
 #[cfg(feature = "planted")]
@@ -50,13 +46,9 @@ impl Options {
         self.planted == Some(bug)
     }
 
-    /// What is held while attempts end, or what a bug makes of it.
-    pub(super) fn hold_text(&self) -> &'static str {
-        match self.planted {
-            Some(Bug::VersionUnshared) => &HOLD_NO_VERSION,
-            Some(Bug::RelayUnshared) => &HOLD_NO_LIMITS,
-            _ => HOLD,
-        }
+    /// What is held while slots are handed on, or what a bug makes of it.
+    pub(super) fn hold_limits_text(&self) -> &'static str {
+        if self.is_planted(Bug::RelayUnshared) { &UNSHARED } else { HOLD_LIMITS }
     }
 
     /// The claim, or what a bug makes of it.
@@ -73,8 +65,8 @@ impl Options {
     }
 
     #[inline(always)]
-    pub(super) fn hold_text(&self) -> &'static str {
-        HOLD
+    pub(super) fn hold_limits_text(&self) -> &'static str {
+        HOLD_LIMITS
     }
 
     #[inline(always)]

@@ -87,8 +87,9 @@ impl Names {
 /// Tasks as columns of the statement.
 #[derive(Debug, Default)]
 struct Columns<'a> {
-    /// Kinds and their queues as they have to be.
+    /// Kinds and their queues, and lanes by queue and kind, as they have to be.
     known: BTreeMap<&'a str, &'a str>,
+    known_lanes: BTreeMap<i64, (&'a str, &'a str)>,
     lanes: Vec<i64>,
     kinds: Vec<&'a str>,
     queues: Vec<&'a str>,
@@ -107,11 +108,13 @@ impl<'a> Columns<'a> {
         for task in tasks {
             let default = known.kinds.get(&task.kind)?;
             let queue = task.queue.as_ref().unwrap_or(default);
-            columns.lanes.push(*known.lanes.get(&task.kind)?.get(queue)?);
-            columns.gated.push(*known.groups.get(task.group())?);
-            if columns.kinds.last() != Some(&&*task.kind) {
+            let lane = *known.lanes.get(&task.kind)?.get(queue)?;
+            if columns.lanes.last() != Some(&lane) {
                 columns.known.insert(&task.kind, default);
+                columns.known_lanes.insert(lane, (queue, &task.kind));
             }
+            columns.lanes.push(lane);
+            columns.gated.push(*known.groups.get(task.group())?);
             columns.kinds.push(&task.kind);
             columns.queues.push(queue);
             columns.groups.push(task.group.as_deref());
@@ -148,8 +151,10 @@ async fn insert(
     columns: &Columns<'_>,
 ) -> Result<Option<Stored>, Fault> {
     let Columns { lanes, kinds, queues, groups, priorities, attempts, timeouts, .. } = columns;
-    let Columns { known, payloads, gated, .. } = columns;
+    let Columns { known, known_lanes, payloads, gated, .. } = columns;
     let (names, defaults): (Vec<&str>, Vec<&str>) = known.iter().unzip();
+    let known_ids: Vec<i64> = known_lanes.keys().copied().collect();
+    let (of_queues, of_kinds): (Vec<&str>, Vec<&str>) = known_lanes.values().copied().unzip();
     let now = store.options.now();
     let params: Params<'_> = &[
         &limits_version,
@@ -165,6 +170,9 @@ async fn insert(
         timeouts,
         payloads,
         gated,
+        &known_ids,
+        &of_queues,
+        &of_kinds,
     ];
     let rows = tx.query(PUT, params).await?;
     let stored = rows.first().map(|row| {

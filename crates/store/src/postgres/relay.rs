@@ -23,6 +23,7 @@ use super::leased::{Leased, bodies};
 use super::look::names;
 use super::session::{Params, Tx, at_once};
 
+pub(super) const HOLD_LIMITS: &str = include_str!("queries/hold_limits.sql");
 const RELAY: &str = concat!(
     include_str!("queries/look.sql"),
     include_str!("queries/relay.sql"),
@@ -276,7 +277,7 @@ async fn hand_on(
     ];
     let along = (*may_fill_up && wanted > *slots).then_some(pick);
     let (_, relayed, claimed, bodies, ()) = tokio::try_join!(biased;
-        tx.query(store.options.hold_text(), of_leases),
+        tx.query(store.options.hold_limits_text(), of_leases),
         tx.one(RELAY, of_all),
         ask_along(store, tx, along),
         bodies(tx),

@@ -83,6 +83,23 @@ pub async fn a_kind_has_a_queue_of_its_own(fx: &Fixture) {
     assert_eq!(&*claimed[0].queue, "slow");
 }
 
+/// Also where the kind was used before, and its queue is remembered.
+pub async fn a_kind_moves_to_another_queue(fx: &Fixture) {
+    let kind = |queue: &str| Kind { queue: queue.into(), ..Kind::new("a") };
+    let asks_in = |queue: &str| tidegate_core::Claim {
+        queues: [queue.into()].into(),
+        ..asks(queue, &["a"], 9)
+    };
+    fx.store.register(kinds(vec![kind("first")])).await.expect("register");
+    let first = [fx.submit(task("a")).await, fx.submit(task("a")).await];
+    fx.store.register(kinds(vec![kind("second")])).await.expect("register");
+    let second = [fx.submit(task("a")).await, fx.submit(task("a")).await];
+    let claimed = fx.claim_as(asks_in("first")).await;
+    assert_eq!(ids(&claimed), first);
+    let claimed = fx.claim_as(asks_in("second")).await;
+    assert_eq!(ids(&claimed), second);
+}
+
 pub async fn attempts_and_timeout_come_from_the_kind_unless_the_task_says(fx: &Fixture) {
     let kind = Kind { max_attempts: 2, timeout_ms: Some(500), ..Kind::new("a") };
     fx.store.register(kinds(vec![kind])).await.expect("register");

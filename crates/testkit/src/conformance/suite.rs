@@ -16,6 +16,7 @@ macro_rules! conformance_suite {
                 a_default_leaves_a_known_kind_as_it_is
                 a_submit_does_not_overwrite_a_kind
                 a_kind_has_a_queue_of_its_own
+                a_kind_moves_to_another_queue
                 attempts_and_timeout_come_from_the_kind_unless_the_task_says
                 a_registration_brings_limits
                 the_last_of_equal_registrations_counts

@@ -175,11 +175,21 @@ async fn late_heartbeat(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
 
 race!(a_heartbeat_and_the_end_of_its_lease, late_heartbeat);
 
-/// A submit that saw no limit commits after one was set.
+/// A submit that saw no limit commits after one was set; it knows the names already.
 async fn late_submit(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
     x.submit(vec![task("c")]).await;
+    submit_and_set(&x, &y, vec![task("c"); 3])
+}
+
+/// The same where it has to look them up, as tasks with unique keys do.
+async fn late_submit_of_keys(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.submit(vec![task("c")]).await;
+    let keyed = |number| NewTask { unique_key: Some(format!("key-{number}")), ..task("c") };
+    submit_and_set(&x, &y, (0..3).map(keyed).collect())
+}
+
+fn submit_and_set(x: &Handle, y: &Handle, tasks: Vec<NewTask>) -> Race {
     let store = x.store.clone();
-    let tasks = vec![task("c"); 3];
     Race {
         a: Box::pin(async move {
             store.submit(Submission { tasks, ..Submission::default() }).await.map(drop)
@@ -193,6 +203,7 @@ async fn late_submit(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
 }
 
 race!(a_submit_that_commits_after_a_limit_was_set, late_submit);
+race!(a_submit_of_keys_that_commits_after_a_limit_was_set, late_submit_of_keys);
 
 /// The same with a transaction of the caller's that stays open over the change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

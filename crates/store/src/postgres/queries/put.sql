@@ -1,6 +1,7 @@
 -- Stores tasks of which nothing is to be asked but whether what is known still holds: that no limit has
--- begun since $1, and that the kinds $2 have these default queues ($3). If so, gives the tasks' ids in
--- their order; if not, stores nothing and gives no row. $4 is the time, if it is not the server's.
+-- begun since $1, that the kinds $2 have these default queues ($3), and that the lanes $14 are those of
+-- these queues ($15) and kinds ($16). If so, gives the tasks' ids in their order; if not, stores nothing
+-- and gives no row. $4 is the time, if it is not the server's.
 WITH seen AS MATERIALIZED (
     SELECT c.virtual_time, c.limits_version,
            coalesce($4::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
@@ -12,6 +13,12 @@ WITH seen AS MATERIALIZED (
               SELECT queue FROM tidegate.kinds WHERE name = known.name OFFSET 0
           ) AS k ON true
           WHERE k.queue IS DISTINCT FROM known.queue)
+      AND NOT EXISTS (
+          SELECT FROM unnest($14::bigint[], $15::text[], $16::text[]) AS known (id, queue, kind)
+          LEFT JOIN LATERAL (
+              SELECT queue, kind FROM tidegate.lanes WHERE id = known.id OFFSET 0
+          ) AS l ON true
+          WHERE (l.queue, l.kind) IS DISTINCT FROM (known.queue, known.kind))
 ), new AS MATERIALIZED (
     SELECT nextval('tidegate.task_ids') AS id, one.*
     FROM seen CROSS JOIN unnest($5::bigint[], $6::text[], $7::text[], $8::text[], $9::int[],

@@ -98,6 +98,7 @@
 SELECT seen.*, lease.token, lease.expires_at, summed.tasks, summed.lanes, summed.ranks, summed.tags,
        sorted.stale, slot.holders, slot.limits, slot.numbers, slot.names,
        ARRAY (SELECT DISTINCT job_limit FROM special WHERE job_limit IS NOT NULL) AS windows,
+       EXISTS (SELECT FROM special) AS has_special,
        EXISTS (SELECT FROM cut)
            AND coalesce(cardinality(summed.tasks), 0) < (SELECT tasks FROM wanted) AS is_cut,
        (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took_us,

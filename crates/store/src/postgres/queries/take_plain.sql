@@ -19,6 +19,7 @@
 SELECT seen.*, lease.token, lease.expires_at, summed.tasks, summed.lanes, summed.ranks, summed.tags,
        NULL::bigint[] AS stale, NULL::bigint[] AS holders, NULL::bigint[] AS limits,
        NULL::bigint[] AS numbers, NULL::text[] AS names, '{}'::bigint[] AS windows,
+       false AS has_special,
        EXISTS (SELECT FROM cut)
            AND coalesce(cardinality(summed.tasks), 0) < (SELECT tasks FROM wanted) AS is_cut,
        (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took_us,
