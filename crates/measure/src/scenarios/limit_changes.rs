@@ -45,9 +45,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// Between two readings of the server's log: it keeps what was not read.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// For the processes to start.
-const START_UP: Duration = Duration::from_secs(2);
-
 /// What to do.
 #[derive(Debug, Clone)]
 pub struct LimitChanges {
@@ -212,7 +209,7 @@ async fn work(
     feeder.feed().await?;
     // A worker that looks before there is a limit writes down that there is none.
     let mut workers = scenario.workers(url, histories)?;
-    time::sleep(START_UP).await;
+    workers.until_heard(&*opened.inspect).await?;
     let ends_at = time::now() + Duration::from_secs(scenario.seconds);
     tokio::try_join!(
         changer.change_until(ends_at, scenario.interval),

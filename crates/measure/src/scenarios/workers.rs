@@ -7,8 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
+use tidegate_core::Inspect;
+use tidegate_engine::time;
 use tidegate_store::Place;
 use tokio::process::{Child, Command};
+
+/// Between two looks at who is there.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The folder of the histories.
 pub(super) struct Histories {
@@ -128,6 +133,15 @@ impl<'a> Workers<'a> {
     /// Starts another in the place of one that is dead.
     pub(super) fn replace(&mut self, victim: usize) -> anyhow::Result<()> {
         self.running[victim] = self.start_one()?;
+        Ok(())
+    }
+
+    /// Returns when the store has heard of all of them, and nobody else works on it.
+    pub(super) async fn until_heard(&mut self, inspect: &dyn Inspect) -> anyhow::Result<()> {
+        while inspect.workers().await?.len() < self.number() {
+            self.check_alive()?;
+            time::sleep(LOOK_INTERVAL).await;
+        }
         Ok(())
     }
 

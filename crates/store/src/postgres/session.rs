@@ -181,8 +181,9 @@ impl<'a> Tx<'a> {
     }
 }
 
-/// A verb that was cut off: what it did is undone before the connection serves anybody else. Nobody
-/// waits for it: whatever the connection is sent next comes after.
+/// A verb that was cut off: what it did in a transaction of several statements is undone before the
+/// connection serves anybody else; a statement on its own is done once it is sent. Nobody waits for it:
+/// whatever the connection is sent next comes after.
 impl Drop for Tx<'_> {
     fn drop(&mut self) {
         if let Whose::Own(client) = &self.inner

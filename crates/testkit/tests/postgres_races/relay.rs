@@ -277,16 +277,21 @@ async fn packed(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
 
 race!(a_slot_is_listed_as_another_is_looked_for, packed);
 
-/// A slot is handed on by a handful of statements that are sent together, and no row is written for it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_is_handed_on_in_one_step() {
+/// A lab, and the statements that its stores send.
+async fn overheard() -> (Arc<Lab>, Arc<Mutex<Vec<&'static str>>>) {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let noted = sent.clone();
     let step: Step = Arc::new(move |sql| {
         noted.lock().expect("lock").push(sql);
         Box::pin(async {})
     });
-    let lab = Lab::new(Options { step: Some(step), ..Options::default() }).await;
+    (Lab::new(Options { step: Some(step), ..Options::default() }).await, sent)
+}
+
+/// A slot is handed on by a handful of statements that are sent together, and no row is written for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_is_handed_on_in_one_step() {
+    let (lab, sent) = overheard().await;
     let handle = &lab.free;
     let (running, waiting) = full(handle, handle, 2).await;
     for (number, attempt) in running.iter().enumerate() {
@@ -309,13 +314,7 @@ async fn a_slot_is_handed_on_in_one_step() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_not_first_is_ready_with_its_slot() {
-    let sent = Arc::new(Mutex::new(Vec::new()));
-    let noted = sent.clone();
-    let step: Step = Arc::new(move |sql| {
-        noted.lock().expect("lock").push(sql);
-        Box::pin(async {})
-    });
-    let lab = Lab::new(Options { step: Some(step), ..Options::default() }).await;
+    let (lab, sent) = overheard().await;
     let handle = &lab.free;
     let beside = beside(handle).await;
     let (running, waiting) = full(handle, handle, 2).await;
