@@ -39,9 +39,11 @@ const WHOLE: &[(&str, &str, &str)] = &[
 ];
 
 /// Files that are parts of statements, and the statements.
-const PARTS: [&str; 14] = [
+const PARTS: [&str; 20] = [
     "look",
+    "wanted",
     "lanes",
+    "lanes_admitted",
     "pick_one",
     "pick_many",
     "take",
@@ -52,19 +54,25 @@ const PARTS: [&str; 14] = [
     "finish",
     "end",
     "finished",
+    "held",
     "relay",
+    "let_in",
+    "pass",
     "relayed",
+    "admitted",
 ];
-const SEVERAL: [(&str, &[&str]); 9] = [
-    ("claim_one", &["look", "lanes", "pick_one", "take"]),
-    ("claim_many", &["look", "lanes", "pick_many", "take"]),
-    ("claim_plain_one", &["look", "lanes", "pick_one", "take_plain"]),
-    ("claim_plain_many", &["look", "lanes", "pick_many", "take_plain"]),
+const SEVERAL: [(&str, &[&str]); 11] = [
+    ("claim_one", &["look", "wanted", "lanes", "pick_one", "take"]),
+    ("claim_many", &["look", "wanted", "lanes", "pick_many", "take"]),
+    ("claim_plain_one", &["look", "wanted", "lanes", "pick_one", "take_plain"]),
+    ("claim_plain_many", &["look", "wanted", "lanes", "pick_many", "take_plain"]),
     ("look", &["look", "seen"]),
     ("look_idly", &["look", "idle"]),
     ("look_at_gate", &["look", "at_gate"]),
     ("finish", &["finish", "end", "finished"]),
-    ("relay", &["look", "relay", "end", "relayed"]),
+    ("relay", &["look", "held", "relay", "pass", "end", "relayed"]),
+    ("let_in", &["look", "held", "let_in", "pass", "end", "admitted"]),
+    ("claim_admitted", &["look", "wanted", "lanes_admitted", "pick_many", "take"]),
 ];
 
 fn folder() -> PathBuf {

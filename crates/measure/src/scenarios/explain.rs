@@ -1,13 +1,14 @@
 //! The plans of the statements that do most of the work, with a million tasks waiting, kept in files
 //! and compared with those that are there.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, ensure};
-use tidegate_core::{Attempt, Claim, Finish, SetLimit, Source, Store, WorkerId};
+use tidegate_core::{Attempt, Claim, Finish, Outcome, SetLimit, Source, Store, WorkerId};
 use tidegate_store::Place;
 use tidegate_store::postgres::{Options, PLANS, Postgres, Step};
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
@@ -106,11 +107,17 @@ impl Explain {
         let store = Postgres::connect(url, options).await?;
         store.migrate().await?;
         set_up(&store, limited).await?;
-        texts.clear();
         // A worker is known to serve them before they come.
         store.claim(claim(BATCH)).await?;
-        let text = texts.take()?;
         self.load(url).await?;
+        texts.clear();
+        let first = store.claim(claim(BATCH)).await?;
+        let text = texts.take()?;
+        // They go back, and the server explains how it would give them out again.
+        let mut back = exits(&first);
+        back.iter_mut().for_each(|exit| exit.outcome = Outcome::Released);
+        store.finish(Finish { exits: back, claim: None }).await?;
+        while store.admit().await?.more {}
         let client = connect(url).await?;
         client.batch_execute("VACUUM ANALYZE").await?;
         let tasks = u64::from(BATCH);
@@ -202,7 +209,8 @@ impl Texts {
     }
 }
 
-// The arguments, in the order of the parameters of `lanes.sql`, `finish.sql` and `relay.sql`.
+// The arguments, in the order of the parameters of `lanes.sql`, `finish.sql`, and `held.sql` with
+// `relay.sql`.
 
 fn claim_arguments() -> Vec<String> {
     let floors = vec![NUMBERS_NONE.to_owned(); 4];
@@ -215,11 +223,19 @@ fn finish_arguments(attempts: &[Attempt]) -> Vec<String> {
 }
 
 fn relay_arguments(attempts: &[Attempt]) -> Vec<String> {
-    let floors = vec![NUMBERS_NONE.to_owned(); 4];
-    let slots_and_wanted = vec![attempts.len().to_string(); 2];
-    let lines = vec![NUMBERS_NONE.to_owned(); 5];
-    let none_beside = vec!["false".to_owned()];
-    [asked(), ended(attempts), floors, slots_and_wanted, lines, none_beside].concat()
+    let limits: BTreeSet<i64> =
+        attempts.iter().flat_map(|attempt| &attempt.slots).map(|slot| slot.limit.0).collect();
+    // Each line is read from its start.
+    let never = vec!["-1".to_owned(); limits.len()];
+    let limits = limits.iter().map(i64::to_string).collect();
+    let slots = vec![attempts.len().to_string()];
+    let lines = vec![numbers(limits), numbers(never)];
+    let floors = vec![NUMBERS_NONE.to_owned(); 3 + 4];
+    [asked(), ended(attempts), slots, lines, floors].concat()
+}
+
+fn numbers(numbers: Vec<String>) -> String {
+    format!("'{{{}}}'::bigint[]", numbers.join(","))
 }
 
 const NUMBERS_NONE: &str = "'{}'::bigint[]";
@@ -233,7 +249,6 @@ fn asked() -> Vec<String> {
 
 /// Tasks, tokens, results and leases of what ended.
 fn ended(attempts: &[Attempt]) -> Vec<String> {
-    let numbers = |numbers: Vec<String>| format!("'{{{}}}'::bigint[]", numbers.join(","));
     let tasks = attempts.iter().map(|attempt| attempt.task.0.to_string()).collect();
     let tokens: Vec<String> = attempts.iter().map(|attempt| attempt.token.0.to_string()).collect();
     let mut leases = tokens.clone();
@@ -247,7 +262,7 @@ fn part_of_tasks(statement: &str) -> &'static str {
     match statement {
         "claim" => "picked",
         "finish" => "listed",
-        _ => "next",
+        _ => "head",
     }
 }
 

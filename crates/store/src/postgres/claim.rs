@@ -34,13 +34,16 @@ pub(super) struct Texts {
     pub(super) many: Paged,
     pub(super) plain_one: &'static str,
     pub(super) plain_many: Paged,
+    /// Behind tasks that the same transaction has let in.
+    pub(super) admitted: Paged,
 }
 
 macro_rules! text {
-    ($pick:literal, $take:literal) => {
+    ($lanes:literal, $pick:literal, $take:literal) => {
         concat!(
             include_str!("queries/look.sql"),
-            include_str!("queries/lanes.sql"),
+            include_str!("queries/wanted.sql"),
+            include_str!($lanes),
             include_str!($pick),
             include_str!($take)
         )
@@ -51,24 +54,53 @@ impl Texts {
     /// As they are, or as something makes them.
     pub(super) fn made_by(made: fn(&'static str) -> &'static str) -> Self {
         Self {
-            one: made(text!("queries/pick_one.sql", "queries/take.sql")),
-            many: Paged::new(made(text!("queries/pick_many.sql", "queries/take.sql"))),
-            plain_one: made(text!("queries/pick_one.sql", "queries/take_plain.sql")),
-            plain_many: Paged::new(made(text!("queries/pick_many.sql", "queries/take_plain.sql"))),
+            one: made(text!("queries/lanes.sql", "queries/pick_one.sql", "queries/take.sql")),
+            many: Paged::new(made(text!(
+                "queries/lanes.sql",
+                "queries/pick_many.sql",
+                "queries/take.sql"
+            ))),
+            plain_one: made(text!(
+                "queries/lanes.sql",
+                "queries/pick_one.sql",
+                "queries/take_plain.sql"
+            )),
+            plain_many: Paged::new(made(text!(
+                "queries/lanes.sql",
+                "queries/pick_many.sql",
+                "queries/take_plain.sql"
+            ))),
+            admitted: Paged::new(made(text!(
+                "queries/lanes_admitted.sql",
+                "queries/pick_many.sql",
+                "queries/take.sql"
+            ))),
         }
     }
 
-    fn of(&'static self, pick: &Pick<'_>, is_plain: bool) -> &'static str {
-        match (lanes(pick.claim), is_plain) {
-            (1, false) => self.one,
-            (1, true) => self.plain_one,
-            (_, false) => self.many.of(pick.page).0,
-            (_, true) => self.plain_many.of(pick.page).0,
+    fn of(&'static self, pick: &Pick<'_>, sort: Sort) -> &'static str {
+        match (lanes(pick.claim), sort) {
+            (1, Sort::Any) => self.one,
+            (1, Sort::Plain) => self.plain_one,
+            (_, Sort::Any) => self.many.of(pick.page).0,
+            (_, Sort::Plain) => self.plain_many.of(pick.page).0,
+            (_, Sort::Admitted) => self.admitted.of(pick.page).0,
         }
     }
 }
 
 pub(super) static TEXTS: LazyLock<Texts> = LazyLock::new(|| Texts::made_by(|text| text));
+
+/// What a claim reckons with.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sort {
+    /// Whatever is ready.
+    Any,
+    /// What holds no slots and no limit began to apply to.
+    Plain,
+    /// Whatever is ready, and what the same transaction has let in.
+    Admitted,
+}
 
 /// Rounds in which a claim may send back what a younger limit applies to. After them it leaves
 /// out the lanes where it still meets such tasks: their backlog does not hold up the others.
@@ -207,10 +239,11 @@ pub(super) struct Pick<'a> {
 impl<'a> Pick<'a> {
     pub(super) fn new(store: &'a Inner, claim: &'a Claim) -> Self {
         let look = store.floors.look();
-        // As many as each lane gives if they all give the same, with room for what others are
-        // taking at this moment; and more where that was too little.
+        // Four times what each lane gives if they all give the same: others are taking the first of
+        // them at this moment. A row is cheap where its lane is read anyway. More where that was too
+        // little.
         let page =
-            ((2 * claim.tasks_max as usize).div_ceil(lanes(claim)) + 2) << look.pages_doubled;
+            (4 * (claim.tasks_max as usize).div_ceil(lanes(claim)) + 4) << look.pages_doubled;
         Self { claim, look, is_told_to: false, closed: Vec::new(), page: page.min(PAGE_MAX) }
     }
 
@@ -278,6 +311,13 @@ impl Batch {
         };
         let windows: Vec<i64> = row.get("windows");
         Self { attempts, windows: windows.into_iter().map(LimitId).collect(), found }
+    }
+
+    /// These with slots were to be met; others would be special.
+    pub(super) fn expected(&mut self, ready: &[ReadyRow]) {
+        let is_expected = |task: TaskId| ready.iter().any(|row| row.task == task);
+        let mut held = self.attempts.iter().filter(|attempt| !attempt.slots.is_empty());
+        self.found.is_special = held.any(|attempt| !is_expected(attempt.task));
     }
 
     /// The same behind others that the worker has got already.
@@ -382,8 +422,8 @@ async fn take_at_once(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Tak
 }
 
 async fn take(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>, from: &From) -> Result<Taken, Fault> {
-    let is_plain = pick.look.is_plain;
-    let (row, bodies) = tokio::try_join!(biased; ask(store, tx, pick, from, is_plain), bodies(tx))?;
+    let sort = if pick.look.is_plain { Sort::Plain } else { Sort::Any };
+    let (row, bodies) = tokio::try_join!(biased; ask(store, tx, pick, from, sort), bodies(tx))?;
     Ok(Taken::of(&row, &bodies, pick))
 }
 
@@ -393,9 +433,9 @@ async fn ask(
     tx: &Tx<'_>,
     pick: &Pick<'_>,
     from: &From,
-    is_plain: bool,
+    sort: Sort,
 ) -> Result<Row, Fault> {
-    let sql = store.options.claim_texts().of(pick, is_plain);
+    let sql = store.options.claim_texts().of(pick, sort);
     let (queues, kinds) = names(Some(pick.claim));
     let Claim { worker, tasks_max, lease_ms, .. } = pick.claim;
     let (worker, wanted, now) = (&*worker.0, i64::from(*tasks_max), store.options.now());
@@ -467,14 +507,15 @@ fn along(store: &Inner, taken: Taken, pick: &Pick<'_>) -> Option<Batch> {
     }
 }
 
-/// The same where the transaction has begun a lease already: its bodies are asked for once.
+/// The same where the bodies are asked for once, for this and for what the transaction has done before.
 pub(super) async fn ask_along(
     store: &Inner,
     tx: &Tx<'_>,
     pick: Option<&Pick<'_>>,
+    sort: Sort,
 ) -> Result<Option<Row>, Fault> {
     match pick {
-        Some(pick) => ask(store, tx, pick, &pick.look.from, false).await.map(Some),
+        Some(pick) => ask(store, tx, pick, &pick.look.from, sort).await.map(Some),
         None => Ok(None),
     }
 }

@@ -36,27 +36,18 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
     rules::check_finish(&finish)?;
     let told: Vec<_> = finish.exits.iter().map(|exit| (exit.task, exit.token)).collect();
     let (mut quick, mut slow) = sort(finish.exits);
-    let mut wanted = finish.claim;
+    let wanted = finish.claim;
     let mut ends = Ends { store, told: &told, lost: Vec::new(), claimed: None };
-    let mut handed = Vec::new();
-    if let Some(claim) = wanted.as_mut().filter(|_| slow.is_empty() && quick.len() <= EXITS_MAX) {
+    if let Some(claim) = wanted.as_ref().filter(|_| slow.is_empty() && quick.len() <= EXITS_MAX) {
         // In a box, as all that sends statements together.
-        match Box::pin(relay(store, &quick, claim)).await? {
+        match Box::pin(relay(store, quick, claim)).await? {
             Relay::Done(claimed) => {
                 let claimed = claim::fill_up(store, claim.clone(), claimed).await;
                 return Ok(Finished { claimed, ..Finished::default() });
             }
-            Relay::Part(attempts, rest) => {
-                claim.tasks_max -= attempts.len() as u32;
-                (handed, quick) = (attempts, rest);
-            }
-            Relay::No(held) => {
-                (slow, quick) = quick.into_iter().partition(|exit| held.contains(&exit.task));
-            }
+            Relay::Left { slow: held, quick: others } => (slow, quick) = (held, others),
         }
     }
-    // Who asks for nothing wants to be seen; who has got it all has been.
-    let wanted = wanted.filter(|claim| claim.tasks_max > 0 || handed.is_empty());
     if !quick.is_empty() {
         // Limits are locked for what has to be done under them, and not while a claim looks around.
         ends.slowly(std::mem::take(&mut slow), None).await?;
@@ -72,8 +63,7 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
         // worker's next poll meets the same error.
         (Some(wanted), None) => claim::claim(store, wanted).await.unwrap_or_default(),
     };
-    handed.extend(claimed);
-    Ok(Finished { lost, claimed: handed })
+    Ok(Finished { lost, claimed })
 }
 
 /// Exits on their way out, and what came of them.
@@ -203,20 +193,29 @@ async fn end_quickly(
     exits: &[Exit],
     along: Option<&Pick<'_>>,
 ) -> Result<EndedQuickly, Fault> {
-    let Told { tasks, tokens, results, leases } = &Told::new(exits);
-    let now = store.options.now();
-    let (of_leases, of_exits): (Params<'_>, Params<'_>) =
-        (&[leases], &[tasks, tokens, results, leases, &now]);
-    let (_, ended, claimed, ()) = tokio::try_join!(biased;
+    let told = Told::new(exits);
+    let of_leases: Params<'_> = &[&told.leases];
+    let (_, tasks, claimed, ()) = tokio::try_join!(biased;
         tx.query(HOLD, of_leases),
-        tx.one(FINISH, of_exits),
+        end_told(store, tx, &told),
         take_along(store, tx, along, &[]),
         tx.commit(),
     )?;
-    let tasks: Vec<i64> = ended.get("tasks");
     // A claim that found exits before it has not looked at all.
     let claimed = claimed.filter(|_| tasks.len() == exits.len());
-    Ok(EndedQuickly { tasks: tasks.into_iter().map(TaskId).collect(), claimed })
+    Ok(EndedQuickly { tasks, claimed })
+}
+
+/// Ends those that their leases, which are locked, list without slots; gives which these are.
+pub(super) async fn end_told(
+    store: &Inner,
+    tx: &Tx<'_>,
+    told: &Told,
+) -> Result<BTreeSet<TaskId>, Fault> {
+    let Told { tasks, tokens, results, leases } = told;
+    let now = store.options.now();
+    let row = tx.one(FINISH, &[tasks, tokens, results, leases, &now]).await?;
+    Ok(row.get::<_, Vec<i64>>("tasks").into_iter().map(TaskId).collect())
 }
 
 struct Ended {

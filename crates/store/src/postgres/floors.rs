@@ -27,8 +27,8 @@ const LAST: usize = 8;
 /// Dear ones are so many times as far apart as they take.
 const APART: u32 = 20;
 
-/// How long after it met tasks that are not plain a claim reckons with more of them.
-const SPECIAL: Duration = Duration::from_secs(1);
+/// So many claims after one that met tasks that are not plain reckon with more of them.
+const SPECIAL: u32 = 4;
 
 /// How often a claim doubles what it reads of a lane, at most.
 const PAGES_DOUBLED_MAX: u32 = 12;
@@ -67,8 +67,8 @@ struct State {
     next: u64,
     /// How long the last looks from the start took on the server.
     costs: [Duration; LAST],
-    /// When a claim last met tasks that are not plain.
-    special_at: Option<Instant>,
+    /// How many claims still reckon with tasks that are not plain.
+    special: u32,
     /// How often somebody has said that there is something somewhere.
     notices: u64,
     /// How often claims have doubled what they read of a lane; a look from the start that needed no more
@@ -147,13 +147,13 @@ impl Floors {
         state.next += 1;
         state.under_way.insert(ticket, HashMap::new());
         let (notices, pages_doubled) = (state.notices, state.pages_doubled);
-        let is_plain = state.special_at.is_none_or(|at| now > at + SPECIAL);
+        let is_plain = state.special == 0;
         Look { floors: self, ticket, from, notices, pages_doubled, is_plain }
     }
 
     /// A claim has met tasks that are not plain.
     pub(super) fn meet_special(&self) {
-        self.state().special_at = Some(now());
+        self.state().special = SPECIAL;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -252,7 +252,7 @@ impl Look<'_> {
         let Found { open, last, is_all, is_cut, is_special, took } = found;
         let now = now();
         let mut state = self.floors.state();
-        state.special_at = if is_special { Some(now) } else { state.special_at };
+        state.special = if is_special { SPECIAL } else { state.special.saturating_sub(1) };
         let from_start = || open.iter().filter(|lane| self.is_from_start(**lane));
         if from_start().next().is_some() {
             state.costs.rotate_left(1);

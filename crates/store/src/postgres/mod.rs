@@ -11,7 +11,7 @@
 //!   [comes beside](leased).
 //! - What ended well without slots is ended by `finish.sql`.
 //! - What holds one slot and [hands it on](relay) is ended by `relay.sql`, which starts the next in
-//!   line.
+//!   line, or by `let_in.sql`, which makes it ready for the claim that goes along.
 //!
 //! What runs without slots, or with one that can be handed on, is listed in its lease and has no row.
 //! Whoever needs more of it than that it runs [unpacks](pack) the lease first: then it is a row of

@@ -5,7 +5,7 @@
 //! whoever ends a task takes the next in line along, and all of them share the limit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidegate_core::tables::ReadyRow;
@@ -13,10 +13,10 @@ use tidegate_core::{Attempt, Claim, Exit, LaneId, LimitId, Result, TaskId, Token
 use tokio_postgres::Row;
 
 use super::Inner;
-use super::claim::{Batch, Claimed, Pick, ask_along, taken_along};
+use super::claim::{Batch, Claimed, Pick, Sort, ask_along, taken_along};
 use super::draft::Left;
 use super::error::Fault;
-use super::finish::Told;
+use super::finish::{Told, end_told};
 use super::floors::From;
 use super::gate::follow_briefly;
 use super::leased::{Leased, bodies};
@@ -26,13 +26,26 @@ use super::session::{Params, Tx, at_once};
 pub(super) const HOLD_LIMITS: &str = include_str!("queries/hold_limits.sql");
 const RELAY: &str = concat!(
     include_str!("queries/look.sql"),
+    include_str!("queries/held.sql"),
     include_str!("queries/relay.sql"),
+    include_str!("queries/pass.sql"),
     include_str!("queries/end.sql"),
     include_str!("queries/relayed.sql")
+);
+const LET_IN: &str = concat!(
+    include_str!("queries/look.sql"),
+    include_str!("queries/held.sql"),
+    include_str!("queries/let_in.sql"),
+    include_str!("queries/pass.sql"),
+    include_str!("queries/end.sql"),
+    include_str!("queries/admitted.sql")
 );
 
 /// Attempts that are remembered at most.
 const ATTEMPTS_MAX: usize = 100_000;
+
+/// Limits whose lines are remembered at most.
+const LINES_MAX: usize = 10_000;
 
 /// A line is read from its start after so long: a relay that was undone may have left somebody
 /// behind.
@@ -46,7 +59,15 @@ pub(super) struct Holding(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     attempts: BTreeMap<(Token, TaskId), LimitId>,
-    lines: HashMap<LimitId, Reached>,
+    lines: HashMap<LimitId, Line>,
+}
+
+/// What is known of the line of a limit.
+#[derive(Debug, Default)]
+struct Line {
+    reached: Option<Reached>,
+    /// Of which kinds tasks came out of it.
+    kinds: BTreeSet<Arc<str>>,
 }
 
 /// The last who left a line for this process.
@@ -67,14 +88,22 @@ fn now() -> Instant {
 impl Holding {
     /// These were claimed.
     pub(super) fn add(&self, attempts: &[Attempt]) {
-        let held = |attempt: &Attempt| match attempt.slots.as_slice() {
-            [slot] if attempt.job.is_none() && attempt.workflow.is_none() => {
-                Some(((attempt.token, attempt.task), slot.limit))
-            }
-            _ => None,
-        };
         let mut state = self.state();
-        state.attempts.extend(attempts.iter().filter_map(held));
+        for attempt in attempts {
+            if let [slot] = attempt.slots.as_slice()
+                && attempt.job.is_none()
+                && attempt.workflow.is_none()
+            {
+                state.attempts.insert((attempt.token, attempt.task), slot.limit);
+                let line = state.lines.entry(slot.limit).or_default();
+                if !line.kinds.contains(&attempt.kind) {
+                    line.kinds.insert(attempt.kind.clone());
+                }
+            }
+        }
+        if state.lines.len() > LINES_MAX {
+            state.lines.clear();
+        }
         // Whoever never said how they ended did so long ago.
         while state.attempts.len() > ATTEMPTS_MAX {
             state.attempts.pop_first();
@@ -93,15 +122,11 @@ impl Holding {
         }
         let now = now();
         let mut lines = Lines::default();
-        for (limit, reached) in limits.iter().filter_map(|id| Some((id, state.lines.get(id)?))) {
-            if now < reached.looked_at + DUE {
-                let (rank, tag, place) = reached.key;
-                lines.limits.push(limit.0);
-                lines.refused.push(reached.refused);
-                lines.ranks.push(rank);
-                lines.tags.push(tag);
-                lines.places.push(place);
-            }
+        for limit in limits {
+            let line = state.lines.get(&limit);
+            let reached = line.and_then(|line| line.reached.as_ref());
+            lines.push(limit, reached.filter(|reached| now < reached.looked_at + DUE));
+            lines.kinds.extend(line.into_iter().flat_map(|line| &line.kinds).cloned());
         }
         (tasks, lines)
     }
@@ -110,8 +135,9 @@ impl Holding {
     fn reached(&self, furthest: BTreeMap<LimitId, Reached>, from: &Lines) {
         let mut state = self.state();
         for (limit, new) in furthest {
-            let is_from_start = !from.limits.contains(&limit.0);
-            let reached = state.lines.entry(limit).or_insert(new);
+            let is_from_start = from.is_from_start(limit);
+            let line = state.lines.entry(limit).or_default();
+            let reached = line.reached.get_or_insert(new);
             if is_from_start || new.refused > reached.refused {
                 *reached = new;
             } else if new.refused == reached.refused {
@@ -132,8 +158,8 @@ fn list(row: &Row, column: &str) -> impl Iterator<Item = i64> {
 
 /// The last in each line of those who left it.
 fn furthest(row: &Row) -> BTreeMap<LimitId, Reached> {
-    let keys = list(row, "ranks").zip(list(row, "tags")).zip(list(row, "places"));
-    let (now, of_lines) = (now(), list(row, "lines").zip(list(row, "refused")));
+    let keys = list(row, "ranks").zip(list(row, "line_tags")).zip(list(row, "places"));
+    let (now, of_lines) = (now(), list(row, "limits").zip(list(row, "refused")));
     let mut furthest: BTreeMap<LimitId, Reached> = BTreeMap::new();
     for ((limit, refused), ((rank, tag), place)) in of_lines.zip(keys) {
         let key = (rank, tag, place);
@@ -144,13 +170,10 @@ fn furthest(row: &Row) -> BTreeMap<LimitId, Reached> {
     furthest
 }
 
-/// Those who are ready instead of running: others come before them.
-fn let_in(row: &Row) -> Vec<ReadyRow> {
-    if row.get("is_first") {
-        return Vec::new();
-    }
-    let tasks = list(row, "gone").zip(list(row, "lanes"));
-    let places = list(row, "ranks").zip(list(row, "ready_tags"));
+/// Those who are ready with their slots.
+fn admitted(row: &Row) -> Vec<ReadyRow> {
+    let tasks = list(row, "holders").zip(list(row, "lanes"));
+    let places = list(row, "ranks").zip(list(row, "tags"));
     let ready = |((task, lane), (rank, tag))| ReadyRow {
         task: TaskId(task),
         lane: LaneId(lane),
@@ -167,42 +190,86 @@ fn let_in(row: &Row) -> Vec<ReadyRow> {
 #[derive(Debug, Default)]
 struct Lines {
     limits: Vec<i64>,
+    /// [`NEVER`] where the line is read from its start.
     refused: Vec<i64>,
     ranks: Vec<i64>,
     tags: Vec<i64>,
     places: Vec<i64>,
+    /// The kinds of which tasks are expected there.
+    kinds: BTreeSet<Arc<str>>,
+}
+
+/// No line has been come to so often.
+const NEVER: i64 = -1;
+
+impl Lines {
+    fn push(&mut self, limit: LimitId, reached: Option<&Reached>) {
+        let (rank, tag, place) = reached.map(|reached| reached.key).unwrap_or_default();
+        self.limits.push(limit.0);
+        self.refused.push(reached.map_or(NEVER, |reached| reached.refused));
+        self.ranks.push(rank);
+        self.tags.push(tag);
+        self.places.push(place);
+    }
+
+    fn is_from_start(&self, limit: LimitId) -> bool {
+        let mut lines = self.limits.iter().zip(&self.refused);
+        lines.any(|(id, refused)| *id == limit.0 && *refused == NEVER)
+    }
+
+    /// What stands for the limits in `hold_limits.sql`, in the one order of locks.
+    fn buckets(&self) -> Vec<i32> {
+        let buckets: BTreeSet<i32> = self.limits.iter().map(|id| (id % 256) as i32).collect();
+        buckets.into_iter().collect()
+    }
 }
 
 /// What became of exits.
 pub(super) enum Relay {
     /// They are ended, and this runs instead.
     Done(Claimed),
-    /// Those that hold slots are, and these run instead; the others are yet to be ended.
-    Part(Vec<Attempt>, Vec<Exit>),
-    /// Nothing was done: that is not all there is to it. These hold slots.
-    No(BTreeSet<TaskId>),
+    /// These are yet to be ended, and the claim has to follow: those that hold slots or may, and those
+    /// that do not.
+    Left { slow: Vec<Exit>, quick: Vec<Exit> },
 }
 
 /// Ends attempts that went well, and goes on with the next in line.
-pub(super) async fn relay(store: &Inner, exits: &[Exit], claim: &Claim) -> Result<Relay> {
-    let (held, lines) = store.holding.take(exits);
-    if held.is_empty() || held.len() > claim.tasks_max as usize {
-        return Ok(Relay::No(held));
-    }
-    let pick = Pick::new(store, claim);
+pub(super) async fn relay(store: &Inner, exits: Vec<Exit>, claim: &Claim) -> Result<Relay> {
+    let (held, lines) = store.holding.take(&exits);
     let (mine, rest): (Vec<_>, Vec<_>) =
-        exits.iter().cloned().partition(|exit| held.contains(&exit.task));
-    let (told, slots) = (Told::new(&mine), held.len() as i64);
-    // A claim that has more to do than to fill up would keep the limits for as long as it takes.
-    let may_fill_up = rest.is_empty();
-    let baton = Baton { told, slots, may_fill_up, lines };
-    let relayed = at_once!(store, tx => hand_on(store, &tx, &baton, &pick));
-    let Some(Relayed { attempts, furthest, let_in, urgent, claimed }) = relayed else {
-        return Ok(Relay::No(held));
+        exits.into_iter().partition(|exit| held.contains(&exit.task));
+    if mine.is_empty() || rest.is_empty() && mine.len() > claim.tasks_max as usize {
+        return Ok(Relay::Left { slow: mine, quick: rest });
+    }
+    let (baton, pick) = (Baton { told: Told::new(&mine), lines }, Pick::new(store, claim));
+    if rest.is_empty() {
+        hand_on(store, mine, baton, pick).await
+    } else {
+        let_in(store, mine, rest, baton, pick).await
+    }
+}
+
+/// What is handed on.
+struct Baton {
+    told: Told,
+    lines: Lines,
+}
+
+impl Baton {
+    fn slots(&self) -> i64 {
+        self.told.tasks.len() as i64
+    }
+}
+
+/// Everybody who ends holds a slot, and the next in line takes it over.
+async fn hand_on(store: &Inner, exits: Vec<Exit>, baton: Baton, pick: Pick<'_>) -> Result<Relay> {
+    let relayed = at_once!(store, tx => send_relay(store, &tx, &baton, &pick));
+    let Some(Relayed { attempts, furthest, claimed }) = relayed else {
+        return Ok(Relay::Left { slow: exits, quick: Vec::new() });
     };
     store.holding.reached(furthest, &baton.lines);
-    let is_ready = !let_in.is_empty();
-    let mut left = Left { dirty: urgent, new: let_in, ready: is_ready, ..Left::default() };
+    let mut left = Left::default();
+    let claim = pick.claim();
     let claimed = match claimed {
         Some(batch) => {
             let (claimed, windows) = pick.settle(batch.after(attempts, claim));
@@ -215,46 +282,151 @@ pub(super) async fn relay(store: &Inner, exits: &[Exit], claim: &Claim) -> Resul
         }
     };
     follow_briefly(store, left).await;
-    Ok(if rest.is_empty() { Relay::Done(claimed) } else { Relay::Part(claimed.attempts, rest) })
-}
-
-/// What is handed on.
-struct Baton {
-    told: Told,
-    slots: i64,
-    /// Whether a claim goes along where more are wanted than there are slots.
-    may_fill_up: bool,
-    lines: Lines,
+    Ok(Relay::Done(claimed))
 }
 
 struct Relayed {
     attempts: Vec<Attempt>,
-    /// Who else has left a line, and is ready.
-    let_in: Vec<ReadyRow>,
-    /// How far that is in their lines.
+    /// How far they were in their lines.
     furthest: BTreeMap<LimitId, Reached>,
-    /// Limits that somebody should look at.
-    urgent: Vec<LimitId>,
     /// What was claimed beside; none where the claim has to follow.
     claimed: Option<Batch>,
 }
 
 /// All in one round trip.
-async fn hand_on(
+async fn send_relay(
     store: &Inner,
     tx: &Tx<'_>,
     baton: &Baton,
     pick: &Pick<'_>,
 ) -> Result<Option<Relayed>, Fault> {
-    let Baton { told: Told { tasks, tokens, results, leases }, slots, may_fill_up, lines } = baton;
-    let claim = pick.claim();
-    let (queues, kinds) = names(Some(claim));
-    let (worker, now, wanted) = (&*claim.worker.0, store.options.now(), i64::from(claim.tasks_max));
-    let From { lanes, ranks, tags, tasks: from } = &pick.look.from;
-    let of_leases: Params<'_> = &[leases];
-    let of_all: Params<'_> = &[
+    let wanted = i64::from(pick.claim().tasks_max);
+    let along = (wanted > baton.slots()).then_some(pick);
+    let From { lanes, ranks, tags, tasks } = &pick.look.from;
+    let order: Params<'_> = &[lanes, ranks, tags, tasks];
+    let asked = Asked { kinds: names(Some(pick.claim())).1, claim: pick.claim() };
+    let (_, relayed, claimed, bodies, ()) = tokio::try_join!(biased;
+        hold(store, tx, &baton.told.leases, &baton.lines),
+        send_baton(store, tx, RELAY, baton, &asked, order),
+        ask_along(store, tx, along, Sort::Any),
+        bodies(tx),
+        tx.commit(),
+    )?;
+    if !relayed.get::<_, bool>("is_on") {
+        return Ok(None);
+    }
+    let leased = Leased::of(&relayed);
+    Ok(Some(Relayed {
+        attempts: leased.map_or_else(Vec::new, |leased| leased.attempts(&bodies)),
+        furthest: furthest(&relayed),
+        claimed: claimed.and_then(|row| taken_along(store, &row, &bodies, pick)),
+    }))
+}
+
+/// Others end beside those who hold slots, so a claim goes along that takes whoever is first: the next in
+/// line are let in before it.
+async fn let_in(
+    store: &Inner,
+    mine: Vec<Exit>,
+    rest: Vec<Exit>,
+    baton: Baton,
+    pick: Pick<'_>,
+) -> Result<Relay> {
+    let others = Told::new(&rest);
+    let LetIn { relayed, ended, claimed } =
+        at_once!(store, tx => send_let_in(store, &tx, &baton, &others, &pick));
+    let mut slow: Vec<Exit> = rest.into_iter().filter(|exit| !ended.contains(&exit.task)).collect();
+    let mut left = Left::default();
+    if relayed.get("is_on") {
+        store.holding.reached(furthest(&relayed), &baton.lines);
+        left.new = admitted(&relayed);
+    } else {
+        slow.extend(mine);
+    }
+    let settled = claimed.map(|mut batch| {
+        let tasks = batch.tasks();
+        batch.expected(&left.new);
+        left.new.retain(|row| !tasks.contains(&row.task));
+        let (claimed, windows) = pick.settle(batch);
+        left.windows = windows;
+        claimed
+    });
+    left.ready = !left.new.is_empty();
+    follow_briefly(store, left).await;
+    Ok(match settled {
+        Some(claimed) => Relay::Done(claimed),
+        None => Relay::Left { slow, quick: Vec::new() },
+    })
+}
+
+struct LetIn {
+    /// What became of those who hold slots.
+    relayed: Row,
+    /// Which of the others are ended.
+    ended: BTreeSet<TaskId>,
+    /// None where the claim has to follow.
+    claimed: Option<Batch>,
+}
+
+/// All in one round trip.
+async fn send_let_in(
+    store: &Inner,
+    tx: &Tx<'_>,
+    baton: &Baton,
+    others: &Told,
+    pick: &Pick<'_>,
+) -> Result<LetIn, Fault> {
+    let leases: BTreeSet<i64> = baton.told.leases.iter().chain(&others.leases).copied().collect();
+    let leases = leases.into_iter().collect();
+    // Only the lanes of those next in line matter.
+    let kinds = pick.claim().kinds.iter().filter(|kind| baton.lines.kinds.contains(*kind));
+    let asked = Asked { kinds: kinds.map(|kind| &**kind).collect(), claim: pick.claim() };
+    let (_, relayed, ended, claimed, bodies, ()) = tokio::try_join!(biased;
+        hold(store, tx, &leases, &baton.lines),
+        send_baton(store, tx, LET_IN, baton, &asked, &[]),
+        end_told(store, tx, others),
+        ask_along(store, tx, Some(pick), Sort::Admitted),
+        bodies(tx),
+        tx.commit(),
+    )?;
+    // A claim that found exits before it has not looked at all.
+    let is_all = relayed.get("is_on") && ended.len() == others.tasks.len();
+    let claimed = claimed.filter(|_| is_all);
+    let claimed = claimed.and_then(|row| taken_along(store, &row, &bodies, pick));
+    Ok(LetIn { relayed, ended, claimed })
+}
+
+async fn hold(
+    store: &Inner,
+    tx: &Tx<'_>,
+    leases: &Vec<i64>,
+    lines: &Lines,
+) -> Result<Vec<Row>, Fault> {
+    tx.query(store.options.hold_limits_text(), &[leases, &lines.buckets()]).await
+}
+
+/// Who asks, and for which of its kinds.
+struct Asked<'a> {
+    claim: &'a Claim,
+    kinds: Vec<&'a str>,
+}
+
+/// What both texts are about.
+async fn send_baton(
+    store: &Inner,
+    tx: &Tx<'_>,
+    sql: &'static str,
+    baton: &Baton,
+    asked: &Asked<'_>,
+    more: Params<'_>,
+) -> Result<Row, Fault> {
+    let Baton { told: Told { tasks, tokens, results, leases }, lines } = baton;
+    let Asked { claim, kinds } = asked;
+    let (queues, _) = names(Some(claim));
+    let (worker, now, slots) = (&*claim.worker.0, store.options.now(), baton.slots());
+    let params: Params<'_> = &[
         &queues,
-        &kinds,
+        kinds,
         &worker,
         &claim.lease_ms,
         &now,
@@ -262,37 +434,12 @@ async fn hand_on(
         tokens,
         results,
         leases,
-        lanes,
-        ranks,
-        tags,
-        from,
-        slots,
-        &wanted,
+        &slots,
         &lines.limits,
         &lines.refused,
         &lines.ranks,
         &lines.tags,
         &lines.places,
-        &!may_fill_up,
     ];
-    let along = (*may_fill_up && wanted > *slots).then_some(pick);
-    let (_, relayed, claimed, bodies, ()) = tokio::try_join!(biased;
-        tx.query(store.options.hold_limits_text(), of_leases),
-        tx.one(RELAY, of_all),
-        ask_along(store, tx, along),
-        bodies(tx),
-        tx.commit(),
-    )?;
-    if !relayed.get::<_, bool>("is_on") {
-        return Ok(None);
-    }
-    let urgent: Vec<i64> = relayed.get("urgent");
-    let leased = Leased::of(&relayed);
-    Ok(Some(Relayed {
-        attempts: leased.map_or_else(Vec::new, |leased| leased.attempts(&bodies)),
-        let_in: let_in(&relayed),
-        furthest: furthest(&relayed),
-        urgent: urgent.into_iter().map(LimitId).collect(),
-        claimed: claimed.and_then(|row| taken_along(store, &row, &bodies, pick)),
-    }))
+    tx.one(sql, &[params, more].concat()).await
 }

@@ -331,6 +331,24 @@ async fn who_is_not_first_is_ready_with_its_slot() {
     lab.check().await.expect("every rule holds");
 }
 
+/// Whoever ends a task finds only one in line whom another is about to take; and that comes to nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_is_free_after_all_is_found() {
+    let lab = Lab::new(Options::default()).await;
+    let handle = &lab.free;
+    let (running, waiting) = full(handle, handle, 2).await;
+    let other = "BEGIN; SELECT FROM tidegate.line FOR UPDATE";
+    lab.monitor.batch_execute(other).await.expect("lock the line");
+    going_on(handle, &running[0], 1).await.expect("finish");
+    assert_eq!(held(&lab, "group:a").await, (1, 3), "its slot is given back");
+    lab.monitor.batch_execute("ROLLBACK").await.expect("undo");
+    assert!(handle.claim(1).await.is_empty(), "nobody looks at once");
+    handle.clock.fetch_add(100, Ordering::SeqCst);
+    let next = handle.claim(1).await;
+    assert_eq!(next.iter().map(|next| next.task).collect::<Vec<_>>(), waiting[..1]);
+    lab.check().await.expect("every rule holds");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handing_on_while_a_limit_changes_is_found() {
     let options = Options {

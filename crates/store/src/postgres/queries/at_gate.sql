@@ -4,9 +4,11 @@ SELECT EXISTS (SELECT FROM tidegate.arrived) OR coalesce(seen.next_due <= seen.n
        ARRAY (SELECT id FROM tidegate.limits WHERE dirty
               UNION
               SELECT limit_id FROM tidegate.passes WHERE urgent
+              UNION
+              SELECT limit_id FROM tidegate.passes WHERE look_at <= seen.now
               ORDER BY id LIMIT 64) AS dirty,
        ARRAY (SELECT parked.task
-              FROM open CROSS JOIN LATERAL (
+              FROM unnest(seen.open) AS open (id) CROSS JOIN LATERAL (
                   SELECT task, limit_id, rank, tag, place FROM tidegate.line
                   WHERE class = 4 AND lane = open.id
                   ORDER BY limit_id, rank, tag, place LIMIT 250

@@ -1,16 +1,8 @@
 -- Ends the tasks in `ending`, with the results of those that were told: they go away or are kept among
--- those that ended, their keys are free, and their leases list them no more. Which these are says
--- `listed`.
-, removed AS (
-    DELETE FROM tidegate.tasks t
-    WHERE t.id = ANY ((SELECT tasks FROM ending)::bigint[])
-      AND t.kind = ANY (ARRAY (SELECT name FROM tidegate.kinds WHERE remove_on_completed_days = 0))
-    RETURNING t.id, t.unique_key
-), kept AS (
-    DELETE FROM tidegate.tasks t
-    WHERE t.id = ANY ((SELECT tasks FROM ending)::bigint[])
-      AND (SELECT cardinality(tasks) FROM ending) > (SELECT count(*) FROM removed)
-      AND t.kind <> ALL (ARRAY (SELECT name FROM tidegate.kinds WHERE remove_on_completed_days = 0))
+-- those that ended, their keys are free, and their leases list them no more. What these list, and what
+-- of it ends, says `listed`.
+, gone AS (
+    DELETE FROM tidegate.tasks t WHERE t.id = ANY ((SELECT tasks FROM ending)::bigint[])
     RETURNING t.*
 ), moved AS (
     INSERT INTO tidegate.ended (id, lane, kind, queue, group_name, job, workflow, unique_key, weight,
@@ -18,22 +10,21 @@
                                 payload, error, state, result, finished_at, remove_day)
     SELECT id, lane, kind, queue, group_name, job, workflow, unique_key, weight, priority, max_attempts,
            timeout_ms, spent, deaths, arrival, created_at, payload, error, 4,
-           (SELECT results[array_position(told, kept.id)] FROM ending), moment.now,
+           ending.results[array_position(ending.told, gone.id)], ending.now,
            -- The end of the last day on which it is kept.
-           coalesce((SELECT (moment.now + 86400000 * k.remove_on_completed_days + 86399999) / 86400000
-                     FROM tidegate.kinds k WHERE k.name = kept.kind), 2147483647)
-    FROM kept CROSS JOIN moment
+           coalesce((SELECT (ending.now + 86400000 * k.remove_on_completed_days + 86399999) / 86400000
+                     FROM tidegate.kinds k WHERE k.name = gone.kind), 2147483647)
+    FROM gone CROSS JOIN ending
+    WHERE gone.kind NOT IN (SELECT name FROM tidegate.kinds WHERE remove_on_completed_days = 0)
 ), freed AS (
     DELETE FROM tidegate.unique_keys WHERE key = ANY (ARRAY (
-        SELECT unique_key FROM removed WHERE unique_key IS NOT NULL
-        UNION ALL SELECT unique_key FROM kept WHERE unique_key IS NOT NULL))
-), of_lease AS MATERIALIZED (
-    SELECT token, bool_and(ends)
-           -- Others may run under it that have rows.
-           AND NOT EXISTS (SELECT FROM tidegate.running r WHERE r.token = listed.token) AS is_over
-    FROM listed GROUP BY token HAVING bool_or(ends)
+        SELECT unique_key FROM gone WHERE unique_key IS NOT NULL))
 ), over AS (
-    DELETE FROM tidegate.leases WHERE token = ANY (ARRAY (SELECT token FROM of_lease WHERE is_over))
+    DELETE FROM tidegate.leases l
+    WHERE l.token = ANY ((SELECT leases FROM ending)::bigint[])
+      AND l.token NOT IN (SELECT token FROM listed WHERE NOT ends)
+      -- Others may run under it that have rows. A LIMIT, so that it does not become a join.
+      AND (SELECT r.token FROM tidegate.running r WHERE r.token = l.token LIMIT 1) IS NULL
 ), shrunk AS (
     UPDATE tidegate.leases l
     SET (tasks, limits, numbers) = (
@@ -43,5 +34,8 @@
                coalesce(array_agg(limit_id) FILTER (WHERE limit_id IS NOT NULL), '{}'),
                coalesce(array_agg(number) FILTER (WHERE limit_id IS NOT NULL), '{}')
         FROM listed WHERE listed.token = l.token AND NOT ends)
-    WHERE l.token = ANY (ARRAY (SELECT token FROM of_lease WHERE NOT is_over))
+    WHERE l.token = ANY ((SELECT leases FROM ending)::bigint[])
+      AND l.token IN (SELECT token FROM listed WHERE ends)
+      AND (l.token IN (SELECT token FROM listed WHERE NOT ends)
+           OR (SELECT r.token FROM tidegate.running r WHERE r.token = l.token LIMIT 1) IS NOT NULL)
 )

@@ -13,6 +13,7 @@ WITH moment AS MATERIALIZED (
     CROSS JOIN LATERAL unnest(l.tasks, l.limits, l.numbers) AS packed (task, limit_id, number)
     WHERE l.token = ANY ($4)
 ), ending AS MATERIALIZED (
-    SELECT coalesce(array_agg(task), '{}') AS tasks, $1::bigint[] AS told, $3::bytea[] AS results
+    SELECT coalesce(array_agg(task), '{}') AS tasks, $4::bigint[] AS leases, $1::bigint[] AS told,
+           $3::bytea[] AS results, (SELECT now FROM moment) AS now
     FROM listed WHERE ends
 )

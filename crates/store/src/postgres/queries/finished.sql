@@ -1,2 +1,5 @@
-SELECT tasks, set_config('tidegate.has_exits', (cardinality(tasks) < cardinality($1))::text, true)
+-- The claim in the same transaction waits for what is not ended, here or before.
+SELECT tasks, set_config('tidegate.has_exits', (
+           cardinality(tasks) < cardinality($1)
+           OR coalesce(current_setting('tidegate.has_exits', true), '') = 'true')::text, true)
 FROM ending

@@ -13,7 +13,7 @@ CROSS JOIN LATERAL (
     SELECT coalesce(sum(p.tasks), 0)::bigint AS tasks,
            coalesce(sum(cardinality(p.freed)), 0)::bigint AS freed,
            coalesce(sum(p.taken), 0)::bigint AS taken,
-           coalesce(bool_or(p.urgent), false) AS urgent
+           coalesce(bool_or(p.urgent OR p.look_at IS NOT NULL), false) AS urgent
     FROM tidegate.passes p WHERE p.limit_id = l.id
 ) AS passed
 ORDER BY name

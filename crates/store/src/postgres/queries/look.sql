@@ -5,47 +5,45 @@
 WITH moment AS MATERIALIZED (
     SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 ), open AS MATERIALIZED (
-    SELECT l.id, k.max_attempts, k.timeout_ms,
+    -- Side by side: a lane, and what its kind says of tasks that say nothing themselves.
+    SELECT coalesce(array_agg(l.id), '{}') AS ids, array_agg(k.max_attempts) AS attempts,
+           array_agg(k.timeout_ms) AS timeouts,
            -- Noted for at least half of the lease, it need not be noted again.
-           EXISTS (SELECT FROM tidegate.worker_lanes w
-                   WHERE w.worker = $3 AND w.lane = l.id
-                     AND w.served_until >= moment.now + $4::bigint / 2) AS is_noted
+           coalesce(bool_and(l.id IN (
+               SELECT lane FROM tidegate.worker_lanes
+               WHERE worker = $3 AND served_until >= (SELECT now FROM moment) + $4::bigint / 2
+           )), true) AS is_noted
     FROM moment
     CROSS JOIN tidegate.lanes l
     LEFT JOIN tidegate.kinds k ON k.name = l.kind
     CROSS JOIN LATERAL (SELECT mod(moment.now, 86400000) AS ms) AS of_day
     WHERE l.queue = ANY ($1) AND l.kind = ANY ($2)
-      AND NOT EXISTS (SELECT FROM tidegate.queues q WHERE q.name = l.queue)
+      AND l.queue <> ALL (ARRAY (SELECT name FROM tidegate.queues WHERE name = ANY ($1)))
       AND CASE
           WHEN k.window_start_ms IS NULL OR k.window_end_ms IS NULL THEN true
           WHEN k.window_start_ms < k.window_end_ms
           THEN of_day.ms >= k.window_start_ms AND of_day.ms < k.window_end_ms
           ELSE of_day.ms >= k.window_start_ms OR of_day.ms < k.window_end_ms
       END
-), opened AS MATERIALIZED (
-    SELECT array_agg(id) AS ids, array_agg(max_attempts) AS attempts,
-           array_agg(timeout_ms) AS timeouts, bool_and(is_noted) AS is_noted
-    FROM (SELECT * FROM open ORDER BY id) AS open
 ), seen AS MATERIALIZED (
     SELECT c.virtual_time, c.limits_version, moment.now,
-           -- Side by side: a lane, and what its kind says of tasks that say nothing themselves.
-           coalesce(opened.ids, '{}') AS open, opened.attempts AS open_attempts,
-           opened.timeouts AS open_timeouts, coalesce(opened.is_noted, true) AS is_noted,
-           -- Whether anything waits at the gate: what has come or is due, a limit with room, a
-           -- task that nobody served.
-           EXISTS (SELECT FROM tidegate.arrived) OR coalesce(due.run_at <= moment.now, false)
+           open.ids AS open, open.attempts AS open_attempts, open.timeouts AS open_timeouts,
+           open.is_noted,
+           -- Whether anything waits at the gate: what has come or is due, a limit with room or one that
+           -- is due to be looked at, a task that nobody served.
+           EXISTS (SELECT FROM tidegate.arrived) OR coalesce(due.at <= moment.now, false)
                OR EXISTS (SELECT FROM tidegate.limits WHERE dirty)
                OR EXISTS (SELECT FROM tidegate.passes WHERE urgent)
-               OR EXISTS (
-                   SELECT FROM open CROSS JOIN LATERAL (
-                       SELECT FROM tidegate.line WHERE class = 4 AND lane = open.id LIMIT 1
-                   ) AS parked
-               ) AS has_gate_work,
-           due.run_at AS next_due
+               OR EXISTS (SELECT FROM tidegate.line WHERE class = 4 AND lane = ANY (open.ids))
+               AS has_gate_work,
+           due.at AS next_due
     FROM tidegate.counters c
     CROSS JOIN moment
-    CROSS JOIN opened
-    LEFT JOIN LATERAL (
-        SELECT run_at FROM tidegate.scheduled ORDER BY run_at, task LIMIT 1
-    ) AS due ON true
+    CROSS JOIN open
+    CROSS JOIN LATERAL (
+        SELECT least(
+            (SELECT run_at FROM tidegate.scheduled ORDER BY run_at, task LIMIT 1),
+            (SELECT look_at FROM tidegate.passes WHERE look_at IS NOT NULL ORDER BY look_at LIMIT 1)
+        ) AS at OFFSET 0
+    ) AS due
 )

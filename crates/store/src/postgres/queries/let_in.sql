@@ -1,0 +1,22 @@
+-- Ends attempts and lets the next in with their slots: they are ready, and a claim in the same
+-- transaction takes whoever is first. What finds nobody in line is given back.
+--
+-- It is what a finish would do. Nothing is done at all where this worker does not serve those next in
+-- line, or where somebody in a line had no worker: that may be one of whose kind nothing was looked at.
+--
+-- `held.sql` comes before; `pass.sql`, `end.sql` and `admitted.sql` follow.
+, relay AS MATERIALIZED (
+    SELECT plain.now, plain.limits_version, next.*,
+           plain.is_so AND next.are_served
+           AND NOT EXISTS (SELECT FROM given CROSS JOIN LATERAL (
+               SELECT FROM tidegate.line WHERE limit_id = given.id AND class = 4 LIMIT 1
+           ) AS parked) AS is_on
+    FROM plain CROSS JOIN next
+), let_in AS (
+    INSERT INTO tidegate.ready (task, lane, rank, tag, stamp, gated, since)
+    SELECT head.task, head.lane, head.rank, head.tag, relay.limits_version, true, relay.now
+    FROM relay CROSS JOIN head WHERE relay.is_on
+), written AS (
+    INSERT INTO tidegate.slots (limit_id, number, task)
+    SELECT head.limit_id, head.number, head.task FROM relay CROSS JOIN head WHERE relay.is_on
+)
