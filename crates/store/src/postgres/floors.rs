@@ -247,6 +247,24 @@ impl Look<'_> {
         is_again
     }
 
+    /// Nothing was taken; in these lanes this is ready first, if anything.
+    pub(super) fn looked(&self, open: &[LaneId], first: &BTreeMap<LaneId, Key>) {
+        let now = now();
+        let mut state = self.floors.state();
+        let State { lanes, under_way, .. } = &mut *state;
+        let Some(lowered) = under_way.get(&self.ticket) else {
+            return;
+        };
+        for id in open.iter().filter(|lane| self.is_from_start(**lane)) {
+            let floor = first.get(id).map(|key| lowered.get(id).map_or(*key, |low| *key.min(low)));
+            let floor = floor.or_else(|| lanes.get(id).map(|lane| lane.floor));
+            if let Some(floor) = floor {
+                let notices = self.notices;
+                lanes.insert(*id, Lane { floor, looked_at: now, notices, is_short: false });
+            }
+        }
+    }
+
     /// What was found is committed.
     pub(super) fn found(&self, found: Found) {
         let Found { open, last, is_all, is_cut, is_special, took } = found;
@@ -368,6 +386,24 @@ mod tests {
         assert!(!look.again(&LANE));
         floors.look().found(Found { is_all: true, ..found(7) });
         assert!(floors.look().from.lanes.is_empty());
+    }
+
+    #[test]
+    fn who_took_nothing_knows_where_the_first_stands() {
+        let floors = Floors::default();
+        floors.look().looked(&LANE, &BTreeMap::new());
+        assert!(floors.look().from.lanes.is_empty(), "nothing is known of it");
+        floors.look().looked(&LANE, &[(LaneId(1), key(&row(7)))].into());
+        assert_eq!(floors.look().from.tasks, [7]);
+        let look = floors.look();
+        look.looked(&LANE, &[(LaneId(1), key(&row(9)))].into());
+        assert_eq!(floors.look().from.tasks, [7], "it began there");
+        floors.ask();
+        let look = floors.look();
+        floors.lower(&[row(3)]);
+        look.looked(&LANE, &[(LaneId(1), key(&row(9)))].into());
+        drop(look);
+        assert_eq!(floors.look().from.tasks, [3], "that came meanwhile");
     }
 
     #[test]

@@ -17,10 +17,10 @@ use super::claim::{Batch, Claimed, Pick, Sort, ask_along, taken_along};
 use super::draft::Left;
 use super::error::Fault;
 use super::finish::{Told, end_told};
-use super::floors::From;
+use super::floors::{From, Key};
 use super::gate::follow_briefly;
 use super::leased::{Leased, bodies};
-use super::look::names;
+use super::look::{names, open};
 use super::session::{Params, Tx, at_once};
 
 pub(super) const HOLD_LIMITS: &str = include_str!("queries/hold_limits.sql");
@@ -170,6 +170,13 @@ fn furthest(row: &Row) -> BTreeMap<LimitId, Reached> {
     furthest
 }
 
+/// What is ready first in lanes.
+fn first(row: &Row) -> BTreeMap<LaneId, Key> {
+    let keys = list(row, "first_ranks").zip(list(row, "first_tags")).zip(list(row, "first_tasks"));
+    let keys = keys.map(|((rank, tag), task)| (rank, tag, task));
+    list(row, "first_lanes").map(LaneId).zip(keys).collect()
+}
+
 /// Those who are ready with their slots.
 fn admitted(row: &Row) -> Vec<ReadyRow> {
     let tasks = list(row, "holders").zip(list(row, "lanes"));
@@ -264,10 +271,11 @@ impl Baton {
 /// Everybody who ends holds a slot, and the next in line takes it over.
 async fn hand_on(store: &Inner, exits: Vec<Exit>, baton: Baton, pick: Pick<'_>) -> Result<Relay> {
     let relayed = at_once!(store, tx => send_relay(store, &tx, &baton, &pick));
-    let Some(Relayed { attempts, furthest, claimed }) = relayed else {
+    let Some(Relayed { attempts, furthest, open, first, claimed }) = relayed else {
         return Ok(Relay::Left { slow: exits, quick: Vec::new() });
     };
     store.holding.reached(furthest, &baton.lines);
+    pick.look.looked(&open, &first);
     let mut left = Left::default();
     let claim = pick.claim();
     let claimed = match claimed {
@@ -289,6 +297,9 @@ struct Relayed {
     attempts: Vec<Attempt>,
     /// How far they were in their lines.
     furthest: BTreeMap<LimitId, Reached>,
+    /// The lanes that were looked at, and what is ready first there.
+    open: Vec<LaneId>,
+    first: BTreeMap<LaneId, Key>,
     /// What was claimed beside; none where the claim has to follow.
     claimed: Option<Batch>,
 }
@@ -319,6 +330,8 @@ async fn send_relay(
     Ok(Some(Relayed {
         attempts: leased.map_or_else(Vec::new, |leased| leased.attempts(&bodies)),
         furthest: furthest(&relayed),
+        open: open(&relayed),
+        first: first(&relayed),
         claimed: claimed.and_then(|row| taken_along(store, &row, &bodies, pick)),
     }))
 }

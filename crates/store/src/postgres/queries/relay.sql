@@ -6,23 +6,24 @@
 -- $19 on, where the claims of this process begin).
 --
 -- `held.sql` comes before; `pass.sql`, `end.sql` and `relayed.sql` follow.
-, relay AS MATERIALIZED (
+, first AS MATERIALIZED (
+    -- What is ready first in each lane.
+    SELECT array_agg(lane.id) AS lanes, array_agg(ready.rank) AS ranks, array_agg(ready.tag) AS tags,
+           array_agg(ready.task) AS tasks, min(ARRAY[ready.rank, ready.tag, ready.task]) AS key
+    FROM plain CROSS JOIN LATERAL unnest(plain.open) AS lane (id)
+    CROSS JOIN LATERAL (SELECT array_position($16::bigint[], lane.id) AS place) AS floor
+    CROSS JOIN LATERAL (
+        SELECT r.rank, r.tag, r.task FROM tidegate.ready r
+        WHERE r.lane = lane.id
+          AND (r.rank, r.tag, r.task) >= (
+              coalesce(($17::bigint[])[floor.place], -9223372036854775808),
+              coalesce(($18::bigint[])[floor.place], 0), coalesce(($19::bigint[])[floor.place], 0))
+        ORDER BY r.rank, r.tag, r.task LIMIT 1
+    ) AS ready
+), relay AS MATERIALIZED (
     SELECT plain.now, plain.open, plain.open_attempts, plain.open_timeouts, next.*,
            plain.is_so AND next.are_served
-           AND NOT EXISTS (
-               SELECT FROM unnest(plain.open) AS lane (id)
-               CROSS JOIN LATERAL (SELECT array_position($16::bigint[], lane.id) AS place) AS floor
-               CROSS JOIN LATERAL (
-                   SELECT r.rank, r.tag, r.task FROM tidegate.ready r
-                   WHERE r.lane = lane.id
-                     AND (r.rank, r.tag, r.task) >= (
-                         coalesce(($17::bigint[])[floor.place], -9223372036854775808),
-                         coalesce(($18::bigint[])[floor.place], 0),
-                         coalesce(($19::bigint[])[floor.place], 0))
-                   ORDER BY r.rank, r.tag, r.task LIMIT 1
-               ) AS first
-               WHERE (first.rank, first.tag, first.task) < (next.last[1], next.last[2], next.last[3])
-           ) AS is_on
+           AND coalesce((SELECT key > next.last FROM first), true) AS is_on
     FROM plain CROSS JOIN next
 ), lease AS (
     INSERT INTO tidegate.leases (token, worker, expires_at, started_at, tasks, limits, numbers)

@@ -1,8 +1,9 @@
--- Lists side by side: who runs on with which slot, and where it stood in its line. A claim that follows
--- in the same transaction adds to the lease.
+-- Lists side by side: who runs on with which slot, and where it stood in its line; and what is ready
+-- first in lanes. A claim that follows in the same transaction adds to the lease.
 SELECT relay.is_on, lease.token, lease.expires_at, relay.open, relay.open_attempts,
        relay.open_timeouts, relay.tasks, relay.holders, relay.limits, relay.numbers, relay.names,
-       relay.refused, relay.ranks, relay.line_tags, relay.places,
+       relay.refused, relay.ranks, relay.line_tags, relay.places, first.lanes AS first_lanes,
+       first.ranks AS first_ranks, first.tags AS first_tags, first.tasks AS first_tasks,
        set_config('tidegate.has_exits', (NOT relay.is_on)::text, true),
        CASE WHEN lease.token IS NOT NULL THEN set_config('tidegate.lease', lease.token::text, true) END
-FROM relay LEFT JOIN lease ON true
+FROM relay CROSS JOIN first LEFT JOIN lease ON true
