@@ -240,11 +240,12 @@ fn numbers(numbers: Vec<String>) -> String {
 
 const NUMBERS_NONE: &str = "'{}'::bigint[]";
 
-/// Queues, kinds, worker, lease and time of whoever asks.
+/// Queues, kinds, worker, lease and time of whoever asks, and from which task on it looks at the gate.
 fn asked() -> Vec<String> {
     let queue = format!("'{{{}}}'::text[]", kind("").queue);
     let kinds = format!("'{{{}}}'::text[]", kind_names().join(","));
-    vec![queue, kinds, format!("'{WORKER}'"), LEASE_MS.to_string(), "NULL".to_owned()]
+    let (lease, now, from) = (LEASE_MS.to_string(), "NULL".to_owned(), "0".to_owned());
+    vec![queue, kinds, format!("'{WORKER}'"), lease, now, from]
 }
 
 /// Tasks, tokens, results and leases of what ended.

@@ -17,7 +17,7 @@ use super::gate::{BUDGET, before_claim, follow_briefly};
 use super::leased::{Bodies, Leased, bodies};
 use super::listen::Since;
 use super::load::{Wanted, gather, moment};
-use super::look::{View, look, look_idly, names, open};
+use super::look::{View, last_task, look, look_idly, names, open};
 use super::paged::Paged;
 use super::rows;
 use super::session::{Params, Tx, at_once, glimpse};
@@ -146,7 +146,8 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
     let is_complete = pick.look.is_complete(&view.open);
     let has_looked = view.is_noted && !view.has_gate_work;
     if has_looked {
-        pick.look.found(Found { open: view.open.clone(), took, is_all: true, ..Found::default() });
+        let (open, last_task) = (view.open.clone(), view.last_task);
+        pick.look.found(Found { open, took, is_all: true, last_task, ..Found::default() });
     }
     let is_thorough = !pick.look.again(&view.open);
     if !view.is_noted {
@@ -190,11 +191,12 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Cl
                 return Ok(claimed);
             }
             Taken::Nothing(view, took) => {
-                let open = view.open;
+                let View { open, last_task, .. } = view;
                 pick.look.found(Found {
                     open: open.clone(),
                     took,
                     is_all: true,
+                    last_task,
                     ..Found::default()
                 });
                 if !pick.look.again(&open) {
@@ -307,6 +309,7 @@ impl Batch {
             is_all: !is_cut && attempts.len() < claim.tasks_max as usize,
             is_cut,
             is_special: row.get("has_special"),
+            last_task: last_task(row),
             took: took(row),
         };
         let windows: Vec<i64> = row.get("windows");
@@ -328,8 +331,9 @@ impl Batch {
         self
     }
 
-    fn nothing(open: Vec<LaneId>, took: Duration) -> Self {
-        let found = Found { open, is_all: true, took, ..Found::default() };
+    fn nothing(view: View, took: Duration) -> Self {
+        let View { open, last_task, .. } = view;
+        let found = Found { open, is_all: true, took, last_task, ..Found::default() };
         Self { attempts: Vec::new(), windows: Vec::new(), found }
     }
 }
@@ -442,7 +446,18 @@ async fn ask(
     let Pick { is_told_to, closed, .. } = pick;
     let From { lanes, ranks, tags, tasks } = from;
     let params: Params<'_> = &[
-        &queues, &kinds, &worker, lease_ms, &now, &wanted, is_told_to, closed, lanes, ranks, tags,
+        &queues,
+        &kinds,
+        &worker,
+        lease_ms,
+        &now,
+        &pick.look.arrived_from,
+        &wanted,
+        is_told_to,
+        closed,
+        lanes,
+        ranks,
+        tags,
         tasks,
     ];
     let row = tx.one(sql, params).await?;
@@ -501,7 +516,7 @@ fn along(store: &Inner, taken: Taken, pick: &Pick<'_>) -> Option<Batch> {
             None
         }
         Taken::Nothing(view, took) if pick.is_told_to || view.is_noted && !view.has_gate_work => {
-            Some(Batch::nothing(view.open, took))
+            Some(Batch::nothing(view, took))
         }
         _ => None,
     }

@@ -71,9 +71,21 @@ struct State {
     special: u32,
     /// How often somebody has said that there is something somewhere.
     notices: u64,
+    /// Nothing had come to the gate below this.
+    arrived: Option<Arrived>,
+    /// How often this process has brought something there.
+    arrivals: u64,
     /// How often claims have doubled what they read of a lane; a look from the start that needed no more
     /// halves it.
     pages_doubled: u32,
+}
+
+/// What is known of those who come to the gate.
+#[derive(Debug, Clone, Copy)]
+struct Arrived {
+    floor: i64,
+    looked_at: Instant,
+    notices: u64,
 }
 
 /// What is known of a lane.
@@ -120,9 +132,18 @@ impl Floors {
         self.state().notices += 1;
     }
 
+    /// This process has brought something to the gate.
+    pub(super) fn arrive(&self) {
+        let mut state = self.state();
+        state.arrived = None;
+        state.arrivals += 1;
+    }
+
     /// Nothing is known any more.
     pub(super) fn forget(&self) {
-        self.state().lanes.clear();
+        let mut state = self.state();
+        state.lanes.clear();
+        state.arrived = None;
     }
 
     /// These have become ready, and are committed.
@@ -148,7 +169,12 @@ impl Floors {
         state.under_way.insert(ticket, HashMap::new());
         let (notices, pages_doubled) = (state.notices, state.pages_doubled);
         let is_plain = state.special == 0;
-        Look { floors: self, ticket, from, notices, pages_doubled, is_plain }
+        let is_known =
+            |arrived: &Arrived| arrived.notices == notices && now < arrived.looked_at + DUE;
+        let arrived_from = state.arrived.filter(is_known).map_or(0, |arrived| arrived.floor);
+        let arrivals = state.arrivals;
+        let floors = self;
+        Look { floors, ticket, from, notices, pages_doubled, is_plain, arrived_from, arrivals }
     }
 
     /// A claim has met tasks that are not plain.
@@ -198,6 +224,8 @@ pub(super) struct Found {
     pub(super) is_cut: bool,
     /// Whether some are not plain.
     pub(super) is_special: bool,
+    /// The last task that anybody had begun to submit, if nothing waited at the gate.
+    pub(super) last_task: Option<i64>,
     /// How long it took on the server.
     pub(super) took: Duration,
 }
@@ -213,6 +241,9 @@ pub(super) struct Look<'a> {
     /// Whether it reckons with plain tasks only: such that hold no slots and no limit began to
     /// apply to since they are ready.
     pub(super) is_plain: bool,
+    /// From which task on it looks for what has come to the gate.
+    pub(super) arrived_from: i64,
+    arrivals: u64,
 }
 
 impl Look<'_> {
@@ -223,7 +254,7 @@ impl Look<'_> {
 
     /// Whether what was not found in these lanes is not there.
     pub(super) fn is_complete(&self, open: &[LaneId]) -> bool {
-        open.iter().all(|lane| self.is_from_start(*lane))
+        self.arrived_from == 0 && open.iter().all(|lane| self.is_from_start(*lane))
     }
 
     /// The same as far as one may look.
@@ -237,6 +268,7 @@ impl Look<'_> {
 
     /// Nothing was found in these lanes: whether to look again, from their start.
     pub(super) fn again(&mut self, open: &[LaneId]) -> bool {
+        let is_behind = std::mem::take(&mut self.arrived_from) > 0;
         let is_again = !self.is_thorough(open);
         if is_again {
             let (state, now) = (self.floors.state(), now());
@@ -244,13 +276,22 @@ impl Look<'_> {
                 open.contains(id) && state.may_look_from_start(lane, now) || self.is_from_start(*id)
             });
         }
-        is_again
+        is_again || is_behind
+    }
+
+    /// It was told that nothing waits at the gate.
+    fn gate_was_empty(&self, state: &mut State, last_task: i64, now: Instant) {
+        if self.arrived_from == 0 && state.arrivals == self.arrivals {
+            state.arrived =
+                Some(Arrived { floor: last_task, looked_at: now, notices: self.notices });
+        }
     }
 
     /// Nothing was taken; in these lanes this is ready first, if anything.
-    pub(super) fn looked(&self, open: &[LaneId], first: &BTreeMap<LaneId, Key>) {
+    pub(super) fn looked(&self, open: &[LaneId], first: &BTreeMap<LaneId, Key>, last_task: i64) {
         let now = now();
         let mut state = self.floors.state();
+        self.gate_was_empty(&mut state, last_task, now);
         let State { lanes, under_way, .. } = &mut *state;
         let Some(lowered) = under_way.get(&self.ticket) else {
             return;
@@ -267,9 +308,12 @@ impl Look<'_> {
 
     /// What was found is committed.
     pub(super) fn found(&self, found: Found) {
-        let Found { open, last, is_all, is_cut, is_special, took } = found;
+        let Found { open, last, is_all, is_cut, is_special, last_task, took } = found;
         let now = now();
         let mut state = self.floors.state();
+        if let Some(last_task) = last_task {
+            self.gate_was_empty(&mut state, last_task, now);
+        }
         state.special = if is_special { SPECIAL } else { state.special.saturating_sub(1) };
         let from_start = || open.iter().filter(|lane| self.is_from_start(**lane));
         if from_start().next().is_some() {
@@ -391,19 +435,37 @@ mod tests {
     #[test]
     fn who_took_nothing_knows_where_the_first_stands() {
         let floors = Floors::default();
-        floors.look().looked(&LANE, &BTreeMap::new());
+        floors.look().looked(&LANE, &BTreeMap::new(), 0);
         assert!(floors.look().from.lanes.is_empty(), "nothing is known of it");
-        floors.look().looked(&LANE, &[(LaneId(1), key(&row(7)))].into());
+        floors.look().looked(&LANE, &[(LaneId(1), key(&row(7)))].into(), 0);
         assert_eq!(floors.look().from.tasks, [7]);
         let look = floors.look();
-        look.looked(&LANE, &[(LaneId(1), key(&row(9)))].into());
+        look.looked(&LANE, &[(LaneId(1), key(&row(9)))].into(), 0);
         assert_eq!(floors.look().from.tasks, [7], "it began there");
         floors.ask();
         let look = floors.look();
         floors.lower(&[row(3)]);
-        look.looked(&LANE, &[(LaneId(1), key(&row(9)))].into());
+        look.looked(&LANE, &[(LaneId(1), key(&row(9)))].into(), 0);
         drop(look);
         assert_eq!(floors.look().from.tasks, [3], "that came meanwhile");
+    }
+
+    #[test]
+    fn what_comes_to_the_gate_is_looked_for_from_where_nothing_was() {
+        let floors = Floors::default();
+        let empty = || Found { last_task: Some(40), ..found(5) };
+        floors.look().found(found(5));
+        assert_eq!(floors.look().arrived_from, 0, "something waited there");
+        floors.look().found(empty());
+        let mut look = floors.look();
+        assert_eq!(look.arrived_from, 40);
+        assert!(!look.is_complete(&[]) && look.again(&[]) && look.is_complete(&[]));
+        floors.ask();
+        assert_eq!(floors.look().arrived_from, 0, "somebody has said so");
+        let look = floors.look();
+        floors.arrive();
+        look.found(empty());
+        assert_eq!(floors.look().arrived_from, 0, "it came meanwhile");
     }
 
     #[test]

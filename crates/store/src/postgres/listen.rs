@@ -66,6 +66,7 @@ impl Changed {
     /// Tells other processes soon that something changed.
     pub(super) fn tell(&self) {
         self.quiet.end();
+        self.floors.arrive();
         self.news.notify_one();
         self.teller.get_or_init(|| {
             let (pool, news) = (self.pool.clone(), self.news.clone());
@@ -85,6 +86,7 @@ impl Changed {
     /// Something changed here; nobody in this process has to wait for the server to say so.
     pub(super) fn here(&self) {
         self.quiet.end();
+        self.floors.arrive();
         self.notify.notify_waiters();
     }
 

@@ -25,6 +25,8 @@ pub(super) struct View {
     next_due: Option<Millis>,
     pub(super) is_noted: bool,
     pub(super) has_gate_work: bool,
+    /// The last task that anybody has begun to submit, if nothing waits at the gate.
+    pub(super) last_task: Option<i64>,
 }
 
 impl View {
@@ -39,6 +41,7 @@ impl View {
             next_due: row.get("next_due"),
             is_noted: row.get("is_noted"),
             has_gate_work: row.get("has_gate_work"),
+            last_task: last_task(row),
         }
     }
 
@@ -46,6 +49,11 @@ impl View {
     pub(super) fn due_in(&self) -> Option<Millis> {
         self.next_due.map(|due| due.saturating_sub(self.moment.now))
     }
+}
+
+/// The last task that anybody has begun to submit, if nothing waits at the gate.
+pub(super) fn last_task(row: &Row) -> Option<i64> {
+    (!row.get::<_, bool>("has_gate_work")).then(|| row.get("last_task"))
 }
 
 /// The lanes that were looked at.
@@ -102,7 +110,8 @@ async fn seen(
     let worker = claim.map_or("", |claim| &*claim.worker.0);
     let lease_ms = claim.map_or(0, |claim| claim.lease_ms);
     let now = store.options.now();
-    tx.one(sql, &[&queues, &kinds, &worker, &lease_ms, &now]).await
+    let arrived_from = 0_i64;
+    tx.one(sql, &[&queues, &kinds, &worker, &lease_ms, &now, &arrived_from]).await
 }
 
 pub(super) fn names(claim: Option<&Claim>) -> (Vec<&str>, Vec<&str>) {

@@ -271,11 +271,11 @@ impl Baton {
 /// Everybody who ends holds a slot, and the next in line takes it over.
 async fn hand_on(store: &Inner, exits: Vec<Exit>, baton: Baton, pick: Pick<'_>) -> Result<Relay> {
     let relayed = at_once!(store, tx => send_relay(store, &tx, &baton, &pick));
-    let Some(Relayed { attempts, furthest, open, first, claimed }) = relayed else {
+    let Some(Relayed { attempts, furthest, open, first, last_task, claimed }) = relayed else {
         return Ok(Relay::Left { slow: exits, quick: Vec::new() });
     };
     store.holding.reached(furthest, &baton.lines);
-    pick.look.looked(&open, &first);
+    pick.look.looked(&open, &first, last_task);
     let mut left = Left::default();
     let claim = pick.claim();
     let claimed = match claimed {
@@ -300,6 +300,7 @@ struct Relayed {
     /// The lanes that were looked at, and what is ready first there.
     open: Vec<LaneId>,
     first: BTreeMap<LaneId, Key>,
+    last_task: i64,
     /// What was claimed beside; none where the claim has to follow.
     claimed: Option<Batch>,
 }
@@ -315,7 +316,7 @@ async fn send_relay(
     let along = (wanted > baton.slots()).then_some(pick);
     let From { lanes, ranks, tags, tasks } = &pick.look.from;
     let order: Params<'_> = &[lanes, ranks, tags, tasks];
-    let asked = Asked { kinds: names(Some(pick.claim())).1, claim: pick.claim() };
+    let asked = Asked::new(pick, names(Some(pick.claim())).1);
     let (_, relayed, claimed, bodies, ()) = tokio::try_join!(biased;
         hold(store, tx, &baton.told.leases, &baton.lines),
         send_baton(store, tx, RELAY, baton, &asked, order),
@@ -332,6 +333,7 @@ async fn send_relay(
         furthest: furthest(&relayed),
         open: open(&relayed),
         first: first(&relayed),
+        last_task: relayed.get("last_task"),
         claimed: claimed.and_then(|row| taken_along(store, &row, &bodies, pick)),
     }))
 }
@@ -393,7 +395,7 @@ async fn send_let_in(
     let leases = leases.into_iter().collect();
     // Only the lanes of those next in line matter.
     let kinds = pick.claim().kinds.iter().filter(|kind| baton.lines.kinds.contains(*kind));
-    let asked = Asked { kinds: kinds.map(|kind| &**kind).collect(), claim: pick.claim() };
+    let asked = Asked::new(pick, kinds.map(|kind| &**kind).collect());
     let (_, relayed, ended, claimed, bodies, ()) = tokio::try_join!(biased;
         hold(store, tx, &leases, &baton.lines),
         send_baton(store, tx, LET_IN, baton, &asked, &[]),
@@ -422,6 +424,13 @@ async fn hold(
 struct Asked<'a> {
     claim: &'a Claim,
     kinds: Vec<&'a str>,
+    arrived_from: i64,
+}
+
+impl<'a> Asked<'a> {
+    fn new(pick: &Pick<'a>, kinds: Vec<&'a str>) -> Self {
+        Self { claim: pick.claim(), kinds, arrived_from: pick.look.arrived_from }
+    }
 }
 
 /// What both texts are about.
@@ -434,7 +443,7 @@ async fn send_baton(
     more: Params<'_>,
 ) -> Result<Row, Fault> {
     let Baton { told: Told { tasks, tokens, results, leases }, lines } = baton;
-    let Asked { claim, kinds } = asked;
+    let Asked { claim, kinds, arrived_from } = asked;
     let (queues, _) = names(Some(claim));
     let (worker, now, slots) = (&*claim.worker.0, store.options.now(), baton.slots());
     let params: Params<'_> = &[
@@ -443,6 +452,7 @@ async fn send_baton(
         &worker,
         &claim.lease_ms,
         &now,
+        arrived_from,
         tasks,
         tokens,
         results,

@@ -1,5 +1,5 @@
 -- What it is that waits at the gate. `look.sql` comes before.
-SELECT EXISTS (SELECT FROM tidegate.arrived) OR coalesce(seen.next_due <= seen.now, false)
+SELECT EXISTS (SELECT FROM tidegate.arrived WHERE task >= $6) OR coalesce(seen.next_due <= seen.now, false)
            AS arrivals,
        ARRAY (SELECT id FROM tidegate.limits WHERE dirty
               UNION

@@ -1,28 +1,28 @@
--- Who is first in the lines of limits for the slots of attempts that went well ($6 under $7, whose leases
--- $9 are locked), and whether these may change hands without the limits' locks. The numbers stay, so
+-- Who is first in the lines of limits for the slots of attempts that went well ($7 under $8, whose leases
+-- $10 are locked), and whether these may change hands without the limits' locks. The numbers stay, so
 -- the limits' rows are only read: this transaction shares them with all who do the same, and
 -- whoever changes one has it alone.
 --
--- They may where that is plain: every limit is calm and one of those that are shared ($11), nobody
+-- They may where that is plain: every limit is calm and one of those that are shared ($12), nobody
 -- in line needs anything else, nothing waits at the gate, and there are as many slots as were told
--- ($10).
+-- ($11).
 --
--- A line is read from behind what this process took of it last ($13 to $15), unless more have come to
--- it since ($12): what left stays in the index until the server has cleaned up.
+-- A line is read from behind what this process took of it last ($14 to $16), unless more have come to
+-- it since ($13): what left stays in the index until the server has cleaned up.
 --
 -- `look.sql` comes before, and what hands them on follows.
 , listed AS MATERIALIZED (
     SELECT l.token, one.task, one.limit_id, one.number,
            -- Here and not in a WHERE, where it would become a join.
-           (one.task, l.token) IN (SELECT * FROM unnest($6::bigint[], $7::bigint[])) AS ends
+           (one.task, l.token) IN (SELECT * FROM unnest($7::bigint[], $8::bigint[])) AS ends
     FROM tidegate.leases l
     CROSS JOIN LATERAL unnest(l.tasks, l.limits, l.numbers) AS one (task, limit_id, number)
-    WHERE l.token = ANY ($9)
+    WHERE l.token = ANY ($10)
 ), given AS MATERIALIZED (
     SELECT of_limit.id, of_limit.numbers, cardinality(of_limit.numbers) AS slots, l.name, l.refused,
-           l.calm AND of_limit.id = ANY ($11)
+           l.calm AND of_limit.id = ANY ($12)
            AND NOT EXISTS (SELECT FROM tidegate.line WHERE limit_id = of_limit.id AND NOT plain) AS is_calm,
-           CASE WHEN l.refused = ($12::bigint[])[known.place] THEN known.place END AS floor
+           CASE WHEN l.refused = ($13::bigint[])[known.place] THEN known.place END AS floor
     FROM (
         SELECT limit_id AS id, array_agg(number ORDER BY number) AS numbers
         FROM listed WHERE ends AND limit_id IS NOT NULL GROUP BY limit_id
@@ -30,10 +30,10 @@
     CROSS JOIN LATERAL (
         SELECT name, calm, refused FROM tidegate.limits WHERE id = of_limit.id OFFSET 0
     ) AS l
-    CROSS JOIN LATERAL (SELECT array_position($11::bigint[], of_limit.id) AS place) AS known
+    CROSS JOIN LATERAL (SELECT array_position($12::bigint[], of_limit.id) AS place) AS known
 ), plain AS MATERIALIZED (
     SELECT seen.*, seen.is_noted AND NOT seen.has_gate_work
-           AND coalesce((SELECT bool_and(is_calm) AND sum(slots) = $10 FROM given), false) AS is_so
+           AND coalesce((SELECT bool_and(is_calm) AND sum(slots) = $11 FROM given), false) AS is_so
     FROM seen
 ), head AS MATERIALIZED (
     SELECT given.id AS limit_id, given.name, given.refused, given.numbers[first.number] AS number,
@@ -46,8 +46,8 @@
             SELECT ctid AS row, task, lane, rank, tag, place FROM tidegate.line
             WHERE limit_id = given.id AND class = 1
               AND (rank, tag, place) > (
-                  coalesce(($13::bigint[])[given.floor], -9223372036854775808),
-                  coalesce(($14::bigint[])[given.floor], 0), coalesce(($15::bigint[])[given.floor], 0))
+                  coalesce(($14::bigint[])[given.floor], -9223372036854775808),
+                  coalesce(($15::bigint[])[given.floor], 0), coalesce(($16::bigint[])[given.floor], 0))
             ORDER BY rank, tag, place LIMIT given.slots FOR UPDATE SKIP LOCKED
         ) AS locked
     ) AS first

@@ -7,11 +7,11 @@
 ), lane AS MATERIALIZED (
     SELECT open.id, from_here.rank, from_here.tag, from_here.task
     FROM seen CROSS JOIN admitted CROSS JOIN LATERAL unnest(seen.open) AS open (id)
-    CROSS JOIN LATERAL (SELECT array_position($9::bigint[], open.id) AS place) AS floor
+    CROSS JOIN LATERAL (SELECT array_position($10::bigint[], open.id) AS place) AS floor
     CROSS JOIN LATERAL (
-        SELECT coalesce(($10::bigint[])[floor.place], -9223372036854775808) AS rank,
-               coalesce(($11::bigint[])[floor.place], 0) AS tag,
-               coalesce(($12::bigint[])[floor.place], 0) AS task
+        SELECT coalesce(($11::bigint[])[floor.place], -9223372036854775808) AS rank,
+               coalesce(($12::bigint[])[floor.place], 0) AS tag,
+               coalesce(($13::bigint[])[floor.place], 0) AS task
     ) AS last
     CROSS JOIN LATERAL (
         SELECT CASE WHEN open.id = ANY (admitted.lanes)
@@ -22,8 +22,8 @@
         SELECT coalesce(low.key[1], last.rank) AS rank, coalesce(low.key[2], last.tag) AS tag,
                coalesce(low.key[3], last.task) AS task
     ) AS from_here
-    WHERE open.id <> ALL ($8::bigint[]) AND seen.is_noted
-      AND ($7 OR NOT seen.has_gate_work)
+    WHERE open.id <> ALL ($9::bigint[]) AND seen.is_noted
+      AND ($8 OR NOT seen.has_gate_work)
       -- The exits that were told in the same transaction are all ended.
       AND coalesce(current_setting('tidegate.has_exits', true), '') <> 'true'
 )

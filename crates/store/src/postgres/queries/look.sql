@@ -2,6 +2,9 @@
 -- that are open now (neither paused nor outside their hours), whether anything waits at the gate, and
 -- whether the worker has to be noted. Each answer is the head of an index; nothing is read that is not
 -- looked at next. What is seen is in `seen`; a statement follows that uses it.
+--
+-- What has come and gone stays in the index until the server has cleaned up, so a process looks for
+-- what has come from where it last found nothing ($6).
 WITH moment AS MATERIALIZED (
     SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 ), open AS MATERIALIZED (
@@ -31,12 +34,14 @@ WITH moment AS MATERIALIZED (
            open.is_noted,
            -- Whether anything waits at the gate: what has come or is due, a limit with room or one that
            -- is due to be looked at, a task that nobody served.
-           EXISTS (SELECT FROM tidegate.arrived) OR coalesce(due.at <= moment.now, false)
+           EXISTS (SELECT FROM tidegate.arrived WHERE task >= $6) OR coalesce(due.at <= moment.now, false)
                OR EXISTS (SELECT FROM tidegate.limits WHERE dirty)
                OR EXISTS (SELECT FROM tidegate.passes WHERE urgent)
                OR EXISTS (SELECT FROM tidegate.line WHERE class = 4 AND lane = ANY (open.ids))
                AS has_gate_work,
-           due.at AS next_due
+           due.at AS next_due,
+           -- Whatever comes after this look has nearly always a higher id.
+           (SELECT last_value FROM tidegate.task_ids) AS last_task
     FROM tidegate.counters c
     CROSS JOIN moment
     CROSS JOIN open

@@ -21,8 +21,8 @@
     SET freed = p.freed || excluded.freed, taken = p.taken + excluded.taken,
         look_at = least(p.look_at, excluded.look_at)
 ), ending AS MATERIALIZED (
-    SELECT CASE WHEN is_on THEN $6::bigint[] ELSE '{}' END AS tasks,
-           CASE WHEN is_on THEN $9::bigint[] ELSE '{}' END AS leases, $6::bigint[] AS told,
-           $8::bytea[] AS results, now
+    SELECT CASE WHEN is_on THEN $7::bigint[] ELSE '{}' END AS tasks,
+           CASE WHEN is_on THEN $10::bigint[] ELSE '{}' END AS leases, $7::bigint[] AS told,
+           $9::bytea[] AS results, now
     FROM relay
 )

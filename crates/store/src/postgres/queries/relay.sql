@@ -2,8 +2,8 @@
 -- finds nobody in line is given back.
 --
 -- It is what a finish and a claim would do one after the other, where this worker serves those
--- next in line. Nothing is done at all where something is ready that comes before them (from $16 to
--- $19 on, where the claims of this process begin).
+-- next in line. Nothing is done at all where something is ready that comes before them (from $17 to
+-- $20 on, where the claims of this process begin).
 --
 -- `held.sql` comes before; `pass.sql`, `end.sql` and `relayed.sql` follow.
 , first AS MATERIALIZED (
@@ -11,17 +11,17 @@
     SELECT array_agg(lane.id) AS lanes, array_agg(ready.rank) AS ranks, array_agg(ready.tag) AS tags,
            array_agg(ready.task) AS tasks, min(ARRAY[ready.rank, ready.tag, ready.task]) AS key
     FROM plain CROSS JOIN LATERAL unnest(plain.open) AS lane (id)
-    CROSS JOIN LATERAL (SELECT array_position($16::bigint[], lane.id) AS place) AS floor
+    CROSS JOIN LATERAL (SELECT array_position($17::bigint[], lane.id) AS place) AS floor
     CROSS JOIN LATERAL (
         SELECT r.rank, r.tag, r.task FROM tidegate.ready r
         WHERE r.lane = lane.id
           AND (r.rank, r.tag, r.task) >= (
-              coalesce(($17::bigint[])[floor.place], -9223372036854775808),
-              coalesce(($18::bigint[])[floor.place], 0), coalesce(($19::bigint[])[floor.place], 0))
+              coalesce(($18::bigint[])[floor.place], -9223372036854775808),
+              coalesce(($19::bigint[])[floor.place], 0), coalesce(($20::bigint[])[floor.place], 0))
         ORDER BY r.rank, r.tag, r.task LIMIT 1
     ) AS ready
 ), relay AS MATERIALIZED (
-    SELECT plain.now, plain.open, plain.open_attempts, plain.open_timeouts, next.*,
+    SELECT plain.now, plain.open, plain.open_attempts, plain.open_timeouts, plain.last_task, next.*,
            plain.is_so AND next.are_served
            AND coalesce((SELECT key > next.last FROM first), true) AS is_on
     FROM plain CROSS JOIN next
