@@ -230,12 +230,22 @@ async fn a_claim_begins_at_its_floor_by_the_index() {
     store.migrate().await.expect("migrate");
     let client = connect(&database.url()).await;
     count_when_empty(&client).await;
-    let mut found = Vec::new();
-    for name in ["claim_one", "claim_many", "claim_plain_one", "claim_plain_many"] {
-        conditions(&plan(&client, name, &statements()[name]).await, "ready_order", &mut found);
+    let (mut found, mut lines, mut gates) = (Vec::new(), Vec::new(), Vec::new());
+    let claims =
+        ["claim_one", "claim_many", "claim_plain_one", "claim_plain_many", "claim_admitted"];
+    let relays = ["relay", "let_in"];
+    for name in claims.into_iter().chain(relays) {
+        let plan = plan(&client, name, &statements()[name]).await;
+        conditions(&plan, "ready_order", &mut found);
+        conditions(&plan, "line_order", &mut lines);
+        conditions(&plan, "arrived_pkey", &mut gates);
     }
-    assert_eq!(found.len(), 4, "of one lane, and of many");
+    assert_eq!(found.len(), 6, "of one lane and of many, and what is before a relay");
     assert!(found.iter().all(|condition| condition.contains("ROW(")), "{found:?}");
+    let lines = lines.iter().filter(|condition| condition.contains("ROW("));
+    assert_eq!(lines.count(), 2, "what is handed on and what is let in");
+    assert_eq!(gates.len(), 7);
+    assert!(gates.iter().all(|condition| condition.contains("task >= ")), "{gates:?}");
 }
 
 #[tokio::test]

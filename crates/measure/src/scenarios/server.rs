@@ -118,7 +118,7 @@ fn role(query: &str) -> Option<Role> {
     }
     let begins = does("INSERT INTO tidegate.leases");
     match (does("DELETE FROM tidegate.tasks"), begins) {
-        (true, true) if does("DELETE FROM tidegate.line") => Some(Role::Relay),
+        (true, _) if does("DELETE FROM tidegate.line\n") => Some(Role::Relay),
         (true, false) if does("DELETE FROM tidegate.leases") => Some(Role::Finish),
         (false, true) if does("DELETE FROM tidegate.ready") => Some(Role::Claim),
         _ => None,
@@ -175,11 +175,21 @@ mod tests {
 
     #[test]
     fn statements_are_known_by_what_they_do() {
-        assert_eq!(role(sql!("look", "lanes", "pick_one", "take")), Some(Role::Claim));
-        assert_eq!(role(sql!("look", "lanes", "pick_many", "take_plain")), Some(Role::Claim));
+        for claim in [
+            sql!("look", "wanted", "lanes", "pick_one", "take"),
+            sql!("look", "wanted", "lanes", "pick_many", "take_plain"),
+            sql!("look", "wanted", "lanes_admitted", "pick_many", "take"),
+        ] {
+            assert_eq!(role(claim), Some(Role::Claim));
+        }
         assert_eq!(role(sql!("bodies")), Some(Role::Bodies));
         assert_eq!(role(sql!("finish", "end", "finished")), Some(Role::Finish));
-        assert_eq!(role(sql!("look", "relay", "end", "relayed")), Some(Role::Relay));
+        for relay in [
+            sql!("look", "held", "relay", "pass", "end", "relayed"),
+            sql!("look", "held", "let_in", "pass", "end", "admitted"),
+        ] {
+            assert_eq!(role(relay), Some(Role::Relay));
+        }
         for other in [sql!("look", "seen"), sql!("lock_leases")] {
             assert_eq!(role(other), None);
         }
@@ -188,7 +198,7 @@ mod tests {
     #[test]
     fn the_mean_is_of_what_ran_meanwhile() {
         let (mut before, mut after) = (Times::default(), Times::default());
-        let claim = sql!("look", "lanes", "pick_many", "take");
+        let claim = sql!("look", "wanted", "lanes", "pick_many", "take");
         before.add(claim, Ran { calls: 2, ms: 100.0, pages: 20 });
         after.add(claim, Ran { calls: 4, ms: 103.0, pages: 29 });
         after.add("SELECT 1", Ran { calls: 1, ms: 1.0, pages: 1 });

@@ -139,7 +139,11 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
         Since::NothingHeard(news) | Since::News(news) => news,
     };
     let mut pick = Pick::new(store, claim);
-    let taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
+    let mut taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
+    if matches!(taken, Taken::Nothing(..)) && std::mem::take(&mut pick.look.arrived_from) > 0 {
+        // Nobody is told that there is nothing before all that has come was looked at.
+        taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
+    }
     let Taken::Nothing(view, took) = taken else {
         return go_on(store, pick, taken).await;
     };
@@ -261,7 +265,8 @@ impl<'a> Pick<'a> {
     /// What was taken is committed; gives also the jobs whose windows it left.
     pub(super) fn settle(&self, batch: Batch) -> (Claimed, Vec<LimitId>) {
         let Found { open, is_all, is_cut, .. } = &batch.found;
-        let is_all_there_is = !is_cut && (!is_all || self.look.is_thorough(open));
+        let is_behind = self.look.arrived_from > 0 || !self.look.is_thorough(open);
+        let is_all_there_is = !(*is_cut || *is_all && is_behind);
         self.look.found(batch.found);
         (Claimed { attempts: batch.attempts, is_all_there_is }, batch.windows)
     }

@@ -271,9 +271,13 @@ impl Baton {
 /// Everybody who ends holds a slot, and the next in line takes it over.
 async fn hand_on(store: &Inner, exits: Vec<Exit>, baton: Baton, pick: Pick<'_>) -> Result<Relay> {
     let relayed = at_once!(store, tx => send_relay(store, &tx, &baton, &pick));
-    let Some(Relayed { attempts, furthest, open, first, last_task, claimed }) = relayed else {
+    let Some(Relayed { attempts, furthest, open, first, last_task, is_to_look, claimed }) = relayed
+    else {
         return Ok(Relay::Left { slow: exits, quick: Vec::new() });
     };
+    if is_to_look {
+        store.changed.here();
+    }
     store.holding.reached(furthest, &baton.lines);
     pick.look.looked(&open, &first, last_task);
     let mut left = Left::default();
@@ -301,6 +305,8 @@ struct Relayed {
     open: Vec<LaneId>,
     first: BTreeMap<LaneId, Key>,
     last_task: i64,
+    /// Whether somebody has to look a moment later, whoever was told that there is nothing.
+    is_to_look: bool,
     /// What was claimed beside; none where the claim has to follow.
     claimed: Option<Batch>,
 }
@@ -334,6 +340,7 @@ async fn send_relay(
         open: open(&relayed),
         first: first(&relayed),
         last_task: relayed.get("last_task"),
+        is_to_look: relayed.get("is_to_look"),
         claimed: claimed.and_then(|row| taken_along(store, &row, &bodies, pick)),
     }))
 }
@@ -355,6 +362,9 @@ async fn let_in(
     if relayed.get("is_on") {
         store.holding.reached(furthest(&relayed), &baton.lines);
         left.new = admitted(&relayed);
+        if relayed.get("is_to_look") {
+            store.changed.here();
+        }
     } else {
         slow.extend(mine);
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tidegate_core::{
     Attempt, Extend, Finish, Inspect, NewTask, Progress, Release, State, Store, TaskId, WorkerId,
@@ -331,22 +332,60 @@ async fn who_is_not_first_is_ready_with_its_slot() {
     lab.check().await.expect("every rule holds");
 }
 
-/// Whoever ends a task finds only one in line whom another is about to take; and that comes to nothing.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_is_free_after_all_is_found() {
-    let lab = Lab::new(Options::default()).await;
+/// Claims until something is found. A worker that was told that there is nothing asks again when it is
+/// due, and not seconds later.
+async fn found_soon(handle: &Handle) -> Vec<Attempt> {
+    let asking = async {
+        loop {
+            let claimed = handle.claim(1).await;
+            if !claimed.is_empty() {
+                return claimed;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(3), asking).await.expect("it is found soon")
+}
+
+/// Whoever ends a task finds only those in line whom another is about to take; and that comes to nothing.
+async fn free_after_all(is_beside: bool) {
+    let (lab, sent) = overheard().await;
     let handle = &lab.free;
+    let beside = if is_beside { Some(beside(handle).await) } else { None };
     let (running, waiting) = full(handle, handle, 2).await;
+    let listening = handle.store.clone();
+    let listening = tokio::spawn(async move {
+        loop {
+            listening.changed().await;
+        }
+    });
+    // Until it hears of everything, and need not ask.
+    while !sent.lock().expect("lock").is_empty() {
+        sent.lock().expect("lock").clear();
+        assert!(handle.claim(1).await.is_empty());
+    }
     let other = "BEGIN; SELECT FROM tidegate.line FOR UPDATE";
     lab.monitor.batch_execute(other).await.expect("lock the line");
-    going_on(handle, &running[0], 1).await.expect("finish");
+    let exits: Vec<_> = running[..1].iter().chain(&beside).cloned().collect();
+    all_going_on(handle, &exits, 1).await.expect("finish");
     assert_eq!(held(&lab, "group:a").await, (1, 3), "its slot is given back");
     lab.monitor.batch_execute("ROLLBACK").await.expect("undo");
     assert!(handle.claim(1).await.is_empty(), "nobody looks at once");
     handle.clock.fetch_add(100, Ordering::SeqCst);
-    let next = handle.claim(1).await;
+    let next = found_soon(handle).await;
     assert_eq!(next.iter().map(|next| next.task).collect::<Vec<_>>(), waiting[..1]);
     lab.check().await.expect("every rule holds");
+    listening.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_is_free_after_all_is_found() {
+    free_after_all(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_is_free_after_all_is_found_where_others_end_too() {
+    free_after_all(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

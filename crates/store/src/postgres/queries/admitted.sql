@@ -2,6 +2,7 @@
 -- transaction reads their lanes from the first of them on.
 SELECT relay.is_on, relay.holders, relay.lanes, relay.limits, relay.refused, relay.ranks,
        relay.line_tags, relay.places, relay.tags, relay.limits_version, relay.now,
+       EXISTS (SELECT FROM pass WHERE look_at IS NOT NULL) AS is_to_look,
        set_config('tidegate.has_exits', (NOT relay.is_on)::text, true),
        CASE WHEN relay.is_on AND relay.slots > 0 THEN set_config('tidegate.admitted', (
            (SELECT min(ARRAY[rank, tag, task]) FROM head) || relay.lanes)::text, true) END
