@@ -310,7 +310,10 @@ impl Look<'_> {
         let Found { open, last, is_all, is_cut, is_special, last_task, took } = found;
         let now = now();
         let mut state = self.floors.state();
-        if let Some(last_task) = last_task {
+        if is_all {
+            // Who finds too little has to look at all that has come, and so will the next.
+            state.arrived = None;
+        } else if let Some(last_task) = last_task {
             self.gate_was_empty(&mut state, last_task, now);
         }
         state.special = if is_special { SPECIAL } else { state.special.saturating_sub(1) };
@@ -465,6 +468,9 @@ mod tests {
         floors.arrive();
         look.found(empty());
         assert_eq!(floors.look().arrived_from, 0, "it came meanwhile");
+        floors.look().found(empty());
+        floors.look().found(Found { is_all: true, ..empty() });
+        assert_eq!(floors.look().arrived_from, 0, "there is less than was wanted");
     }
 
     #[test]

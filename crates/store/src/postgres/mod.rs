@@ -36,8 +36,9 @@
 //!   claim lists the slots of what it starts, by the lock of the ready row.
 //! - A lease: whoever locked its row.
 //! - What happened at a limit without its row's lock is a row of `passes`: that tasks of a job were
-//!   claimed and left its window, that slots were given back, that tasks left the line. Whoever locks
-//!   the limit next takes it off. Who fills a window and who claims out of it both look after their
+//!   claimed and left its window, that slots were given back, that tasks left the line, and when
+//!   somebody should look whether both are so, a free slot and one who waits. Whoever locks the limit
+//!   next takes it off. Who fills a window and who claims out of it both look after their
 //!   commit, so that one of them sees what the other did.
 //!
 //! # The one lock order
