@@ -39,13 +39,14 @@ const WHOLE: &[(&str, &str, &str)] = &[
 ];
 
 /// Files that are parts of statements, and the statements.
-const PARTS: [&str; 20] = [
+const PARTS: [&str; 21] = [
     "look",
     "wanted",
     "lanes",
     "lanes_admitted",
     "pick_one",
     "pick_many",
+    "of_lane",
     "take",
     "take_plain",
     "seen",
@@ -61,6 +62,9 @@ const PARTS: [&str; 20] = [
     "relayed",
     "admitted",
 ];
+/// How many lanes the claims of many of them read.
+const LANES: usize = 4;
+
 const SEVERAL: [(&str, &[&str]); 11] = [
     ("claim_one", &["look", "wanted", "lanes", "pick_one", "take"]),
     ("claim_many", &["look", "wanted", "lanes", "pick_many", "take"]),
@@ -111,9 +115,11 @@ fn statements() -> BTreeMap<String, String> {
     }
     let parts: BTreeMap<&str, String> =
         PARTS.map(|name| (name, statements.remove(name).expect(name))).into();
+    let lanes = (1..=LANES).map(|n| parts["of_lane"].replace("{n}", &n.to_string()));
+    let lanes = lanes.collect::<Vec<_>>().join("UNION ALL ");
     for (name, of) in SEVERAL {
         let text: Vec<&str> = of.iter().map(|part| &*parts[part]).collect();
-        statements.insert((*name).to_owned(), text.concat());
+        statements.insert((*name).to_owned(), text.concat().replace("{lanes}", &lanes));
     }
     statements
 }
@@ -240,12 +246,39 @@ async fn a_claim_begins_at_its_floor_by_the_index() {
         conditions(&plan, "line_order", &mut lines);
         conditions(&plan, "arrived_pkey", &mut gates);
     }
-    assert_eq!(found.len(), 6, "of one lane and of many, and what is before a relay");
+    assert_eq!(found.len(), 3 + 3 * LANES, "of one lane and of many, and what is before a relay");
     assert!(found.iter().all(|condition| condition.contains("ROW(")), "{found:?}");
     let lines = lines.iter().filter(|condition| condition.contains("ROW("));
     assert_eq!(lines.count(), 2, "what is handed on and what is let in");
     assert_eq!(gates.len(), 7);
     assert!(gates.iter().all(|condition| condition.contains("task >= ")), "{gates:?}");
+}
+
+/// What a plan does between its LIMIT and the rows that it merges, or none where it does not merge.
+fn above_the_merge(node: &Value) -> Option<Vec<String>> {
+    let kind = node["Node Type"].as_str().unwrap_or_default().to_owned();
+    if kind == "Merge Append" {
+        return Some(Vec::new());
+    }
+    let mut above = node["Plans"].as_array().into_iter().flatten().find_map(above_the_merge)?;
+    if above.last().is_none_or(|last| last != "Limit") {
+        above.push(kind);
+    }
+    Some(above)
+}
+
+#[tokio::test]
+async fn a_claim_merges_its_lanes_and_sorts_nothing() {
+    let database = Server::shared().database();
+    let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    store.migrate().await.expect("migrate");
+    let client = connect(&database.url()).await;
+    count_when_empty(&client).await;
+    let way = ["Subquery Scan", "Nested Loop", "Nested Loop", "LockRows", "Limit"];
+    for name in ["claim_many", "claim_plain_many", "claim_admitted"] {
+        let plan = plan(&client, name, &statements()[name]).await;
+        assert_eq!(above_the_merge(&plan).as_deref(), Some(&way.map(str::to_owned)[..]), "{name}");
+    }
 }
 
 #[tokio::test]

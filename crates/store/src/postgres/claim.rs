@@ -4,28 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use tidegate_core::rules::gate;
-use tidegate_core::tables::{Position, ReadyRow, Tables};
+use tidegate_core::tables::ReadyRow;
 use tidegate_core::{Attempt, Claim, LaneId, LimitId, Millis, Result, TaskId};
 use tokio_postgres::Row;
 
+use super::back::Stale;
 use super::draft::Left;
 use super::error::Fault;
-use super::floors::{Found, From, Key, Look, key};
-use super::flush::flush;
-use super::gate::{BUDGET, before_claim, follow_briefly};
+use super::floors::{Found, From, Key, Look};
+use super::gate::{before_claim, follow_briefly};
 use super::leased::{Bodies, Leased, bodies};
 use super::listen::Since;
-use super::load::{Wanted, gather, moment};
 use super::look::{View, last_task, look, look_idly, names, open};
 use super::paged::Paged;
-use super::rows;
 use super::session::{Params, Tx, at_once, glimpse};
 use super::{Bug, Inner, transact};
 
 const VERSION_SHARED: &str = include_str!("queries/version_shared.sql");
 const SEE_WORKER: &str = include_str!("queries/see_worker.sql");
-const LOCK_READY_OF: &str = include_str!("queries/lock_ready_of.sql");
 
 /// The texts of a claim: of one lane, and of several; for whatever is ready, and for what holds no slots
 /// and no limit began to apply to.
@@ -79,12 +75,12 @@ impl Texts {
     }
 
     fn of(&'static self, pick: &Pick<'_>, sort: Sort) -> &'static str {
-        match (lanes(pick.claim), sort) {
+        match (pick.lanes, sort) {
             (1, Sort::Any) => self.one,
             (1, Sort::Plain) => self.plain_one,
-            (_, Sort::Any) => self.many.of(pick.page).0,
-            (_, Sort::Plain) => self.plain_many.of(pick.page).0,
-            (_, Sort::Admitted) => self.admitted.of(pick.page).0,
+            (lanes, Sort::Any) => self.many.of(lanes).0,
+            (lanes, Sort::Plain) => self.plain_many.of(lanes).0,
+            (lanes, Sort::Admitted) => self.admitted.of(lanes).0,
         }
     }
 }
@@ -102,12 +98,13 @@ pub(super) enum Sort {
     Admitted,
 }
 
-/// Rounds in which a claim may send back what a younger limit applies to. After them it leaves
-/// out the lanes where it still meets such tasks: their backlog does not hold up the others.
-const ROUNDS_MAX: u32 = 100;
+/// Steps in which a claim may send back what a younger limit applies to, at most, and how many of them
+/// are only about those that it met.
+const STEPS_MAX: u32 = 100;
+const FEW_STEPS: u32 = 32;
 
-/// Rows of a lane that are looked at at most, however many of them others are taking.
-const PAGE_MAX: usize = 1 << 15;
+/// Lanes that a claim reads at most; a worker that serves more is given of others each time.
+const LANES_MAX: usize = 512;
 
 /// One statement in one round trip, where nothing waits at the gate.
 pub(super) async fn claim(store: &Inner, claim: Claim) -> Result<Vec<Attempt>> {
@@ -186,7 +183,7 @@ async fn is_idle(store: &Inner, claim: &Claim, news: u64) -> Result<bool> {
 /// Claims until there is nothing in the way.
 async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Claimed> {
     pick.is_told_to = true;
-    let mut rounds = 0;
+    let mut steps = 0;
     loop {
         match taken {
             Taken::Some(batch) => {
@@ -196,8 +193,9 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Cl
             }
             Taken::Nothing(view, took) => {
                 let View { open, last_task, .. } = view;
+                let read = pick.read(open.clone());
                 pick.look.found(Found {
-                    open: open.clone(),
+                    open: read,
                     took,
                     is_all: true,
                     last_task,
@@ -207,21 +205,32 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Cl
                     return Ok(Claimed::default());
                 }
             }
-            Taken::Cut => pick.page *= 4,
+            Taken::Wider(open) => {
+                pick.widen(&open);
+                if !pick.closed.is_empty() {
+                    // Who finds nothing asks again.
+                    store.changed.here();
+                }
+            }
             Taken::Special => {
                 store.floors.meet_special();
                 pick.look.is_plain = false;
             }
             Taken::Again => {}
-            Taken::Stale(_, lanes) => {
+            Taken::Stale(stale) => {
                 store.floors.meet_special();
-                rounds += 1;
-                if rounds >= ROUNDS_MAX {
-                    pick.closed.extend(lanes);
-                    store.changed.tell();
+                steps += 1;
+                if steps <= STEPS_MAX && store.back.may_go_on() {
+                    let is_many = steps > FEW_STEPS || store.back.is_many();
+                    let way = is_many.then_some(&pick.look.from);
+                    store.back.step(store, &stale, way).await?;
+                } else {
+                    // They do not hold up the others. Who finds nothing else asks again.
+                    store.changed.here();
+                    if std::mem::replace(&mut pick.takes_rest, true) && pick.close(stale) {
+                        return Ok(Claimed::default());
+                    }
                 }
-                let left = at_once!(store, tx => retake(store, &tx, &pick));
-                follow_briefly(store, left).await;
                 pick.look = store.floors.look();
             }
         }
@@ -236,21 +245,43 @@ pub(super) struct Pick<'a> {
     pub(super) look: Look<'a>,
     /// Whatever waits at the gate.
     is_told_to: bool,
+    /// Whatever else there is that a younger limit applies to.
+    takes_rest: bool,
     /// Lanes that are left out.
     closed: Vec<i64>,
-    /// How many rows are read of a lane where there may be several.
-    page: usize,
+    /// How many there may be besides.
+    lanes: usize,
 }
 
 impl<'a> Pick<'a> {
     pub(super) fn new(store: &'a Inner, claim: &'a Claim) -> Self {
         let look = store.floors.look();
-        // Four times what each lane gives if they all give the same: others are taking the first of
-        // them at this moment. A row is cheap where its lane is read anyway. More where that was too
-        // little.
-        let page =
-            (4 * (claim.tasks_max as usize).div_ceil(lanes(claim)) + 4) << look.pages_doubled;
-        Self { claim, look, is_told_to: false, closed: Vec::new(), page: page.min(PAGE_MAX) }
+        let lanes = look.lanes.min(lanes_max(claim));
+        let takes_rest = !store.back.may_go_on();
+        Self { claim, look, is_told_to: false, takes_rest, closed: Vec::new(), lanes }
+    }
+
+    /// There are more lanes than were reckoned with. Where they are too many, some are left out, and
+    /// others the next time.
+    fn widen(&mut self, open: &[LaneId]) {
+        let is_left = |lane: &i64| !self.closed.contains(lane);
+        let mut open: Vec<i64> = open.iter().map(|lane| lane.0).filter(is_left).collect();
+        self.lanes = open.len().min(LANES_MAX);
+        let first = self.look.number() as usize * LANES_MAX % open.len().max(1);
+        open.rotate_left(first);
+        self.closed.extend(&open[self.lanes..]);
+    }
+
+    /// Leaves out the lanes of these, and says whether no others are left.
+    fn close(&mut self, stale: Stale) -> bool {
+        self.closed.extend(stale.lanes);
+        self.read(stale.open).is_empty()
+    }
+
+    /// The lanes it has read of those that are open.
+    fn read(&self, mut open: Vec<LaneId>) -> Vec<LaneId> {
+        open.retain(|lane| !self.closed.contains(&lane.0));
+        open
     }
 
     /// The same, whatever waits at the gate.
@@ -264,16 +295,17 @@ impl<'a> Pick<'a> {
 
     /// What was taken is committed; gives also the jobs whose windows it left.
     pub(super) fn settle(&self, batch: Batch) -> (Claimed, Vec<LimitId>) {
-        let Found { open, is_all, is_cut, .. } = &batch.found;
+        let Found { open, is_all, .. } = &batch.found;
         let is_behind = self.look.arrived_from > 0 || !self.look.is_thorough(open);
-        let is_all_there_is = !(*is_cut || *is_all && is_behind);
+        let has_left_some = batch.has_left_some || !self.closed.is_empty();
+        let is_all_there_is = !(has_left_some || *is_all && is_behind);
         self.look.found(batch.found);
         (Claimed { attempts: batch.attempts, is_all_there_is }, batch.windows)
     }
 }
 
 /// The lanes that a claim may be about.
-fn lanes(claim: &Claim) -> usize {
+fn lanes_max(claim: &Claim) -> usize {
     (claim.queues.len() * claim.kinds.len()).max(1)
 }
 
@@ -297,6 +329,8 @@ pub(super) struct Batch {
     attempts: Vec<Attempt>,
     /// The jobs whose windows they left.
     windows: Vec<LimitId>,
+    /// Some that a younger limit applies to were left.
+    has_left_some: bool,
     found: Found,
 }
 
@@ -305,20 +339,22 @@ impl Batch {
         self.attempts.iter().map(|attempt| attempt.task).collect()
     }
 
-    fn of(row: &Row, leased: Leased, bodies: &Bodies, claim: &Claim) -> Self {
+    fn of(row: &Row, leased: Leased, bodies: &Bodies, pick: &Pick<'_>) -> Self {
         let attempts = leased.attempts(bodies);
-        let is_cut: bool = row.get("is_cut");
+        let (mut last, stale) = (last(row), Stale::of(row));
+        // The next claim begins before those that were left.
+        last.retain(|lane, _| !stale.lanes.contains(&lane.0));
         let found = Found {
-            open: open(row),
-            last: last(row),
-            is_all: !is_cut && attempts.len() < claim.tasks_max as usize,
-            is_cut,
+            open: pick.read(open(row)),
+            last,
+            is_all: stale.tasks.is_empty() && attempts.len() < pick.claim.tasks_max as usize,
             is_special: row.get("has_special"),
             last_task: last_task(row),
             took: took(row),
         };
         let windows: Vec<i64> = row.get("windows");
-        Self { attempts, windows: windows.into_iter().map(LimitId).collect(), found }
+        let windows = windows.into_iter().map(LimitId).collect();
+        Self { attempts, windows, has_left_some: !stale.tasks.is_empty(), found }
     }
 
     /// These with slots were to be met; others would be special.
@@ -339,7 +375,7 @@ impl Batch {
     fn nothing(view: View, took: Duration) -> Self {
         let View { open, last_task, .. } = view;
         let found = Found { open, is_all: true, took, last_task, ..Found::default() };
-        Self { attempts: Vec::new(), windows: Vec::new(), found }
+        Self { attempts: Vec::new(), windows: Vec::new(), has_left_some: false, found }
     }
 }
 
@@ -362,31 +398,33 @@ enum Taken {
     Some(Batch),
     /// What was seen, and how long it took.
     Nothing(View, Duration),
-    /// A limit began after these were made ready, in these lanes.
-    Stale(Vec<i64>, Vec<i64>),
+    Stale(Stale),
     /// There are some that are not plain.
     Special,
-    /// So many were being taken by others that there may be more.
-    Cut,
+    /// More lanes are open, these, than were reckoned with.
+    Wider(Vec<LaneId>),
     /// The gate was in the way.
     Again,
 }
 
 impl Taken {
     fn of(row: &Row, bodies: &Bodies, pick: &Pick<'_>) -> Self {
-        let Some(picked) = row.get::<_, Option<Vec<i64>>>("tasks") else {
-            let is_cut = row.get("is_cut") && pick.page < PAGE_MAX;
-            return if is_cut { Self::Cut } else { Self::Nothing(View::of(row), took(row)) };
-        };
         if let Some(leased) = Leased::of(row) {
-            return Self::Some(Batch::of(row, leased, bodies, pick.claim));
+            return Self::Some(Batch::of(row, leased, bodies, pick));
         }
-        let Some(stale) = row.get::<_, Option<Vec<i64>>>("stale") else {
+        let stale = Stale::of(row);
+        if !stale.tasks.is_empty() {
+            return Self::Stale(stale);
+        }
+        if row.get::<_, Option<Vec<i64>>>("tasks").is_some() {
             return Self::Special;
-        };
-        let lanes = picked.into_iter().zip(row.get::<_, Vec<i64>>("lanes"));
-        let lanes = lanes.filter(|(task, _)| stale.contains(task)).map(|(_, lane)| lane).collect();
-        Self::Stale(stale, lanes)
+        }
+        let view = View::of(row);
+        let is_read = view.is_noted && (pick.is_told_to || !view.has_gate_work);
+        if is_read && pick.read(view.open.clone()).len() > pick.lanes {
+            return Self::Wider(view.open);
+        }
+        Self::Nothing(view, took(row))
     }
 }
 
@@ -448,8 +486,9 @@ async fn ask(
     let (queues, kinds) = names(Some(pick.claim));
     let Claim { worker, tasks_max, lease_ms, .. } = pick.claim;
     let (worker, wanted, now) = (&*worker.0, i64::from(*tasks_max), store.options.now());
-    let Pick { is_told_to, closed, .. } = pick;
+    let Pick { is_told_to, takes_rest, closed, .. } = pick;
     let From { lanes, ranks, tags, tasks } = from;
+    let lanes_max = pick.lanes as i64;
     let params: Params<'_> = &[
         &queues,
         &kinds,
@@ -464,29 +503,12 @@ async fn ask(
         ranks,
         tags,
         tasks,
+        &lanes_max,
+        takes_rest,
     ];
     let row = tx.one(sql, params).await?;
-    if row.get("is_cut") {
-        // There may be more than the worker is told of.
-        store.changed.here();
-    }
+    store.floors.meet_lanes(open(&row).len());
     Ok(row)
-}
-
-/// Picks again and keeps the locks, to send back what a younger limit applies to.
-async fn retake(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Left, Fault> {
-    let ((), taken) = tokio::try_join!(biased;
-        share_version(store, tx),
-        take(store, tx, pick, &pick.look.from),
-    )?;
-    match taken {
-        Taken::Stale(tasks, _) => {
-            let left = send_back(store, tx, tasks).await?;
-            tx.commit().await.map(|()| left)
-        }
-        // They are gone meanwhile, and what was claimed instead is not committed.
-        _ => Ok(Left::default()),
-    }
 }
 
 /// No limit begins from here to the end of the transaction.
@@ -548,34 +570,4 @@ pub(super) fn taken_along(
     pick: &Pick<'_>,
 ) -> Option<Batch> {
     along(store, Taken::of(row, bodies, pick), pick)
-}
-
-/// Sends tasks back to the gate that a younger limit applies to.
-async fn send_back(store: &Inner, tx: &Tx<'_>, tasks: Vec<i64>) -> Result<Left, Fault> {
-    let of_tasks: Params<'_> = &[&tasks];
-    let (moment, rows) =
-        tokio::try_join!(biased; moment(store, tx), tx.query(LOCK_READY_OF, of_tasks))?;
-    let mut rows: Vec<ReadyRow> = rows.iter().map(rows::ready).collect();
-    rows.sort_by_key(key);
-    let tasks = rows.iter().map(|row| row.task).collect();
-    let wanted = Wanted { tasks, budget: BUDGET, ..Wanted::default() };
-    let mut draft = gather(store, tx, moment, wanted).await?;
-    rows.iter().for_each(|row| draft.stand(row.task, Position::Ready(*row)));
-    draft.seal();
-    for row in rows {
-        draft.take_ready(row)?;
-        let Some(tags) = draft.tags(row.task)? else {
-            continue;
-        };
-        if row.gated {
-            gate::release(&mut draft, &tags, false, tags.job.is_some())?;
-        }
-        if let gate::Verdict::Unlocked(_) = gate::arrive(&mut draft, &tags)? {
-            return Err(Fault::Again);
-        }
-    }
-    let mut budget = BUDGET;
-    gate::settle(&mut draft, &mut budget)?;
-    flush(tx, &draft).await?;
-    Ok(draft.left())
 }

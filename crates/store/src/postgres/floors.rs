@@ -30,11 +30,14 @@ const APART: u32 = 20;
 /// So many claims after one that met tasks that are not plain reckon with more of them.
 const SPECIAL: u32 = 4;
 
-/// How often a claim doubles what it reads of a lane, at most.
-const PAGES_DOUBLED_MAX: u32 = 12;
+/// So many lanes are reckoned with before any were seen.
+const LANES: usize = 16;
 
 /// A place in the order of a lane: rank, tag, task.
 pub(super) type Key = (i64, i64, i64);
+
+/// Nothing comes before it.
+const START: Key = (i64::MIN, 0, 0);
 
 pub(super) fn key(row: &ReadyRow) -> Key {
     (row.rank, row.tag, row.task.0)
@@ -75,9 +78,8 @@ struct State {
     arrived: Option<Arrived>,
     /// How often this process has brought something there.
     arrivals: u64,
-    /// How often claims have doubled what they read of a lane; a look from the start that needed no more
-    /// halves it.
-    pages_doubled: u32,
+    /// The most lanes that were open for anybody.
+    lanes_open: usize,
 }
 
 /// What is known of those who come to the gate.
@@ -116,11 +118,7 @@ impl State {
     fn from(&self, is_from_start: impl Fn(&LaneId, &Lane) -> bool) -> From {
         let mut from = From::default();
         for (id, lane) in self.lanes.iter().filter(|(id, lane)| !is_from_start(id, lane)) {
-            let (rank, tag, task) = lane.floor;
-            from.lanes.push(id.0);
-            from.ranks.push(rank);
-            from.tags.push(tag);
-            from.tasks.push(task);
+            from.push(*id, lane.floor);
         }
         from
     }
@@ -167,19 +165,26 @@ impl Floors {
         let ticket = state.next;
         state.next += 1;
         state.under_way.insert(ticket, HashMap::new());
-        let (notices, pages_doubled) = (state.notices, state.pages_doubled);
+        let lanes = if state.lanes_open == 0 { LANES } else { state.lanes_open };
+        let notices = state.notices;
         let is_plain = state.special == 0;
         let is_known =
             |arrived: &Arrived| arrived.notices == notices && now < arrived.looked_at + DUE;
         let arrived_from = state.arrived.filter(is_known).map_or(0, |arrived| arrived.floor);
         let arrivals = state.arrivals;
         let floors = self;
-        Look { floors, ticket, from, notices, pages_doubled, is_plain, arrived_from, arrivals }
+        Look { floors, ticket, from, notices, lanes, is_plain, arrived_from, arrivals }
     }
 
     /// A claim has met tasks that are not plain.
     pub(super) fn meet_special(&self) {
         self.state().special = SPECIAL;
+    }
+
+    /// So many lanes are open for somebody.
+    pub(super) fn meet_lanes(&self, number: usize) {
+        let mut state = self.state();
+        state.lanes_open = state.lanes_open.max(number);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -197,6 +202,26 @@ pub(super) struct From {
 }
 
 impl From {
+    /// All of these lanes and no others.
+    pub(super) fn of(&self, lanes: &[i64]) -> Self {
+        let mut of = Self::default();
+        for lane in lanes {
+            let at = self.lanes.iter().position(|other| other == lane);
+            of.push(
+                LaneId(*lane),
+                at.map_or(START, |at| (self.ranks[at], self.tags[at], self.tasks[at])),
+            );
+        }
+        of
+    }
+
+    fn push(&mut self, lane: LaneId, (rank, tag, task): Key) {
+        self.lanes.push(lane.0);
+        self.ranks.push(rank);
+        self.tags.push(tag);
+        self.tasks.push(task);
+    }
+
     /// The same, and not above these rows.
     pub(super) fn not_above(&self, rows: &[ReadyRow]) -> Self {
         let mut from = self.clone();
@@ -220,8 +245,6 @@ pub(super) struct Found {
     pub(super) last: BTreeMap<LaneId, Key>,
     /// Whether there were no more.
     pub(super) is_all: bool,
-    /// Whether too little was read to know.
-    pub(super) is_cut: bool,
     /// Whether some are not plain.
     pub(super) is_special: bool,
     /// The last task that anybody had begun to submit, if nothing waited at the gate.
@@ -237,7 +260,8 @@ pub(super) struct Look<'a> {
     ticket: u64,
     pub(super) from: From,
     notices: u64,
-    pub(super) pages_doubled: u32,
+    /// How many lanes there may be.
+    pub(super) lanes: usize,
     /// Whether it reckons with plain tasks only: such that hold no slots and no limit began to
     /// apply to since they are ready.
     pub(super) is_plain: bool,
@@ -247,6 +271,11 @@ pub(super) struct Look<'a> {
 }
 
 impl Look<'_> {
+    /// Each has another.
+    pub(super) fn number(&self) -> u64 {
+        self.ticket
+    }
+
     /// Whether it looks at a lane from the start.
     fn is_from_start(&self, lane: LaneId) -> bool {
         !self.from.lanes.contains(&lane.0)
@@ -307,7 +336,7 @@ impl Look<'_> {
 
     /// What was found is committed.
     pub(super) fn found(&self, found: Found) {
-        let Found { open, last, is_all, is_cut, is_special, last_task, took } = found;
+        let Found { open, last, is_all, is_special, last_task, took } = found;
         let now = now();
         let mut state = self.floors.state();
         if is_all {
@@ -321,12 +350,8 @@ impl Look<'_> {
         if from_start().next().is_some() {
             state.costs.rotate_left(1);
             state.costs[LAST - 1] = took;
-            if !is_cut {
-                state.pages_doubled = state.pages_doubled.saturating_sub(1);
-            }
         }
-        let State { lanes, under_way, pages_doubled, .. } = &mut *state;
-        *pages_doubled = (*pages_doubled + u32::from(is_cut)).min(PAGES_DOUBLED_MAX);
+        let State { lanes, under_way, .. } = &mut *state;
         for id in &open {
             let is_from_start = self.is_from_start(*id);
             if let Some(lane) = lanes.get_mut(id) {

@@ -71,6 +71,7 @@
 //!   that version and sends back what a limit that began later applies to; what runs when a
 //!   limit begins is adopted by it.
 
+mod back;
 mod cancel;
 mod claim;
 mod draft;
@@ -228,6 +229,7 @@ pub(crate) struct Inner {
     meter: Arc<traffic::Meter>,
     changed: listen::Changed,
     floors: Arc<floors::Floors>,
+    back: back::Pace,
     holding: relay::Holding,
     names: put::Names,
     home: Home,
@@ -307,6 +309,7 @@ impl Postgres {
             meter: Arc::default(),
             changed,
             floors,
+            back: back::Pace::default(),
             holding: relay::Holding::default(),
             names: put::Names::default(),
             home: Home::new()?,

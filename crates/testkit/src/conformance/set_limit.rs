@@ -89,6 +89,14 @@ pub async fn a_new_limit_on_a_backlog_does_not_hold_up_others(fx: &Fixture) {
     fx.check().await;
 }
 
+/// Nor does it hold up those of its own that the limit has room for.
+pub async fn a_new_limit_on_a_backlog_lets_through_what_it_can(fx: &Fixture) {
+    let all = fx.submit_all(tasks("a", 2 * GATE_STEP as usize)).await;
+    fx.set_limit("group:a", Some(2)).await;
+    assert_eq!(ids(&fx.claim(9).await), all[..2]);
+    fx.check().await;
+}
+
 pub async fn a_new_limit_counts_what_runs(fx: &Fixture) {
     fx.submit_all(tasks("a", 6)).await;
     let running = fx.claim(3).await;

@@ -165,6 +165,7 @@ macro_rules! conformance_suite {
                 raising_admits_the_parked
                 a_new_limit_applies_to_the_backlog
                 a_new_limit_on_a_backlog_does_not_hold_up_others
+                a_new_limit_on_a_backlog_lets_through_what_it_can
                 a_new_limit_counts_what_runs
                 a_new_limit_counts_the_weight_of_what_runs
                 a_new_limit_applies_to_what_is_scheduled

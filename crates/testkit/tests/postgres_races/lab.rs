@@ -103,14 +103,20 @@ impl Lab {
         Arc::new(Self { _database: database, monitor, held, free, stop })
     }
 
-    /// Empties the store. Places in line go on: a store remembers how far it has come in a line.
+    /// Empties the store. Places in line go on: a store remembers how far it has come in a line. Nothing
+    /// is truncated: every plan of every connection would have to be made again.
     async fn reset(&self) {
-        const EMPTY: &str = "TRUNCATE tidegate.kinds, tidegate.lanes, tidegate.workers, \
-            tidegate.worker_lanes, tidegate.limits, tidegate.passes, tidegate.slots, \
-            tidegate.slot_groups, tidegate.tasks, tidegate.ended, \
-            tidegate.unique_keys, tidegate.scheduled, tidegate.arrived, tidegate.ready, \
-            tidegate.line, tidegate.leases, tidegate.running RESTART IDENTITY; \
-            ALTER SEQUENCE tidegate.task_ids RESTART; ALTER SEQUENCE tidegate.tokens RESTART; \
+        const EMPTY: &str = "DELETE FROM tidegate.kinds; DELETE FROM tidegate.lanes; \
+            DELETE FROM tidegate.workers; DELETE FROM tidegate.worker_lanes; \
+            DELETE FROM tidegate.limits; DELETE FROM tidegate.passes; DELETE FROM tidegate.slots; \
+            DELETE FROM tidegate.slot_groups; DELETE FROM tidegate.tasks; \
+            DELETE FROM tidegate.ended; DELETE FROM tidegate.unique_keys; \
+            DELETE FROM tidegate.scheduled; DELETE FROM tidegate.arrived; \
+            DELETE FROM tidegate.ready; DELETE FROM tidegate.line; DELETE FROM tidegate.leases; \
+            DELETE FROM tidegate.running; \
+            SELECT setval('tidegate.task_ids', 1, false), setval('tidegate.tokens', 1, false), \
+                   setval(pg_get_serial_sequence('tidegate.lanes', 'id'), 1, false), \
+                   setval(pg_get_serial_sequence('tidegate.limits', 'id'), 1, false); \
             UPDATE tidegate.counters SET virtual_time = 0, limits_version = 0";
         self.monitor.batch_execute(EMPTY).await.expect("empty the tables");
         self.held.clock.store(START, Ordering::SeqCst);

@@ -5,7 +5,9 @@
     SELECT lanes[1:3] AS key, lanes[4:] AS lanes
     FROM (SELECT nullif(current_setting('tidegate.admitted', true), '')::bigint[] AS lanes) AS of
 ), lane AS MATERIALIZED (
-    SELECT open.id, from_here.rank, from_here.tag, from_here.task
+    SELECT array_agg(open.id) AS ids, array_agg(from_here.rank) AS ranks,
+           array_agg(from_here.tag) AS tags, array_agg(from_here.task) AS tasks,
+           $15::boolean AS takes_rest
     FROM seen CROSS JOIN admitted CROSS JOIN LATERAL unnest(seen.open) AS open (id)
     CROSS JOIN LATERAL (SELECT array_position($10::bigint[], open.id) AS place) AS floor
     CROSS JOIN LATERAL (
@@ -26,4 +28,5 @@
       AND ($8 OR NOT seen.has_gate_work)
       -- The exits that were told in the same transaction are all ended.
       AND coalesce(current_setting('tidegate.has_exits', true), '') <> 'true'
+    HAVING count(*) <= $14::bigint
 )

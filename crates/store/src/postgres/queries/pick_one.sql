@@ -2,10 +2,8 @@
 , picked AS MATERIALIZED (
     SELECT r.ctid AS row, r.task, r.lane, r.rank, r.tag, r.stamp, r.gated, r.since
     FROM tidegate.ready r
-    WHERE r.lane = (SELECT id FROM lane)
-      AND (r.rank, r.tag, r.task) >= ((SELECT rank FROM lane), (SELECT tag FROM lane),
-                                      (SELECT task FROM lane))
+    WHERE r.lane = (SELECT ids[1] FROM lane)
+      AND (r.rank, r.tag, r.task) >= ((SELECT ranks[1] FROM lane), (SELECT tags[1] FROM lane),
+                                      (SELECT tasks[1] FROM lane))
     ORDER BY r.rank, r.tag, r.task LIMIT (SELECT tasks FROM wanted) FOR UPDATE OF r SKIP LOCKED
-), cut AS (
-    SELECT WHERE false
 )

@@ -3,7 +3,7 @@
 -- to do it.
 , summed AS MATERIALIZED (
     SELECT array_agg(task) AS tasks, array_agg(lane) AS lanes, array_agg(rank) AS ranks,
-           array_agg(tag) AS tags,
+           array_agg(tag) AS tags, array_agg(row) AS rows,
            bool_and(NOT gated AND stamp >= (SELECT limits_version FROM seen)) AS is_plain
     FROM picked
 ), lease AS (
@@ -12,16 +12,13 @@
     FROM moment CROSS JOIN summed WHERE summed.is_plain
     RETURNING token, expires_at
 ), gone AS (
-    DELETE FROM tidegate.ready WHERE ctid = ANY (ARRAY (
-        SELECT row FROM picked WHERE EXISTS (SELECT FROM lease)))
+    DELETE FROM tidegate.ready WHERE ctid = ANY ((SELECT rows FROM summed CROSS JOIN lease)::tid[])
 )
 -- Lists side by side: the tasks in their order.
 SELECT seen.*, lease.token, lease.expires_at, summed.tasks, summed.lanes, summed.ranks, summed.tags,
-       NULL::bigint[] AS stale, NULL::bigint[] AS holders, NULL::bigint[] AS limits,
+       NULL::bigint[] AS stale, NULL::bigint[] AS stale_lanes, NULL::bigint[] AS holders, NULL::bigint[] AS limits,
        NULL::bigint[] AS numbers, NULL::text[] AS names, '{}'::bigint[] AS windows,
        false AS has_special,
-       EXISTS (SELECT FROM cut)
-           AND coalesce(cardinality(summed.tasks), 0) < (SELECT tasks FROM wanted) AS is_cut,
        (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took_us,
        CASE WHEN lease.token IS NOT NULL THEN set_config('tidegate.lease', lease.token::text, true) END
 FROM seen CROSS JOIN summed LEFT JOIN lease ON true
