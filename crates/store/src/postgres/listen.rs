@@ -19,7 +19,7 @@ const PACE: Duration = Duration::from_millis(250);
 /// all others, so there is not one per transaction.
 const APART: Duration = Duration::from_millis(10);
 
-const NOTIFY: &str = include_str!("queries/notify.sql");
+const NOTIFY_SOON: &str = include_str!("queries/notify_soon.sql");
 
 /// How long an answer holds that there is nothing, at most, while nobody says otherwise.
 const QUIET: Duration = Duration::from_secs(5);
@@ -75,7 +75,7 @@ impl Changed {
                     news.notified().await;
                     if let Ok(client) = pool.get().await {
                         // A notice that is lost costs a poll.
-                        let _ = client.batch_execute(NOTIFY).await;
+                        let _ = client.batch_execute(NOTIFY_SOON).await;
                     }
                     pause(APART).await;
                 }
