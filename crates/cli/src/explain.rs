@@ -2,7 +2,7 @@
 
 use tidegate_core::inspect::{Explanation, Reason, TaskView};
 use tidegate_core::tables::Class;
-use tidegate_core::{Inspect, Millis, Result, Source, State, TaskId};
+use tidegate_core::{ErrorKind, Inspect, Millis, Result, Source, State, TaskId};
 use tidegate_measure::table::counted;
 
 use crate::cli::Global;
@@ -42,7 +42,11 @@ pub(crate) async fn ask(inspect: &dyn Inspect, task: TaskId) -> Result<Option<To
             | Reason::InLine { class: Class::NoWorker, .. }
     );
     let task = match is_told || explanation.paused_at.is_some() {
-        true => inspect.task(task).await?,
+        // Whoever may not read payloads is told the rest.
+        true => match inspect.task(task).await {
+            Err(error) if error.kind() == ErrorKind::Refused => None,
+            read => read?,
+        },
         false => None,
     };
     Ok(Some(Told { explanation, now: inspect.now().await?, source, task }))

@@ -124,14 +124,31 @@ fn unset_brings_back_what_was_below_and_then_removes_it() {
 
 /// A worker that lives for the rest of the test and registers the kind `mail`.
 async fn registers(shell: &Shell, worker: &str, capacity: Option<u32>) {
+    registers_kind(shell, "mail", worker, capacity).await;
+}
+
+async fn registers_kind(shell: &Shell, kind: &str, worker: &str, capacity: Option<u32>) {
     let registration = Registration {
-        kinds: vec![Kind::new("mail")],
-        limits: capacity.map(|capacity| ("mail".to_owned(), capacity)).into_iter().collect(),
+        kinds: vec![Kind::new(kind)],
+        limits: capacity.map(|capacity| (kind.to_owned(), capacity)).into_iter().collect(),
         worker: Some(WorkerId(worker.into())),
         lease_ms: 600_000,
         ..Registration::default()
     };
     shell.store().await.register(registration).await.expect("register");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_brings_another_limit_says_so() {
+    let shell = shell();
+    registers_kind(&shell, "noop", "one", Some(2)).await;
+    let worker = |limit| shell.run(&["worker", "--until-idle", "--max-concurrent", limit]);
+    let told = worker("noop=5");
+    let words = "warning: the limit of \"noop\" was 2 and is 5 now: of what live workers bring the \
+                 latest counts; 1 live worker brings another\n";
+    assert!(told.contains(words), "{told}");
+    let told = worker("noop=5");
+    assert!(!told.contains("warning"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,12 +1,12 @@
-//! A way to PostgreSQL that can be cut at the worst moment: after the server has committed, before
-//! the client hears of it.
+//! A way to PostgreSQL that can be cut at the worst moment, after the server has committed and before
+//! the client hears of it; and on which every notice is lost.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 
@@ -15,12 +15,17 @@ use crate::postgres::Database;
 /// What the server says when a COMMIT is done: a message that is complete.
 const COMMITTED: &[u8] = b"C\0\0\0\x0bCOMMIT\0";
 
+/// The kind of message that tells of a NOTIFY.
+const NOTICE: u8 = b'A';
+
 /// Forwards connections to a database; ends when it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     url: String,
     /// COMMITs until the one whose answer is lost; none of them at 0.
     until_cut: Arc<AtomicU32>,
+    /// Notices that were lost.
+    lost: Arc<AtomicU32>,
     task: JoinHandle<()>,
 }
 
@@ -29,16 +34,17 @@ impl Proxy {
     pub async fn start(database: &Database) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let until_cut = Arc::new(AtomicU32::new(0));
-        let (socket, armed) = (database.socket(), until_cut.clone());
+        let (until_cut, lost) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (socket, armed, lose) = (database.socket(), until_cut.clone(), lost.clone());
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(forward(client, socket.clone(), armed.clone()));
+                let answers = Answers { until_cut: armed.clone(), lost: lose.clone() };
+                tokio::spawn(forward(client, socket.clone(), answers));
             }
         });
         let url =
             format!("postgres://postgres@{}:{}/{}", address.ip(), address.port(), database.name());
-        Ok(Self { url, until_cut, task })
+        Ok(Self { url, until_cut, lost, task })
     }
 
     /// The URL of the database by this way.
@@ -49,6 +55,11 @@ impl Proxy {
     /// The `nth` COMMIT from now is carried out, and its connection is lost before the answer.
     pub fn cut_commit(&self, nth: u32) {
         self.until_cut.store(nth, Ordering::SeqCst);
+    }
+
+    /// How many notices were lost so far: no client behind it ever gets one.
+    pub fn notices_lost(&self) -> u32 {
+        self.lost.load(Ordering::SeqCst)
     }
 
     /// Whether that has happened.
@@ -64,31 +75,52 @@ impl Drop for Proxy {
 }
 
 /// Both directions of one connection. Whoever ends first ends both.
-async fn forward(client: TcpStream, socket: PathBuf, until_cut: Arc<AtomicU32>) -> io::Result<()> {
+async fn forward(client: TcpStream, socket: PathBuf, answers: Answers) -> io::Result<()> {
     let server = UnixStream::connect(socket).await?;
-    let (mut from_client, mut to_client) = client.into_split();
-    let (mut from_server, mut to_server) = server.into_split();
+    let (mut from_client, to_client) = client.into_split();
+    let (from_server, mut to_server) = server.into_split();
     tokio::select! {
         copied = tokio::io::copy(&mut from_client, &mut to_server) => copied.map(drop),
-        answered = async {
-            let mut buffer = vec![0; 1 << 16];
-            // An answer may come in two parts.
-            let mut tail: Vec<u8> = Vec::new();
-            loop {
-                let read = from_server.read(&mut buffer).await?;
-                if read == 0 {
-                    return Ok(());
-                }
-                tail.extend_from_slice(&buffer[..read]);
-                let has_committed = tail.windows(COMMITTED.len()).any(|part| part == COMMITTED);
-                let (order, less) = (Ordering::SeqCst, |commits: u32| commits.checked_sub(1));
-                if has_committed && until_cut.fetch_update(order, order, less) == Ok(1) {
-                    return Ok(());
-                }
-                let keep = if has_committed { 0 } else { COMMITTED.len() - 1 };
-                tail.drain(..tail.len().saturating_sub(keep));
-                to_client.write_all(&buffer[..read]).await?;
-            }
-        } => answered,
+        answered = answers.forward(from_server, to_client) => answered,
     }
+}
+
+/// What the server says on the way to a client.
+struct Answers {
+    until_cut: Arc<AtomicU32>,
+    lost: Arc<AtomicU32>,
+}
+
+impl Answers {
+    async fn forward(
+        &self,
+        mut server: impl AsyncRead + Unpin,
+        mut client: impl AsyncWrite + Unpin,
+    ) -> io::Result<()> {
+        let mut buffer = Vec::new();
+        while server.read_buf(&mut buffer).await? > 0 {
+            while let Some(message) = split_message(&mut buffer) {
+                if message[0] == NOTICE {
+                    self.lost.fetch_add(1, Ordering::SeqCst);
+                } else if *message == *COMMITTED && self.is_to_cut() {
+                    return Ok(());
+                } else {
+                    client.write_all(&message).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_to_cut(&self) -> bool {
+        let (order, less) = (Ordering::SeqCst, |commits: u32| commits.checked_sub(1));
+        self.until_cut.fetch_update(order, order, less) == Ok(1)
+    }
+}
+
+/// A kind, its length with itself, and what there is to say; none where it has not all come yet.
+fn split_message(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let length = u32::from_be_bytes(buffer.get(1..5)?.try_into().ok()?);
+    let end = 1 + length as usize;
+    (buffer.len() >= end).then(|| buffer.drain(..end).collect())
 }

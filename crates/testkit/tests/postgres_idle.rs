@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_core::{Kind, NewTask, Store, Submission};
+use tidegate_core::{Kind, NewTask, SetLimit, Source, Store, Submission};
 use tidegate_engine::{Context, Failure, Shutdown, Worker, time};
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::proxy::Proxy;
 use tokio::sync::Semaphore;
 
 const WORKERS: u64 = 100;
+
+/// Longer than a task may wait.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long is counted.
 const WINDOW: Duration = Duration::from_secs(20);
@@ -36,13 +40,14 @@ async fn counted(database: &Database, sent: &Arc<Sent>) -> Postgres {
 }
 
 /// A worker that says when it has run a task.
-fn worker(store: Postgres, ran: &Arc<Semaphore>) -> Worker {
+fn worker(store: Postgres, ran: &Arc<Semaphore>, options: tidegate_engine::Options) -> Worker {
     let ran = ran.clone();
     let handle = move |_: Context, (): ()| {
         ran.add_permits(1);
         async { Ok::<_, Failure>(()) }
     };
-    Worker::builder(Arc::new(store)).handle(Kind::new("a"), handle).build().expect("a worker")
+    let builder = Worker::builder(Arc::new(store)).options(options);
+    builder.handle(Kind::new("a"), handle).build().expect("a worker")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,7 +61,7 @@ async fn a_hundred_idle_workers_send_at_most_a_hundred_statements_a_second() {
     let mut running = Vec::new();
     for _ in 0..WORKERS {
         let store = counted(&database, &sent).await;
-        running.push(tokio::spawn(worker(store, &ran).run(shutdown.clone())));
+        running.push(tokio::spawn(worker(store, &ran, Default::default()).run(shutdown.clone())));
     }
     // All of them have begun when each has been noted.
     let noted = sent.noted.acquire_many(WORKERS as u32).await;
@@ -78,4 +83,32 @@ async fn a_hundred_idle_workers_send_at_most_a_hundred_statements_a_second() {
     for worker in running {
         worker.await.expect("a worker").expect("its work");
     }
+}
+
+/// Every notice is lost on the way to the worker, which does not know it. All that suffers is how long a
+/// task waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_notice_every_task_is_done() {
+    let database = Server::shared().database();
+    let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    store.migrate().await.expect("migrate");
+    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    store.set_limit(set).await.expect("set");
+    let proxy = Proxy::start(&database).await.expect("a proxy");
+    let deaf = Postgres::connect(proxy.url(), Options::default()).await.expect("connect");
+    let (ran, shutdown) = (Arc::new(Semaphore::new(0)), Shutdown::new());
+    // Who hears of nothing asks after a sixth of its lease.
+    let lease = Duration::from_secs(3);
+    let options = tidegate_engine::Options { lease, ..Default::default() };
+    let working = tokio::spawn(worker(deaf, &ran, options).run(shutdown.clone()));
+    for tasks in [1, 5, 1] {
+        let tasks: Vec<NewTask> = (0..tasks).map(|_| NewTask::new("a", "null")).collect();
+        let wanted = tasks.len() as u32;
+        store.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");
+        let all = tokio::time::timeout(PATIENCE, ran.acquire_many(wanted)).await;
+        all.expect("nobody forgets them").expect("open").forget();
+    }
+    assert!(proxy.notices_lost() > 0, "there was nothing to lose");
+    shutdown.drain();
+    working.await.expect("no panic").expect("the worker ends well");
 }

@@ -57,13 +57,13 @@ const PARTS: [&str; 21] = [
     "finished",
     "held",
     "relay",
-    "let_in",
+    "admit",
     "pass",
     "relayed",
     "admitted",
 ];
 /// How many lanes the claims of many of them read.
-const LANES: usize = 4;
+const LANES: usize = 128;
 
 const SEVERAL: [(&str, &[&str]); 11] = [
     ("claim_one", &["look", "wanted", "lanes", "pick_one", "take"]),
@@ -75,7 +75,7 @@ const SEVERAL: [(&str, &[&str]); 11] = [
     ("look_at_gate", &["look", "at_gate"]),
     ("finish", &["finish", "end", "finished"]),
     ("relay", &["look", "held", "relay", "pass", "end", "relayed"]),
-    ("let_in", &["look", "held", "let_in", "pass", "end", "admitted"]),
+    ("admit", &["look", "held", "admit", "pass", "end", "admitted"]),
     ("claim_admitted", &["look", "wanted", "lanes_admitted", "pick_many", "take"]),
 ];
 
@@ -239,7 +239,7 @@ async fn a_claim_begins_at_its_floor_by_the_index() {
     let (mut found, mut lines, mut gates) = (Vec::new(), Vec::new(), Vec::new());
     let claims =
         ["claim_one", "claim_many", "claim_plain_one", "claim_plain_many", "claim_admitted"];
-    let relays = ["relay", "let_in"];
+    let relays = ["relay", "admit"];
     for name in claims.into_iter().chain(relays) {
         let plan = plan(&client, name, &statements()[name]).await;
         conditions(&plan, "ready_order", &mut found);

@@ -82,6 +82,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             ..Options::default()
         },
         kinds,
+        limits: Vec::new(),
         handlers: Handlers::new(permissions, server.as_ref().map(Server::address)),
         observer: Some(watch.clone()),
     })?;

@@ -21,7 +21,7 @@ use crate::output::{self, STATES_OPEN};
 use crate::run::{Stall, has_work};
 use crate::tell::tell;
 use crate::worker::history::History;
-use crate::worker::{Parts, build, register, settings};
+use crate::worker::{Parts, bring, build, register, settings};
 
 /// How often `--until-idle` looks.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
@@ -83,21 +83,23 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let meaning = arguments.meaning(&global.config)?;
     let shutdown = signals()?;
     let opened = super::open_to_work(global).await?;
-    register(&*opened.store, Vec::new(), &meaning.limits, Source::Registration).await?;
+    register(&*opened.store, Vec::new(), &[], Source::Registration).await?;
     let mut served: Vec<Kind> = settings(&*opened.inspect).await?;
     served.retain(|kind| meaning.kinds.iter().any(|name| *name == *kind.name));
     let history = match &meaning.history {
         Some(path) => Some(Arc::new(History::begin(path, &*opened.inspect).await?)),
         None => None,
     };
-    let kinds = meaning.kinds.join(", ");
+    let (kinds, lease) = (meaning.kinds.join(", "), meaning.options.lease);
     let worker = build(Parts {
-        store: opened.store,
+        store: opened.store.clone(),
         options: meaning.options,
         kinds: served,
+        limits: meaning.limits.clone(),
         handlers: Handlers::new(meaning.permissions, None),
         observer: history.clone().map(|history| history as Arc<dyn Observer>),
     })?;
+    bring(&*opened.store, &worker, &meaning.limits, lease).await?;
     tell!("worker {} works on {}: kinds {kinds}", worker.id(), global.shown());
     let told = tokio::spawn(tell_phases(shutdown.clone()));
     let idle = Idle { inspect: opened.inspect.clone(), shutdown: shutdown.clone() };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::{Limit, Registration, Scope, SetLimit, Source};
+use tidegate_core::{Limit, RegisteredChange, Registration, Scope, SetLimit, Source};
 use tidegate_engine::Result;
 use tidegate_store::Opened;
 
@@ -61,5 +61,21 @@ pub(crate) fn tell_overruled(overruled: Vec<Overruled>) {
     for (name, capacity, by) in overruled {
         let capacity = capacity.map_or_else(|| "unlimited".to_owned(), |n| n.to_string());
         tell!("note: the limit of {name:?} stays {capacity}, set by {by}");
+    }
+}
+
+/// Says which limits of other workers are replaced.
+pub(crate) fn tell_changed(changed: Vec<RegisteredChange>) {
+    for RegisteredChange { group, before, after, others } in changed {
+        let after = after.map_or_else(|| "unlimited".to_owned(), |n| n.to_string());
+        let others = match others {
+            0 => String::new(),
+            1 => "; 1 live worker brings another".to_owned(),
+            n => format!("; {n} live workers bring another"),
+        };
+        tell!(
+            "warning: the limit of {group:?} was {before} and is {after} now: of what live workers \
+             bring the latest counts{others}"
+        );
     }
 }

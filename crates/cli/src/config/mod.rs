@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-pub(crate) use limits::{apply, apply_to_jobs, tell_overruled};
+pub(crate) use limits::{apply, apply_to_jobs, tell_changed, tell_overruled};
 pub(crate) use settings::{FILE_VARIABLE, Key, SETTINGS, Setting, sections};
 pub(crate) use shape::{Shape, Value};
 

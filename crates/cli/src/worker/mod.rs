@@ -3,11 +3,12 @@
 pub(crate) mod history;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_core::{Inspect, Kind, Registration, Source, Store};
 use tidegate_engine::{KindOptions, Observer, Options, Result, Worker};
 
-use crate::config::tell_overruled;
+use crate::config::{tell_changed, tell_overruled};
 use crate::kinds::{self, Handlers};
 
 /// What a worker is built from.
@@ -17,6 +18,8 @@ pub(crate) struct Parts {
     pub(crate) options: Options,
     /// The kinds it serves, with their settings.
     pub(crate) kinds: Vec<Kind>,
+    /// The limits it brings for kinds.
+    pub(crate) limits: Vec<(String, u32)>,
     /// What they need to run.
     pub(crate) handlers: Handlers,
     pub(crate) observer: Option<Arc<dyn Observer>>,
@@ -27,7 +30,10 @@ pub(crate) fn build(parts: Parts) -> Result<Worker> {
     let mut builder = Worker::builder(parts.store).options(parts.options);
     for kind in parts.kinds {
         let name = kind.name.clone();
-        let options = KindOptions::from(kind).keep_stored();
+        let mut options = KindOptions::from(kind).keep_stored();
+        if let Some((_, limit)) = parts.limits.iter().find(|(of, _)| **of == *name) {
+            options = options.max_concurrent(*limit);
+        }
         builder = parts.handlers.add(builder, options, &name);
     }
     if let Some(observer) = parts.observer {
@@ -63,5 +69,26 @@ pub(crate) async fn register(
         ..Registration::default()
     };
     tell_overruled(store.register(registration).await?.overruled);
+    Ok(())
+}
+
+/// Registers the limits that a worker brings, and says what counts instead of them and what they
+/// change.
+pub(crate) async fn bring(
+    store: &dyn Store,
+    worker: &Worker,
+    limits: &[(String, u32)],
+    lease: Duration,
+) -> Result<()> {
+    let registration = Registration {
+        limits: limits.to_vec(),
+        source: Some(Source::Registration),
+        worker: Some(worker.id().clone()),
+        lease_ms: i64::try_from(lease.as_millis()).unwrap_or(i64::MAX),
+        ..Registration::default()
+    };
+    let registered = store.register(registration).await?;
+    tell_overruled(registered.overruled);
+    tell_changed(registered.changed);
     Ok(())
 }

@@ -215,7 +215,8 @@ impl Texts {
 fn claim_arguments() -> Vec<String> {
     let floors = vec![NUMBERS_NONE.to_owned(); 4];
     let told_to_and_closed = vec!["false".to_owned(), NUMBERS_NONE.to_owned()];
-    [asked(), vec![BATCH.to_string()], told_to_and_closed, floors].concat()
+    let lanes_and_takes_rest = vec![KINDS.to_string(), "false".to_owned()];
+    [asked(), vec![BATCH.to_string()], told_to_and_closed, floors, lanes_and_takes_rest].concat()
 }
 
 fn finish_arguments(attempts: &[Attempt]) -> Vec<String> {

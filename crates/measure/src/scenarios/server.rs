@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(role(sql!("finish", "end", "finished")), Some(Role::Finish));
         for relay in [
             sql!("look", "held", "relay", "pass", "end", "relayed"),
-            sql!("look", "held", "let_in", "pass", "end", "admitted"),
+            sql!("look", "held", "admit", "pass", "end", "admitted"),
         ] {
             assert_eq!(role(relay), Some(Role::Relay));
         }

@@ -4,6 +4,7 @@
 //! have to come to the gate once more. Whoever meets them sends some of them back, many at a time; and
 //! where there are a great many, it does so for a part of the time only, so that others go on.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -25,7 +26,7 @@ use super::rows;
 use super::session::Tx;
 use super::{Inner, transact};
 
-const LOCK_READY_OF: &str = include_str!("queries/lock_ready_of.sql");
+const LOCK_STALE_OF: &str = include_str!("queries/lock_stale_of.sql");
 static LOCK_STALE: Paged = Paged::new(include_str!("queries/lock_stale.sql"));
 
 /// Tasks that go back in one transaction where there are many, about.
@@ -50,17 +51,47 @@ impl Stale {
     }
 }
 
+/// Of so many claims in a pause one looks at the lanes that were closed.
+const CLOSED_FOR: u32 = 8;
+
 /// When this process may send back the next of many.
 #[derive(Debug, Default)]
-pub(super) struct Pace(Mutex<Option<Instant>>);
+pub(super) struct Pace(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    next: Option<Instant>,
+    /// Lanes where nothing else was met in this pause, and how many claims have left them out.
+    closed: BTreeSet<i64>,
+    claims: u32,
+}
 
 impl Pace {
     pub(super) fn is_many(&self) -> bool {
-        self.next().is_some()
+        self.state().next.is_some()
     }
 
     pub(super) fn may_go_on(&self) -> bool {
-        self.next().is_none_or(|next| now() >= next)
+        self.state().next.is_none_or(|next| now() >= next)
+    }
+
+    /// In these lanes nothing is met but what has to go back.
+    pub(super) fn close(&self, lanes: &[i64]) {
+        let mut state = self.state();
+        if state.next.is_some() {
+            state.closed.extend(lanes);
+        }
+    }
+
+    /// The lanes that a claim leaves out.
+    pub(super) fn closed(&self) -> Vec<i64> {
+        let mut state = self.state();
+        if state.closed.is_empty() || state.next.is_none_or(|next| now() >= next) {
+            state.closed.clear();
+            return Vec::new();
+        }
+        state.claims = (state.claims + 1) % CLOSED_FOR;
+        if state.claims == 0 { Vec::new() } else { state.closed.iter().copied().collect() }
     }
 
     /// Sends these back, or the first of their lanes from these floors.
@@ -72,14 +103,18 @@ impl Pace {
     ) -> Result<()> {
         let began = now();
         let (tasks, left) = transact!(store, tx => send_back(store, &tx, stale, lanes_from));
-        let is_more = lanes_from.is_some() && tasks >= STEP / 2;
-        let ended = now();
-        *self.next() = is_more.then(|| ended + (ended - began) * APART);
+        if lanes_from.is_some() {
+            let ended = now();
+            let next = (tasks >= STEP / 2).then(|| ended + (ended - began) * APART);
+            *self.state() = State { next, ..State::default() };
+            // Whoever looked meanwhile found them locked.
+            store.changed.tell();
+        }
         follow_briefly(store, left).await;
         Ok(())
     }
 
-    fn next(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,7 +131,7 @@ async fn lock(
     lanes_from: Option<&From>,
 ) -> Result<Vec<ReadyRow>, Fault> {
     let rows = match lanes_from {
-        None => tx.query(LOCK_READY_OF, &[&stale.tasks]).await?,
+        None => tx.query(LOCK_STALE_OF, &[&stale.tasks]).await?,
         Some(from) => {
             let From { lanes, ranks, tags, tasks } = from.of(&stale.lanes);
             let (sql, _) = LOCK_STALE.of(STEP.div_ceil(lanes.len().max(1)));

@@ -137,6 +137,10 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
     };
     let mut pick = Pick::new(store, claim);
     let mut taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
+    if let Taken::Wider(open) = &taken {
+        pick.widen(open);
+        taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
+    }
     if matches!(taken, Taken::Nothing(..)) && std::mem::take(&mut pick.look.arrived_from) > 0 {
         // Nobody is told that there is nothing before all that has come was looked at.
         taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
@@ -144,11 +148,15 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
     let Taken::Nothing(view, took) = taken else {
         return go_on(store, pick, taken).await;
     };
-    let is_complete = pick.look.is_complete(&view.open);
+    let is_complete = pick.closed.is_empty() && pick.look.is_complete(&view.open);
     let has_looked = view.is_noted && !view.has_gate_work;
     if has_looked {
-        let (open, last_task) = (view.open.clone(), view.last_task);
+        let (open, last_task) = (pick.read(view.open.clone()), view.last_task);
         pick.look.found(Found { open, took, is_all: true, last_task, ..Found::default() });
+    }
+    if !pick.closed.is_empty() {
+        // There may be more than the worker is told of.
+        store.changed.here();
     }
     let is_thorough = !pick.look.again(&view.open);
     if !view.is_noted {
@@ -202,16 +210,14 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Cl
                     ..Found::default()
                 });
                 if !pick.look.again(&open) {
+                    if !pick.closed.is_empty() {
+                        // There may be more than the worker is told of.
+                        store.changed.here();
+                    }
                     return Ok(Claimed::default());
                 }
             }
-            Taken::Wider(open) => {
-                pick.widen(&open);
-                if !pick.closed.is_empty() {
-                    // Who finds nothing asks again.
-                    store.changed.here();
-                }
-            }
+            Taken::Wider(open) => pick.widen(&open),
             Taken::Special => {
                 store.floors.meet_special();
                 pick.look.is_plain = false;
@@ -224,10 +230,11 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Cl
                     let is_many = steps > FEW_STEPS || store.back.is_many();
                     let way = is_many.then_some(&pick.look.from);
                     store.back.step(store, &stale, way).await?;
-                } else {
-                    // They do not hold up the others. Who finds nothing else asks again.
-                    store.changed.here();
-                    if std::mem::replace(&mut pick.takes_rest, true) && pick.close(stale) {
+                } else if std::mem::replace(&mut pick.takes_rest, true) {
+                    // They do not hold up the others.
+                    store.back.close(&stale.lanes);
+                    if pick.close(stale) {
+                        store.changed.here();
                         return Ok(Claimed::default());
                     }
                 }
@@ -256,20 +263,22 @@ pub(super) struct Pick<'a> {
 impl<'a> Pick<'a> {
     pub(super) fn new(store: &'a Inner, claim: &'a Claim) -> Self {
         let look = store.floors.look();
-        let lanes = look.lanes.min(lanes_max(claim));
+        let lanes = look.lanes.min(lanes_max(claim)).min(LANES_MAX);
+        let closed = store.back.closed();
         let takes_rest = !store.back.may_go_on();
-        Self { claim, look, is_told_to: false, takes_rest, closed: Vec::new(), lanes }
+        Self { claim, look, is_told_to: false, takes_rest, closed, lanes }
     }
 
     /// There are more lanes than were reckoned with. Where they are too many, some are left out, and
     /// others the next time.
     fn widen(&mut self, open: &[LaneId]) {
-        let is_left = |lane: &i64| !self.closed.contains(lane);
-        let mut open: Vec<i64> = open.iter().map(|lane| lane.0).filter(is_left).collect();
+        let mut open = self.read(open.to_vec());
         self.lanes = open.len().min(LANES_MAX);
-        let first = self.look.number() as usize * LANES_MAX % open.len().max(1);
-        open.rotate_left(first);
-        self.closed.extend(&open[self.lanes..]);
+        if open.len() > LANES_MAX {
+            let first = self.look.first_of(open.len(), LANES_MAX);
+            open.rotate_left(first);
+            self.closed.extend(open[LANES_MAX..].iter().map(|lane| lane.0));
+        }
     }
 
     /// Leaves out the lanes of these, and says whether no others are left.

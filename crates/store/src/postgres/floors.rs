@@ -80,6 +80,8 @@ struct State {
     arrivals: u64,
     /// The most lanes that were open for anybody.
     lanes_open: usize,
+    /// How often some of them were left out.
+    parts: usize,
 }
 
 /// What is known of those who come to the gate.
@@ -271,9 +273,11 @@ pub(super) struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Each has another.
-    pub(super) fn number(&self) -> u64 {
-        self.ticket
+    /// With which of so many lanes a claim begins that reads only some of them: another each time.
+    pub(super) fn first_of(&self, all: usize, some: usize) -> usize {
+        let mut state = self.floors.state();
+        state.parts += 1;
+        state.parts * some % all.max(1)
     }
 
     /// Whether it looks at a lane from the start.

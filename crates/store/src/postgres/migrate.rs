@@ -173,8 +173,9 @@ fn told(fault: Fault) -> Error {
     let error = Error::from(fault);
     let advice = match error.kind() {
         ErrorKind::Refused => {
-            "the schema is not of this version, and this role may not change it: run `tidegate \
-             migrate` as its owner"
+            "this role may not read the schema, or it is not of this version and the role may not \
+             change it: run `tidegate migrate` as its owner, and submit by `tidegate.enqueue` in SQL \
+             where a role may do no more"
         }
         _ if is_locked => {
             "a long transaction of somebody else is in the way of the migration: end it, or \

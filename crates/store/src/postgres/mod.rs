@@ -11,7 +11,7 @@
 //!   [comes beside](leased).
 //! - What ended well without slots is ended by `finish.sql`.
 //! - What holds one slot and [hands it on](relay) is ended by `relay.sql`, which starts the next in
-//!   line, or by `let_in.sql`, which makes it ready for the claim that goes along.
+//!   line, or by `admit.sql`, which makes it ready for the claim that goes along.
 //!
 //! What runs without slots, or with one that can be handed on, is listed in its lease and has no row.
 //! Whoever needs more of it than that it runs [unpacks](pack) the lease first: then it is a row of
@@ -147,7 +147,9 @@ const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
 #[doc(hidden)]
 pub const PLANS: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
     -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
-    -c enable_material=off -c enable_memoize=off -c jit=off";
+    -c enable_material=off -c enable_memoize=off -c jit=off -c seq_page_cost=1 \
+    -c random_page_cost=4 -c cpu_tuple_cost=0.01 -c cpu_index_tuple_cost=0.005 \
+    -c cpu_operator_cost=0.0025";
 
 /// Connections for reads of whole tables, which are planned as ever.
 const READERS: usize = 2;
@@ -380,14 +382,18 @@ impl Inner {
     }
 }
 
-/// Where the server is looked for: hosts with their ports, or the folders of sockets.
+/// Where the server is looked for: hosts with their ports, or the folders of sockets. What stands before an
+/// `@` is a piece of a password that should have been encoded.
 fn place(config: &Config) -> String {
     let ports = config.get_ports();
     let port = |index: usize| ports.get(index).or(ports.first()).copied().unwrap_or(5432);
     let hosts = config.get_hosts().iter().enumerate();
     let hosts: Vec<String> = hosts
         .map(|(index, host)| match host {
-            Host::Tcp(name) => format!("{name}:{}", port(index)),
+            Host::Tcp(name) => {
+                let name = name.rsplit('@').next().unwrap_or_default();
+                format!("{name}:{}", port(index))
+            }
             Host::Unix(folder) => format!("{}/.s.PGSQL.{}", folder.display(), port(index)),
         })
         .collect();

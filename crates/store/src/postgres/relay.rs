@@ -32,10 +32,10 @@ const RELAY: &str = concat!(
     include_str!("queries/end.sql"),
     include_str!("queries/relayed.sql")
 );
-const LET_IN: &str = concat!(
+const ADMIT: &str = concat!(
     include_str!("queries/look.sql"),
     include_str!("queries/held.sql"),
-    include_str!("queries/let_in.sql"),
+    include_str!("queries/admit.sql"),
     include_str!("queries/pass.sql"),
     include_str!("queries/end.sql"),
     include_str!("queries/admitted.sql")
@@ -252,7 +252,7 @@ pub(super) async fn relay(store: &Inner, exits: Vec<Exit>, claim: &Claim) -> Res
     if rest.is_empty() {
         hand_on(store, mine, baton, pick).await
     } else {
-        let_in(store, mine, rest, baton, pick).await
+        admit(store, mine, rest, baton, pick).await
     }
 }
 
@@ -347,7 +347,7 @@ async fn send_relay(
 
 /// Others end beside those who hold slots, so a claim goes along that takes whoever is first: the next in
 /// line are let in before it.
-async fn let_in(
+async fn admit(
     store: &Inner,
     mine: Vec<Exit>,
     rest: Vec<Exit>,
@@ -355,8 +355,8 @@ async fn let_in(
     pick: Pick<'_>,
 ) -> Result<Relay> {
     let others = Told::new(&rest);
-    let LetIn { relayed, ended, claimed } =
-        at_once!(store, tx => send_let_in(store, &tx, &baton, &others, &pick));
+    let Admission { relayed, ended, claimed } =
+        at_once!(store, tx => send_admit(store, &tx, &baton, &others, &pick));
     let mut slow: Vec<Exit> = rest.into_iter().filter(|exit| !ended.contains(&exit.task)).collect();
     let mut left = Left::default();
     if relayed.get("is_on") {
@@ -384,7 +384,7 @@ async fn let_in(
     })
 }
 
-struct LetIn {
+struct Admission {
     /// What became of those who hold slots.
     relayed: Row,
     /// Which of the others are ended.
@@ -394,13 +394,13 @@ struct LetIn {
 }
 
 /// All in one round trip.
-async fn send_let_in(
+async fn send_admit(
     store: &Inner,
     tx: &Tx<'_>,
     baton: &Baton,
     others: &Told,
     pick: &Pick<'_>,
-) -> Result<LetIn, Fault> {
+) -> Result<Admission, Fault> {
     let leases: BTreeSet<i64> = baton.told.leases.iter().chain(&others.leases).copied().collect();
     let leases = leases.into_iter().collect();
     // Only the lanes of those next in line matter.
@@ -408,7 +408,7 @@ async fn send_let_in(
     let asked = Asked::new(pick, kinds.map(|kind| &**kind).collect());
     let (_, relayed, ended, claimed, bodies, ()) = tokio::try_join!(biased;
         hold(store, tx, &leases, &baton.lines),
-        send_baton(store, tx, LET_IN, baton, &asked, &[]),
+        send_baton(store, tx, ADMIT, baton, &asked, &[]),
         end_told(store, tx, others),
         ask_along(store, tx, Some(pick), Sort::Admitted),
         bodies(tx),
@@ -418,7 +418,7 @@ async fn send_let_in(
     let is_all = relayed.get("is_on") && ended.len() == others.tasks.len();
     let claimed = claimed.filter(|_| is_all);
     let claimed = claimed.and_then(|row| taken_along(store, &row, &bodies, pick));
-    Ok(LetIn { relayed, ended, claimed })
+    Ok(Admission { relayed, ended, claimed })
 }
 
 async fn hold(

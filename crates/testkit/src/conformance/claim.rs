@@ -152,3 +152,16 @@ pub async fn lanes_are_merged_in_order(fx: &Fixture) {
     assert_eq!(ids(&fx.claim(3).await), all[..3]);
     assert_eq!(ids(&fx.claim(9).await), all[3..]);
 }
+
+/// However many kinds a worker serves, the tasks of each are found.
+pub async fn a_worker_of_many_kinds_finds_the_tasks_of_each(fx: &Fixture) {
+    let kinds: Vec<String> = (0..600).map(|number| format!("kind-{number}")).collect();
+    let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
+    let all = fx.submit_all(kinds.iter().map(|kind| task(kind)).collect()).await;
+    let mut found = Vec::new();
+    for _ in 0..20 {
+        found.extend(ids(&fx.claim_as(asks("w", &kinds, 100)).await));
+    }
+    found.sort_unstable();
+    assert_eq!(found, all);
+}

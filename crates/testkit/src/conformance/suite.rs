@@ -77,6 +77,7 @@ macro_rules! conformance_suite {
                 a_claim_that_finds_nothing_keeps_a_worker_alive
                 a_blocked_backlog_is_not_in_the_way
                 lanes_are_merged_in_order
+                a_worker_of_many_kinds_finds_the_tasks_of_each
             }
             finish {
                 a_result_is_kept_byte_by_byte

@@ -391,6 +391,32 @@ async fn claim_and_set(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
 
 race!(a_limit_is_set_on_the_kind_that_is_claimed, claim_and_set);
 
+/// Two workers meet the same tasks that a limit began to apply to, and send them back to the gate.
+async fn two_meet_a_new_limit(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let tasks = x.submit(vec![task("c"); 6]).await;
+    x.set("group:c", Some(2)).await;
+    let claim = |store: tidegate_store::postgres::Postgres, worker: &'static str| -> Verb {
+        Box::pin(async move { store.claim(claim(worker, 4)).await.map(drop) })
+    };
+    Race {
+        a: claim(x.store.clone(), "one"),
+        b: claim(y.store.clone(), "two"),
+        after: after(move |lab| async move {
+            lab.free.claim(10).await;
+            let mut running = Vec::new();
+            for task in &tasks {
+                running.push(state(&lab, *task).await == State::Processing);
+            }
+            // While one has the first four in hand the other finds the last two.
+            let first = [true, true, false, false, false, false];
+            let last = [false, false, false, false, true, true];
+            ensure(running == first || running == last, || format!("{running:?}"))
+        }),
+    }
+}
+
+race!(two_workers_meet_the_backlog_of_a_new_limit, two_meet_a_new_limit);
+
 /// Two workers bring the steps of a workflow to the gate.
 async fn workflow(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
     let step = || NewTask { workflow: Some("w".to_owned()), ..task("c") };

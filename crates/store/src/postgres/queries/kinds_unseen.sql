@@ -10,7 +10,8 @@ SELECT k.name,
                   WHERE l.name = 'group:' || k.name
                     AND (l.source NOT IN (0, 2) OR l.base_source NOT IN (0, 2) OR l.waiting > 0
                          OR EXISTS (SELECT FROM tidegate.slot_groups g
-                                    WHERE g.limit_id = l.id AND g.taken <> '{}')))
+                                    WHERE g.limit_id = l.id AND g.taken <> '{}'))
+                  OFFSET 0)
        OR EXISTS (SELECT FROM tidegate.tasks t WHERE t.kind = k.name)
        OR EXISTS (SELECT FROM tidegate.ended t WHERE t.kind = k.name) AS is_used
 FROM tidegate.kinds k

@@ -1,4 +1,4 @@
--- Ends attempts and lets the next in with their slots: they are ready, and a claim in the same
+-- Ends attempts and admits the next with their slots: they are ready, and a claim in the same
 -- transaction takes whoever is first. What finds nobody in line is given back.
 --
 -- It is what a finish would do. Nothing is done at all where this worker does not serve those next in
@@ -12,7 +12,7 @@
                SELECT FROM tidegate.line WHERE limit_id = given.id AND class = 4 LIMIT 1
            ) AS parked) AS is_on
     FROM plain CROSS JOIN next
-), let_in AS (
+), ready AS (
     INSERT INTO tidegate.ready (task, lane, rank, tag, stamp, gated, since)
     SELECT head.task, head.lane, head.rank, head.tag, relay.limits_version, true, relay.now
     FROM relay CROSS JOIN head WHERE relay.is_on
