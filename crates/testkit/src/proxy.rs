@@ -77,6 +77,7 @@ impl Drop for Proxy {
 /// Both directions of one connection. Whoever ends first ends both.
 async fn forward(client: TcpStream, socket: PathBuf, answers: Answers) -> io::Result<()> {
     let server = UnixStream::connect(socket).await?;
+    client.set_nodelay(true)?;
     let (mut from_client, to_client) = client.into_split();
     let (from_server, mut to_server) = server.into_split();
     tokio::select! {
@@ -97,17 +98,19 @@ impl Answers {
         mut server: impl AsyncRead + Unpin,
         mut client: impl AsyncWrite + Unpin,
     ) -> io::Result<()> {
-        let mut buffer = Vec::new();
+        let (mut buffer, mut answer) = (Vec::new(), Vec::new());
         while server.read_buf(&mut buffer).await? > 0 {
             while let Some(message) = split_message(&mut buffer) {
                 if message[0] == NOTICE {
                     self.lost.fetch_add(1, Ordering::SeqCst);
                 } else if *message == *COMMITTED && self.is_to_cut() {
-                    return Ok(());
+                    return client.write_all(&answer).await;
                 } else {
-                    client.write_all(&message).await?;
+                    answer.extend(message);
                 }
             }
+            client.write_all(&answer).await?;
+            answer.clear();
         }
         Ok(())
     }

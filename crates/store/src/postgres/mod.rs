@@ -151,7 +151,10 @@ pub const PLANS: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan
     -c random_page_cost=4 -c cpu_tuple_cost=0.01 -c cpu_index_tuple_cost=0.005 \
     -c cpu_operator_cost=0.0025";
 
-/// Connections for reads of whole tables, which are planned as ever.
+/// Reads of whole tables are planned as ever, but not compiled: that takes longer than they do.
+const READS: &str = "-c jit=off";
+
+/// Connections for them.
 const READERS: usize = 2;
 
 /// Nobody else takes this connection, so a lease is renewed however busy the others are.
@@ -293,10 +296,10 @@ impl Postgres {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
-        let readers = pool(config.clone(), READERS)?;
         let given = config.get_options().unwrap_or_default();
-        let planned = format!("{given} {PLANS}");
-        let planned = config.clone().options(planned).clone();
+        let with = |more: &str| config.clone().options(format!("{given} {more}")).clone();
+        let readers = pool(with(READS), READERS)?;
+        let planned = with(PLANS);
         let heartbeats = pool(planned.clone(), HEARTBEATS)?;
         let pool = pool(planned, options.pool_size.max(1))?;
         let place = place(&config);
