@@ -291,16 +291,10 @@ fn a_wait_prints_the_result() {
 #[test]
 fn jobs_are_shown() {
     let shell = store();
-    let head = "job concurrency weight scheduled pending blocked processing completed failed \
-                cancelled\n";
-    let row = "nightly - 1 0 0 1 0 0 0 0\n";
+    let head = "job concurrency min weight priority delay paused scheduled pending blocked \
+                processing completed failed cancelled\n";
+    let row = "nightly - 0 1 0 - - 0 0 1 0 0 0 0\n";
     assert_eq!(seen(&shell, &["job", "list"]), format!("exit 0\n{head}{row}"));
-    assert_eq!(
-        shell.good(&["job", "list"]),
-        "job      concurrency  weight  scheduled  pending  blocked  processing  completed  failed  \
-         cancelled\nnightly            -       1          0        0        1           0          \
-         0       0          0\n"
-    );
     assert_eq!(
         seen(&shell, &["job", "show", "nightly"]),
         format!(
@@ -322,8 +316,8 @@ fn workflows_are_shown() {
     let shell = store();
     assert_eq!(
         seen(&shell, &["workflow", "list"]),
-        "exit 0\nworkflow scheduled pending blocked processing completed failed cancelled\n\
-         order 0 1 1 0 0 0 0\n"
+        "exit 0\nworkflow halted by scheduled pending blocked processing completed failed \
+         cancelled\norder - 0 1 1 0 0 0 0\n"
     );
     assert_eq!(
         seen(&shell, &["workflow", "show", "order"]),

@@ -1,9 +1,10 @@
 //! Cancels all that is left of a job or a workflow.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tidegate_core::inspect::{TaskFilter, TaskView};
-use tidegate_core::{Pausable, Pause, State, TaskId};
+use tidegate_core::inspect::TaskFilter;
+use tidegate_core::{Pausable, Pause, TaskId};
 use tidegate_engine::time;
 use tidegate_measure::table::counted;
 use tidegate_store::Opened;
@@ -30,31 +31,28 @@ pub(super) async fn end_all(
 ) -> anyhow::Result<u64> {
     let pause = |paused| opened.store.pause(Pause { what: what.clone(), paused });
     pause(true).await?;
-    let (mut ended, mut looks) = (0, 0);
+    let (mut told, mut looks) = (BTreeSet::new(), 0);
     loop {
         let states = STATES_OPEN.to_vec();
         let left = TaskFilter { states, tasks_max: STEP, ..filter.clone() };
-        let tasks = opened.inspect.tasks(left).await?;
-        if tasks.is_empty() {
+        let left = opened.inspect.tasks(left).await?;
+        if left.is_empty() {
             break;
         }
-        let runs = |task: &&TaskView| task.state == State::Processing;
-        let running = tasks.iter().filter(runs).count();
-        if looks == 0 || running < tasks.len() {
-            let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
-            ended += ids.len() as u64;
-            opened.store.cancel(ids).await?;
+        let ids = left.iter().map(|task| task.id);
+        let new: Vec<TaskId> = ids.filter(|task| told.insert(*task)).collect();
+        if !new.is_empty() {
+            opened.store.cancel(new).await?;
+            continue;
         }
-        if running == tasks.len() {
-            looks += 1;
-            if looks == PATIENCE {
-                tell!("waiting for {} to stop", counted(running as u64, "running task"));
-            }
-            // Where no worker lives nobody else finds out that one has died.
-            opened.store.reap().await?;
-            time::sleep(INTERVAL).await;
+        looks += 1;
+        if looks == PATIENCE {
+            tell!("waiting for {} to stop", counted(left.len() as u64, "running task"));
         }
+        // Where no worker lives nobody else finds out that one has died.
+        opened.store.reap().await?;
+        time::sleep(INTERVAL).await;
     }
     pause(false).await?;
-    Ok(ended)
+    Ok(told.len() as u64)
 }
