@@ -548,3 +548,32 @@ async fn what_was_acknowledged_outlives_a_kill() {
         sound(&store).await;
     }
 }
+
+/// A task that becomes due, and a job whose next start comes, wake whoever found nothing.
+#[tokio::test]
+async fn who_waits_hears_of_what_becomes_due() {
+    let folder = TempDir::new().unwrap();
+    let store = fresh(&file(&folder)).await;
+    let claim = || claim("b", 9);
+    let soon = NewTask {
+        run_at: Some(Inspect::now(&store).await.unwrap() + 150),
+        ..NewTask::new("mail", JSON)
+    };
+    store.submit(Submission { tasks: vec![soon], ..Submission::default() }).await.unwrap();
+    assert_eq!(store.claim(claim()).await.unwrap(), []);
+    let mut claimed = 0;
+    while claimed == 0 {
+        store.changed().await;
+        claimed = store.claim(claim()).await.unwrap().len();
+    }
+
+    let job = tidegate_core::JobSpec { delay_ms: 150, ..tidegate_core::JobSpec::new("j") };
+    let of_job = NewTask { job: Some("j".into()), ..NewTask::new("mail", JSON) };
+    let tasks = vec![of_job.clone(), of_job];
+    store.submit(Submission { jobs: vec![job], tasks, ..Submission::default() }).await.unwrap();
+    for _ in 0..2 {
+        while store.claim(claim()).await.unwrap().is_empty() {
+            store.changed().await;
+        }
+    }
+}

@@ -104,6 +104,13 @@ impl Cache {
         *self = Self::default();
     }
 
+    /// When the next task of the schedule is due or the next line is to be looked at, as far as that
+    /// is known.
+    pub(super) fn next_due(&self) -> Option<Millis> {
+        let lines = self.dirty.iter().flat_map(|dirty| dirty.values());
+        self.nothing_due_before.iter().chain(lines).min().copied()
+    }
+
     /// Forgets what holds for one transaction only, and whatever has grown too large.
     pub(super) fn begin(&mut self) {
         self.served.clear();

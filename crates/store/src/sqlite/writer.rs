@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use tidegate_core::{Error, Result};
+use tidegate_core::{Error, Millis, Result};
 use tokio::sync::Notify;
 
 use super::Clock;
@@ -61,6 +61,7 @@ impl Writer {
             data_version: None,
             watched: None,
             news: None,
+            told_due: None,
             schema: Schema::Missing,
             writer: &self,
         };
@@ -89,6 +90,8 @@ struct Session<'c> {
     watched: Option<i64>,
     /// How many news the file had by then, with those of this connection.
     news: Option<i64>,
+    /// The last time that was told because something was due then.
+    told_due: Option<Millis>,
     schema: Schema,
 }
 
@@ -191,9 +194,15 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Looks whether another process has committed. An error shows with the next command, which
-    /// also finds that what is remembered is old.
+    /// Looks whether something has become due or another process has committed. An error shows with
+    /// the next command, which also finds that what is remembered is old.
     fn watch(&mut self) {
+        let now = (self.writer.clock)();
+        let due = self.cache.next_due().filter(|at| *at <= now);
+        if due.is_some() && self.told_due != due {
+            self.told_due = due;
+            self.tell();
+        }
         if let Ok(version) = self.read_data_version() {
             self.hear(version);
         }
