@@ -5,9 +5,11 @@
 //! merge into one exact history. [`verify`] reads it and counts every violation.
 
 mod changed;
+mod claims;
 mod completion;
 mod completions;
 mod gather;
+mod in_use;
 mod order;
 mod read;
 mod record;
@@ -20,9 +22,11 @@ mod violation;
 mod writer;
 
 pub use changed::Changed;
+pub use claims::Claims;
 pub use completions::Completions;
+pub use in_use::{InUse, in_use};
 pub use read::{CutLine, Error};
-pub use record::{Enter, Exit, Hold, Leave, LimitSeen, Outcome, Process, Record, Signal};
+pub use record::{Claim, Enter, Exit, Hold, Leave, LimitSeen, Outcome, Process, Record, Signal};
 pub use recovery::Recovery;
 pub use report::Report;
 pub use sweep::LimitReport;

@@ -1,6 +1,7 @@
 //! Worker processes that run the built-in kinds, and the histories they write.
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -69,6 +70,8 @@ pub(super) struct Job<'a> {
     /// Handlers that run at once.
     pub(super) permits: u32,
     pub(super) lease: Duration,
+    /// The server that its tasks call; none where they call nobody.
+    pub(super) calls: Option<SocketAddr>,
 }
 
 /// Workers that end by themselves when no task is left.
@@ -107,9 +110,13 @@ impl<'a> Workers<'a> {
         for name in set.filter(|name| name.to_string_lossy().starts_with("TIDEGATE_")) {
             command.env_remove(name);
         }
+        let kinds = if self.job.calls.is_some() { "http" } else { "noop,sleep" };
+        if let Some(server) = self.job.calls {
+            command.env("TIDEGATE_HTTP_ALLOW", server.to_string());
+        }
         command
             .env("TIDEGATE_CONFIG", "")
-            .args(["worker", "--until-idle", "--kinds", "noop,sleep"])
+            .args(["worker", "--until-idle", "--kinds", kinds])
             .args(["--store", &named(self.job.url, &name)?])
             .args(["--concurrency", &self.job.permits.to_string()])
             .args(["--lease", &format!("{}ms", self.job.lease.as_millis())])
