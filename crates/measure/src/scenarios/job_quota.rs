@@ -30,7 +30,7 @@ use crate::server::{Brief, Programs};
 const SETTINGS: [&str; 1] = ["max_connections=300"];
 
 /// Between two looks at the fleet.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Between two counts of what is done, which read the whole store.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
@@ -93,7 +93,8 @@ pub async fn job_quota(
             next_count = time::now() + COUNT_INTERVAL;
             progress(completed(&opened).await? - before);
         }
-        time::sleep(LOOK_INTERVAL).await;
+        let look = time::now() + LOOK_INTERVAL;
+        time::sleep_until(nemesis.next.map_or(look, |next| next.min(look))).await;
     }
     let seconds = stopwatch.seconds();
     workers.end().await?;
@@ -161,14 +162,15 @@ impl JobQuota {
 
     fn job<'a>(&'a self, url: &'a str) -> Job<'a> {
         let (binary, permits, lease) = (&self.binary, self.permits, self.lease);
-        Job { binary, url, permits, lease, calls: Some(self.server) }
+        Job { binary, url, permits, lease, calls: Some(self.server), until_idle: false }
     }
 }
 
 /// Kills workers.
 struct Nemesis {
-    interval: Option<Duration>,
-    next: Instant,
+    interval: Duration,
+    /// When it kills next, if it kills at all.
+    next: Option<Instant>,
     dice: Dice,
     /// Where the kills are written.
     harness: Writer,
@@ -177,10 +179,9 @@ struct Nemesis {
 
 impl Nemesis {
     fn new(scenario: &JobQuota, histories: &Histories) -> anyhow::Result<Self> {
-        let interval = scenario.kill_interval;
         Ok(Self {
-            interval,
-            next: time::now() + interval.unwrap_or_default(),
+            interval: scenario.kill_interval.unwrap_or_default(),
+            next: scenario.kill_interval.map(|interval| time::now() + interval),
             dice: Dice::new(scenario.seed),
             harness: Writer::append(histories.file("harness"))?,
             kills: 0,
@@ -188,11 +189,8 @@ impl Nemesis {
     }
 
     async fn kill_if_due(&mut self, workers: &mut Workers<'_>) -> anyhow::Result<()> {
-        let Some(interval) = self.interval else { return Ok(()) };
-        if time::now() < self.next {
-            return Ok(());
-        }
-        self.next += interval;
+        let Some(due) = self.next.filter(|next| time::now() >= *next) else { return Ok(()) };
+        self.next = Some(due + self.interval);
         self.kills += 1;
         let victim = self.dice.roll(workers.number() as u64) as usize;
         if let Some(pid) = workers.kill(victim).await? {

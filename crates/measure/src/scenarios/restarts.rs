@@ -161,7 +161,7 @@ impl Restarts {
         histories: &'a Histories,
     ) -> anyhow::Result<Workers<'a>> {
         let (binary, permits, lease) = (&self.binary, self.permits, self.lease);
-        let job = Job { binary, url, permits, lease, calls: None };
+        let job = Job { binary, url, permits, lease, calls: None, until_idle: true };
         Workers::start(job, histories, self.processes)
     }
 }

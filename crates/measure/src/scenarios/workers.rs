@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tidegate_core::Inspect;
 use tidegate_engine::time;
@@ -72,9 +73,12 @@ pub(super) struct Job<'a> {
     pub(super) lease: Duration,
     /// The server that its tasks call; none where they call nobody.
     pub(super) calls: Option<SocketAddr>,
+    /// Whether its workers look themselves for the end of all work. To look they count what there is,
+    /// again and again.
+    pub(super) until_idle: bool,
 }
 
-/// Workers that end by themselves when no task is left.
+/// Workers that end when no task is left.
 pub(super) struct Workers<'a> {
     job: Job<'a>,
     histories: &'a Histories,
@@ -116,7 +120,8 @@ impl<'a> Workers<'a> {
         }
         command
             .env("TIDEGATE_CONFIG", "")
-            .args(["worker", "--until-idle", "--kinds", kinds])
+            .args(["worker", "--kinds", kinds])
+            .args(self.job.until_idle.then_some("--until-idle"))
             .args(["--store", &named(self.job.url, &name)?])
             .args(["--concurrency", &self.job.permits.to_string()])
             .args(["--lease", &format!("{}ms", self.job.lease.as_millis())])
@@ -162,14 +167,23 @@ impl<'a> Workers<'a> {
         Ok(())
     }
 
-    /// The workers end by themselves when nothing is left.
+    /// To be called when nothing is left: the workers see it, or are told.
     pub(super) async fn end(mut self) -> anyhow::Result<()> {
+        for worker in &mut self.running {
+            if let (false, Some(pid)) = (self.job.until_idle, worker.id().and_then(pid)) {
+                kill_process(pid, Signal::TERM).context("ask a worker to end")?;
+            }
+        }
         for worker in &mut self.running {
             let status = worker.wait().await?;
             ensure!(status.success(), "a worker failed with {status}; see its log");
         }
         Ok(())
     }
+}
+
+fn pid(number: u32) -> Option<Pid> {
+    Pid::from_raw(number.try_into().ok()?)
 }
 
 /// On PostgreSQL a process gives the server its own name, so that its connections can be told apart.

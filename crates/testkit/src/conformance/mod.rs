@@ -25,6 +25,7 @@ pub mod migrate;
 pub mod order;
 pub mod pause;
 pub mod prune;
+pub mod quota;
 pub mod races;
 pub mod reap;
 pub mod register;

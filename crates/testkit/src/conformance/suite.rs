@@ -239,6 +239,9 @@ macro_rules! conformance_suite {
                 a_cancelled_backlog_does_not_distort
                 a_job_shows_its_progress
             }
+            quota {
+                every_way_out_gives_the_slot_back
+            }
             order {
                 a_higher_priority_goes_first
                 a_priority_counts_across_kinds_and_queues
