@@ -220,6 +220,8 @@ impl Fleet {
     /// What the history proves.
     pub(crate) fn report(&self, expected: &Expected) -> Report {
         let path = self.shell.path("history");
+        // Somebody may have asked before.
+        let _ = std::fs::remove_file(&path);
         let writer = Writer::append(&path).expect("make a file");
         self.records.iter().for_each(|record| writer.write(record).expect("write"));
         verify(&[path], expected).expect("a history")

@@ -14,6 +14,7 @@ pub mod cancel;
 pub mod change;
 pub mod claim;
 pub mod extend;
+pub mod fairness;
 pub mod finish;
 pub mod fixture;
 pub mod gate;
