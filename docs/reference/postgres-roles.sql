@@ -104,12 +104,13 @@ BEGIN
                    'TO tidegate_viewer', columns);
     GRANT EXECUTE ON FUNCTION
         tidegate.enqueue(text, jsonb, text, text, text, text, text, integer, integer, integer,
-                         interval, timestamptz),
+                         interval, timestamptz, text, text),
         tidegate.enqueue_many(text, jsonb[], text, text, text, text, integer, integer, integer,
-                              interval, timestamptz)
+                              interval, timestamptz, text, text)
         TO tidegate_enqueue, tidegate_worker;
     GRANT EXECUTE ON FUNCTION tidegate.make_kind(text, text), tidegate.turn_days(bigint),
-                              tidegate.make_job(text, integer, integer) TO tidegate_worker;
+                              tidegate.make_job(text, integer, integer, integer, integer, interval)
+        TO tidegate_worker;
 END $$;
 
 COMMIT;

@@ -404,12 +404,12 @@ impl<'a> Check<'a> {
     }
 
     fn line(&mut self, limit: &Limit, tally: &Tally) {
-        if limit.dirty {
+        if limit.is_due(self.snapshot.now) {
             return;
         }
         if let Some((head, weight)) = tally.head
             && limit.fits(weight)
-            && (head.passed || limit.has_window(self.job_window))
+            && (head.passed || self.may_pass(limit))
         {
             let of = limit.capacity.map_or_else(|| "any number".into(), |n| n.to_string());
             let found = format!(
@@ -419,6 +419,15 @@ impl<'a> Check<'a> {
             self.fault("nobody waits beside a free slot", found);
         }
         self.set_aside(limit, tally);
+    }
+
+    /// Whether one more task may pass the line of a job.
+    fn may_pass(&self, limit: &Limit) -> bool {
+        let slots = &self.snapshot.slots;
+        let first = slots.partition_point(|slot| slot.limit < limit.id);
+        let held = slots[first..].iter().take_while(|slot| slot.limit == limit.id);
+        let lowest_free = held.zip(0..).take_while(|(slot, number)| slot.number == *number).count();
+        limit.may_pass(self.job_window, self.snapshot.now, lowest_free as u32)
     }
 
     /// Who is passed over has a reason to be, and who keeps slots for itself can get the rest.
@@ -472,7 +481,7 @@ impl<'a> Check<'a> {
                 let limit = &self.snapshot.limits[*limit];
                 limit.scope().hold() == Hold::Attempt && self.units(task.id, limit.id) > 0
             });
-            if keeps && !job.dirty && !job.has_window(self.job_window) {
+            if keeps && !job.is_due(self.snapshot.now) && !self.may_pass(job) {
                 let found = format!("task {} waits for the window of {}", task.id, job.name);
                 self.fault("nobody keeps slots while it waits for a window", found);
             }

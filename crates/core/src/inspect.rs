@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::tables::{Class, Counters, Lease, Pace, Position};
-use crate::{Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId};
+use crate::{
+    Halt, Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId,
+};
 
 /// The reads. Each sees one committed state of the store.
 #[async_trait]
@@ -151,6 +153,8 @@ pub enum Reason {
         capacity: Option<u32>,
         /// Slots held.
         held: u32,
+        /// Why nobody is let through, where nobody is.
+        halt: Option<Halt>,
         /// Why it stands there.
         class: Class,
         /// Its place in line, from 1.
@@ -206,10 +210,35 @@ pub struct JobView {
     pub name: Arc<str>,
     /// Tasks that may run at once.
     pub concurrency: Option<u32>,
+    /// Tasks of it that go before those of all others.
+    pub min_concurrency: u32,
     /// Its share.
     pub weight: u32,
+    /// Added to the priority of its tasks.
+    pub priority: i32,
+    /// The least time from one start to the next.
+    pub delay_ms: i64,
+    /// Whether it is paused.
+    pub paused: bool,
     /// Its tasks by state, as far as they are kept.
     pub tasks: BTreeMap<State, u64>,
+}
+
+impl JobView {
+    /// A job as its limit tells of it, with no tasks yet.
+    pub fn of(limit: &Limit) -> Option<Self> {
+        let (name, share) = (limit.name.strip_prefix("job:")?, limit.share?);
+        Some(Self {
+            name: name.into(),
+            concurrency: limit.capacity,
+            min_concurrency: share.min_concurrency,
+            weight: share.weight,
+            priority: share.priority,
+            delay_ms: share.delay_ms,
+            paused: limit.halt.is_some(),
+            tasks: BTreeMap::new(),
+        })
+    }
 }
 
 /// A workflow's progress.
@@ -217,6 +246,8 @@ pub struct JobView {
 pub struct WorkflowView {
     /// Its name.
     pub name: Arc<str>,
+    /// Why no further step begins, where that is so.
+    pub halt: Option<Halt>,
     /// Its tasks by state, as far as they are kept.
     pub tasks: BTreeMap<State, u64>,
 }
@@ -291,8 +322,8 @@ impl Reason {
     /// doing something about it.
     pub fn ahead(&self) -> Option<u64> {
         match self {
-            Self::InLine { class, capacity, place, .. } => {
-                let moves = class.is_in_turn() && *capacity != Some(0);
+            Self::InLine { class, capacity, halt, place, .. } => {
+                let moves = class.is_in_turn() && *capacity != Some(0) && halt.is_none();
                 moves.then(|| place.saturating_sub(1))
             }
             Self::Ready { is_served: true, is_open: true, ahead, .. } => Some(*ahead),

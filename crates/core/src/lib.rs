@@ -34,14 +34,15 @@ pub use error::{Error, Kind as ErrorKind, Result};
 pub use id::{LaneId, LimitId, Millis, TaskId, Token, WorkerId};
 pub use inspect::Inspect;
 pub use kind::Kind;
-pub use limit::{Hold, Limit, Scope, Share, Source, check_capacity};
-pub use order::{SHARE_SCALE, ready_rank};
+pub use limit::{Halt, Hold, Limit, Scope, Share, Source, check_capacity};
+pub use order::{RANK_RESERVED, SHARE_SCALE, ready_rank};
 pub use outcome::{Exit, Ledger, Next, Outcome, after_death, after_exit, after_fence};
 pub use retry::Backoff;
 pub use store::{
     Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, JobSpec, Lost,
-    Pause, Progress, Pruned, Ran, Reaped, Registered, RegisteredChange, Registration, Release,
-    ReleaseOutcome, RetryOutcome, SetLimit, SlotHeld, Store, Submission, Submitted,
+    Pausable, Pause, Progress, Pruned, Ran, Reaped, Registered, RegisteredChange, Registration,
+    Release, ReleaseOutcome, RetryOutcome, SetJob, SetLimit, SlotHeld, Store, Submission,
+    Submitted,
 };
-pub use task::{NewTask, State};
+pub use task::{NewTask, OnFailure, State};
 pub use window::DayWindow;

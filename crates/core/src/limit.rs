@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::CAPACITY_MAX;
-use crate::{Error, LimitId, Result, SHARE_SCALE, TaskId};
+use crate::{Error, LimitId, Millis, Result, SHARE_SCALE, TaskId};
 
 /// What a limit belongs to. It is the prefix of the limit's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -111,6 +111,31 @@ impl fmt::Display for Source {
     }
 }
 
+/// Why nobody is let through a limit, whatever its capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Halt {
+    /// An operator paused the job or the workflow.
+    Operator,
+    /// This step of the workflow failed for good.
+    Step(TaskId),
+}
+
+impl Halt {
+    /// As a number that a store keeps. Ids of tasks begin with 1.
+    pub fn code(self) -> i64 {
+        match self {
+            Self::Operator => 0,
+            Self::Step(task) => task.0,
+        }
+    }
+
+    /// Reads the number.
+    pub fn of(code: i64) -> Self {
+        if code == 0 { Self::Operator } else { Self::Step(TaskId(code)) }
+    }
+}
+
 /// A job's share of what is scarce. Kept on the job's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
@@ -120,9 +145,31 @@ pub struct Share {
     pub last_tag: i64,
     /// Tasks that passed the job's line and are not yet claimed.
     pub ahead: u32,
+    /// Slots with numbers below this are the job's reserve: who is to get one goes before the tasks
+    /// of all others.
+    pub min_concurrency: u32,
+    /// Added to the priority of its tasks as they pass its line.
+    pub priority: i32,
+    /// The least time from one start to the next.
+    pub delay_ms: i64,
+    /// When the next may start, where there is such a time.
+    pub next_at: Millis,
 }
 
 impl Share {
+    /// Of a job of which nothing more is said.
+    pub fn new(weight: u32) -> Self {
+        Self {
+            weight,
+            last_tag: 0,
+            ahead: 0,
+            min_concurrency: 0,
+            priority: 0,
+            delay_ms: 0,
+            next_at: 0,
+        }
+    }
+
     /// Lets one task past the job's line and returns its fair tag.
     pub fn pass(&mut self, virtual_time: i64) -> i64 {
         self.ahead += 1;
@@ -130,9 +177,12 @@ impl Share {
         self.last_tag
     }
 
-    /// A task that passed the line was claimed.
-    pub fn start(&mut self) {
+    /// A task that passed the line was claimed at this time.
+    pub fn start(&mut self, at: Millis) {
         self.ahead = self.ahead.saturating_sub(1);
+        if self.delay_ms > 0 {
+            self.next_at = self.next_at.max(at.saturating_add(self.delay_ms));
+        }
     }
 
     /// A task that passed the line leaves the window without a start and gives its step of the
@@ -145,6 +195,24 @@ impl Share {
 
     fn step(&self) -> i64 {
         SHARE_SCALE / i64::from(self.weight.max(1))
+    }
+
+    /// Whether as many are past the line and not yet claimed as may be. The time between two
+    /// starts counts from the first, so the second passes behind it.
+    fn is_full(&self, window: u32) -> bool {
+        self.ahead >= if self.delay_ms > 0 { 1 } else { window }
+    }
+
+    fn is_early(&self, now: Millis) -> bool {
+        self.delay_ms > 0 && self.next_at > now
+    }
+
+    /// Whether one more may pass. Who is to get a slot of the reserve does not wait behind those
+    /// who are past the line and get none.
+    fn may_pass(&self, window: u32, now: Millis, gets_reserve: bool) -> bool {
+        let has_room = !self.is_full(window)
+            || gets_reserve && !self.is_full(window.saturating_add(self.min_concurrency));
+        has_room && !self.is_early(now)
     }
 }
 
@@ -179,20 +247,24 @@ pub struct Limit {
     pub reserver: Option<TaskId>,
     /// Set while the head of the line may have room and nobody has looked yet.
     pub dirty: bool,
+    /// When somebody should look at the line: its head waits for this time.
+    pub look_at: Option<Millis>,
+    /// Set while nobody is let through, whatever the capacity.
+    pub halt: Option<Halt>,
     /// Present on the limit of a job.
     pub share: Option<Share>,
 }
 
 impl Limit {
-    /// A limit that nobody holds or awaits. `share_weight` is given for a job's. What was not
-    /// set by an operator holds again when an operator's word is taken back.
+    /// A limit that nobody holds or awaits. What was not set by an operator holds again when an
+    /// operator's word is taken back.
     pub fn new(
         id: LimitId,
         name: &str,
         capacity: Option<u32>,
         source: Source,
         since: i64,
-        share_weight: Option<u32>,
+        share: Option<Share>,
     ) -> Self {
         let base = capacity.filter(|_| !matches!(source, Source::Operator | Source::Unset));
         Self {
@@ -209,7 +281,9 @@ impl Limit {
             aside: 0,
             reserver: None,
             dirty: false,
-            share: share_weight.map(|weight| Share { weight, last_tag: 0, ahead: 0 }),
+            look_at: None,
+            halt: None,
+            share,
         }
     }
 
@@ -227,7 +301,8 @@ impl Limit {
 
     /// Whether `weight` more slots can be taken.
     pub fn fits(&self, weight: u32) -> bool {
-        self.capacity.is_none_or(|capacity| self.held.saturating_add(weight) <= capacity)
+        self.halt.is_none()
+            && self.capacity.is_none_or(|capacity| self.held.saturating_add(weight) <= capacity)
     }
 
     /// Whether `weight` slots would not fit even if nobody held any. A paused limit is full,
@@ -238,13 +313,43 @@ impl Limit {
 
     /// Whether nobody is let through at all.
     pub fn is_paused(&self) -> bool {
-        self.capacity == Some(0)
+        self.capacity == Some(0) || self.halt.is_some()
     }
 
-    /// Whether one more task may pass the line of a job without having been claimed, where
+    /// Whether as many tasks are past the line of a job and not yet claimed as may be, where
     /// `window` of them may.
-    pub fn has_window(&self, window: u32) -> bool {
-        self.share.is_none_or(|share| share.ahead < window)
+    pub fn is_window_full(&self, window: u32) -> bool {
+        self.share.is_some_and(|share| share.is_full(window))
+    }
+
+    /// Whether one more task may pass the line of a job. `lowest_free` is the number of the slot it
+    /// would get.
+    pub fn may_pass(&self, window: u32, now: Millis, lowest_free: u32) -> bool {
+        let gets_reserve = self.is_reserved(lowest_free);
+        self.share.is_none_or(|share| share.may_pass(window, now, gets_reserve))
+    }
+
+    /// Whether the slot with this number is of a job's reserve.
+    pub fn is_reserved(&self, number: u32) -> bool {
+        self.share.is_some_and(|share| number < share.min_concurrency)
+    }
+
+    /// Whether somebody should look at the line now.
+    pub fn is_due(&self, now: Millis) -> bool {
+        self.dirty || self.look_at.is_some_and(|at| at <= now)
+    }
+
+    /// Notes that somebody has looked: nobody has to again, before the next may start if that is
+    /// what the line waits for.
+    pub fn looked_at(&mut self, now: Millis) {
+        self.dirty = false;
+        self.await_next(now);
+    }
+
+    /// Notes when the line is to be looked at because its next may start.
+    pub fn await_next(&mut self, now: Millis) {
+        let next = self.share.filter(|share| self.waiting > 0 && share.is_early(now));
+        self.look_at = next.map(|share| share.next_at);
     }
 
     /// Notes that somebody should look at the line.
@@ -279,13 +384,34 @@ mod tests {
 
     #[test]
     fn a_job_pays_for_starts_only() {
-        let mut share = Share { weight: 2, last_tag: 0, ahead: 0 };
+        let mut share = Share::new(2);
         let first = share.pass(0);
         share.step_back();
         assert_eq!((share.pass(0), share.ahead), (first, 1));
-        share.start();
+        share.start(0);
         assert_eq!((share.pass(0), share.ahead), (2 * first, 1));
         assert_eq!(share.pass(9 * first), 9 * first, "a job that slept does not catch up");
+    }
+
+    #[test]
+    fn a_delay_counts_from_the_start() {
+        let mut share = Share { delay_ms: 100, ..Share::new(1) };
+        assert!(share.may_pass(16, 0, false));
+        share.pass(0);
+        assert!(!share.may_pass(16, 1000, false), "the one ahead has not started");
+        share.start(1000);
+        assert!(!share.may_pass(16, 1099, true), "the reserve does not help");
+        assert!(share.may_pass(16, 1100, false));
+    }
+
+    #[test]
+    fn the_reserve_does_not_wait_for_the_window() {
+        let share = Share { ahead: 16, min_concurrency: 2, ..Share::new(1) };
+        let limit = Limit::new(LimitId(1), "job:j", None, Source::Submit, 0, Some(share));
+        assert!(limit.may_pass(16, 0, 1), "slot 1 is of the reserve");
+        assert!(!limit.may_pass(16, 0, 2));
+        let far = Share { ahead: 18, ..share };
+        assert!(!far.may_pass(16, 0, true), "there is a bound");
     }
 
     #[test]

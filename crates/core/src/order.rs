@@ -10,6 +10,10 @@ pub const SHARE_SCALE: i64 = 1_000_000;
 /// The fair tag of a task that came back: before every other of its rank.
 pub(crate) const TAG_OF_RETURN: i64 = -1;
 
+/// The rank of a task that is to get a slot of its job's reserve: before every other, whatever the
+/// priority.
+pub const RANK_RESERVED: i64 = i64::MIN / 4;
+
 /// The rank of a task that became due at `arrival`: lower goes first. One step of
 /// priority is worth one ageing interval of waiting. The key never changes, and still a task
 /// is overtaken only by tasks that came less than its lack of priority later.

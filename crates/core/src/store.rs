@@ -67,8 +67,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// may run on until then. May be repeated; then it may meet the next holder.
     async fn release(&self, release: Release) -> Result<ReleaseOutcome>;
 
-    /// Pauses a queue or lets it go on. Nothing of a paused queue is claimed; what runs is not
-    /// touched. Returns whether that changed anything. May be repeated.
+    /// Pauses a queue, a job or a workflow, or lets it go on. What runs is not touched. Returns
+    /// whether that changed anything. May be repeated.
     async fn pause(&self, pause: Pause) -> Result<bool>;
 
     /// Mends what [`check`](crate::check::check) finds, as far as the evidence tells how, and
@@ -88,6 +88,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// operator's setting, what was set below it holds again, else the limit is unlimited
     /// until somebody sets it again. Lowering drains: what runs is not touched. May be repeated.
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>>;
+
+    /// Changes a job that exists. Its capacity counts at once, the rest for its tasks that have not
+    /// passed its line. May be repeated.
+    async fn set_job(&self, set: SetJob) -> Result<()>;
 
     /// Returns when something may have become claimable, here or in another process. A hint
     /// only: a caller polls as well.
@@ -141,8 +145,33 @@ pub struct JobSpec {
     pub name: String,
     /// Tasks of it that may run at once; none means unlimited.
     pub concurrency: Option<u32>,
+    /// Tasks of it that go before those of all others, while it has any: a job that has fewer at
+    /// work is first in line for whatever is scarce. Default: 0.
+    pub min_concurrency: u32,
     /// Its share relative to other jobs. Default: 1.
     pub weight: u32,
+    /// Added to the priority of its tasks among those of other jobs. Default: 0.
+    pub priority: i32,
+    /// The least time from one start of its tasks to the next. Default: 0.
+    pub delay_ms: i64,
+}
+
+/// A change of a job. What is none stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SetJob {
+    /// Its name.
+    pub job: String,
+    /// Tasks of it that may run at once, as an operator sets it; none inside takes the operator's
+    /// word back.
+    pub concurrency: Option<Option<u32>>,
+    /// See [`JobSpec`].
+    pub min_concurrency: Option<u32>,
+    /// See [`JobSpec`].
+    pub weight: Option<u32>,
+    /// See [`JobSpec`].
+    pub priority: Option<i32>,
+    /// See [`JobSpec`].
+    pub delay_ms: Option<i64>,
 }
 
 /// Tasks to store, and the jobs and limits they bring along.
@@ -223,6 +252,13 @@ pub struct Attempt {
     pub slots: Vec<SlotHeld>,
     /// When the lease ends by the store's clock.
     pub expires_at: Millis,
+    /// When it was due, by the store's clock. From then to `ready_at` it waited for its limits, if
+    /// any apply.
+    pub arrived_at: Millis,
+    /// When it was through the gate. From then to its claim it waited for a worker.
+    pub ready_at: Millis,
+    /// Where it was submitted, as a W3C `traceparent`.
+    pub trace: Option<Arc<str>>,
 }
 
 /// One slot in the hands of a task.
@@ -366,11 +402,23 @@ pub enum ReleaseOutcome {
     NoLimit,
 }
 
-/// A queue to pause, or to let go on.
+/// What can be paused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pausable {
+    /// Nothing of the queue is claimed.
+    Queue(String),
+    /// Nothing of the job is let through the gate.
+    Job(String),
+    /// No further step of the workflow begins. A step that fails for good does the same, and what
+    /// lets a paused workflow go on lets that one go on too, with the step after.
+    Workflow(String),
+}
+
+/// Something to pause, or to let go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pause {
-    /// The queue.
-    pub queue: String,
+    /// What.
+    pub what: Pausable,
     /// Whether it is to be paused.
     pub paused: bool,
 }

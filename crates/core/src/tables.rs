@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounds::{GATE_STEP, JOB_WINDOW};
 use crate::{
-    Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Source,
-    State, TaskId, Token, WorkerId,
+    Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, OnFailure, Progress, Result,
+    Share, Source, State, TaskId, Token, WorkerId,
 };
 
 /// Numbers the store counts up. They change in the same transaction as what they number.
@@ -67,6 +67,8 @@ pub struct Tags {
     pub spent: u32,
     /// Deaths of its process.
     pub deaths: u32,
+    /// What its failure does to its workflow.
+    pub on_failure: OnFailure,
     /// When it was first due, or due again after a failure or a snooze. Its rank counts from
     /// then, however often it comes to the gate.
     pub arrival: Millis,
@@ -336,18 +338,19 @@ pub trait Tables {
     fn limit(&mut self, id: LimitId) -> Result<Option<Limit>>;
     /// The id of a limit.
     fn limit_named(&mut self, name: &str) -> Result<Option<LimitId>>;
-    /// Makes a limit that nobody holds or awaits. `share_weight` is given for a job's.
+    /// Makes a limit that nobody holds or awaits. A job's has a share.
     fn make_limit(
         &mut self,
         name: &str,
         capacity: Option<u32>,
         source: Source,
         since: i64,
-        share_weight: Option<u32>,
+        share: Option<Share>,
     ) -> Result<LimitId>;
     /// Writes a limit back.
     fn put_limit(&mut self, limit: &Limit) -> Result<()>;
-    /// The first limit with an id above `after` whose line somebody should look at.
+    /// The first limit with an id above `after` whose line somebody should look at: it is dirty, or
+    /// its time to be looked at has come.
     fn next_dirty(&mut self, after: LimitId) -> Result<Option<LimitId>>;
     /// Limits that nobody set, holds or awaits and whose scope has no further use for them.
     fn idle_limits(&mut self, limits_max: u32) -> Result<Vec<LimitId>>;
@@ -356,6 +359,8 @@ pub trait Tables {
 
     /// Takes the `weight` lowest free slots.
     fn take_slots(&mut self, task: TaskId, limit: LimitId, weight: u32) -> Result<()>;
+    /// The lowest number of a limit that nobody holds.
+    fn lowest_free_slot(&mut self, limit: LimitId) -> Result<u32>;
     /// Frees every slot the task holds of the limit; returns how many.
     fn free_slots(&mut self, task: TaskId, limit: LimitId) -> Result<u32>;
     /// Who holds a slot.

@@ -69,6 +69,32 @@ impl fmt::Display for State {
     }
 }
 
+/// What a step that fails for good does to its workflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFailure {
+    /// The workflow halts until an operator says how it goes on.
+    #[default]
+    Halt,
+    /// The next step runs all the same.
+    Continue,
+}
+
+impl OnFailure {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Halt => "halt",
+            Self::Continue => "continue",
+        }
+    }
+
+    /// Reads the word.
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Halt, Self::Continue].into_iter().find(|one| one.as_str() == word)
+    }
+}
+
 /// A task to submit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewTask {
@@ -96,6 +122,10 @@ pub struct NewTask {
     pub max_attempts: Option<u32>,
     /// How long an attempt may run. Default: the kind's.
     pub timeout_ms: Option<i64>,
+    /// What its failure does to its workflow. Default: the workflow halts.
+    pub on_failure: OnFailure,
+    /// Where it was submitted, as a W3C `traceparent`: spans of its attempts follow from it.
+    pub trace: Option<String>,
 }
 
 impl NewTask {
@@ -114,6 +144,8 @@ impl NewTask {
             unique_key: None,
             max_attempts: None,
             timeout_ms: None,
+            on_failure: OnFailure::default(),
+            trace: None,
         }
     }
 
@@ -136,6 +168,7 @@ impl NewTask {
             ("job", &self.job),
             ("workflow", &self.workflow),
             ("unique key", &self.unique_key),
+            ("trace", &self.trace),
         ];
         for (what, name) in names {
             name.as_deref().map_or(Ok(()), |name| name::check(what, name))?;

@@ -141,7 +141,7 @@ async fn jobs_and_workflows_have_groups_too() {
     lab.client.execute("SELECT tidegate.make_job('sql', 3)", &[]).await.expect("a job");
     lab.client.execute("SELECT tidegate.make_job('unlimited')", &[]).await.expect("a job");
     let step = NewTask { workflow: Some("w".into()), ..NewTask::new("call", "null") };
-    let job = tidegate_core::JobSpec { name: "j".into(), concurrency: Some(60), weight: 1 };
+    let job = tidegate_core::JobSpec { concurrency: Some(60), ..tidegate_core::JobSpec::new("j") };
     let of_job = NewTask { job: Some("j".into()), ..NewTask::new("call", "null") };
     let (tasks, jobs) = (vec![step, of_job], vec![job]);
     let submission = Submission { tasks, jobs, ..Submission::default() };

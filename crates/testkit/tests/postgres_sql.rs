@@ -101,7 +101,7 @@ async fn sql_writes_what_a_submit_writes() {
     let set =
         SetLimit { name: "group:limited".into(), capacity: Some(3), source: Source::Operator };
     store.set_limit(set).await.expect("set");
-    let job = JobSpec { name: "j".into(), concurrency: Some(2), weight: 4 };
+    let job = JobSpec { concurrency: Some(2), weight: 4, ..JobSpec::new("j") };
     let jobs = Submission { jobs: vec![job], ..Submission::default() };
     store.submit(jobs).await.expect("submit");
     // The rank counts in minutes: both must be in the same one.

@@ -2,7 +2,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use tidegate_core::inspect::QueueView;
-use tidegate_core::{Millis, Pause};
+use tidegate_core::{Millis, Pausable, Pause};
 use tidegate_measure::table::Table;
 
 use crate::cli::Global;
@@ -57,7 +57,10 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         }
         Verb::Pause(One { queue }) => {
             let is_known = opened.inspect.queues().await?.iter().any(|one| *one.name == *queue);
-            let changed = opened.store.pause(Pause { queue: queue.clone(), paused: true }).await?;
+            let changed = opened
+                .store
+                .pause(Pause { what: Pausable::Queue(queue.clone()), paused: true })
+                .await?;
             let already = if changed { "" } else { " already" };
             let resume = global.command(&["queue", "resume", &queue]);
             tell!("queue {queue:?} is paused{already}; `{resume}` lets it go on");
@@ -66,7 +69,10 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             }
         }
         Verb::Resume(One { queue }) => {
-            let changed = opened.store.pause(Pause { queue: queue.clone(), paused: false }).await?;
+            let changed = opened
+                .store
+                .pause(Pause { what: Pausable::Queue(queue.clone()), paused: false })
+                .await?;
             match changed {
                 true => tell!("queue {queue:?} goes on"),
                 false => tell!("queue {queue:?} was not paused"),

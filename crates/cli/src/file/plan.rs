@@ -146,7 +146,11 @@ fn job(source: Source<'_>, section: &Section<'_>) -> Result<JobSpec> {
     checked_name(&fields, "name", &name)?;
     let concurrency = fields.number("concurrency", 0, CAPACITY_MAX)?;
     let weight = fields.number("weight", 1, i64::from(SHARE_WEIGHT_MAX))?.unwrap_or(1);
-    Ok(JobSpec { name, concurrency: concurrency.map(|n| n as u32), weight: weight as u32 })
+    Ok(JobSpec {
+        concurrency: concurrency.map(|n| n as u32),
+        weight: weight as u32,
+        ..JobSpec::new(name)
+    })
 }
 
 /// Checks the name that a key holds. Room is left for the number that generators put in.

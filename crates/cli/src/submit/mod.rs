@@ -56,7 +56,7 @@ pub(crate) fn job_specs(tasks: &[Made], limits: &BTreeMap<String, u32>) -> Vec<J
     names.dedup();
     let spec = |name: &String| {
         let capacity = *limits.get(&Scope::Job.name(name))?;
-        Some(JobSpec { name: name.clone(), concurrency: Some(capacity), weight: 1 })
+        Some(JobSpec { concurrency: Some(capacity), ..JobSpec::new(name.clone()) })
     };
     names.into_iter().filter_map(spec).collect()
 }

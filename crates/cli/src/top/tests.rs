@@ -62,6 +62,10 @@ fn view() -> View {
     let job = |name: &str, done| JobView {
         name: name.into(),
         concurrency: Some(8),
+        min_concurrency: 0,
+        priority: 0,
+        delay_ms: 0,
+        paused: false,
         weight: 1,
         tasks: tasks(&[(State::Processing, 10), (State::Completed, done)]),
     };

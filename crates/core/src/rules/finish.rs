@@ -107,6 +107,9 @@ pub(super) fn move_on(
     }
     match next {
         Next::Final { state, result, error } => {
+            if state == State::Failed {
+                gate::halt(tables, tags)?;
+            }
             let remove_at = remove_at(kind, state, tables.now());
             if ledger != before && remove_at.is_none_or(|at| at > tables.now()) {
                 tables.put_ledger(tags.task, ledger, None)?;

@@ -3,11 +3,13 @@
 //!
 //! The rules, in the order they are tried on one task:
 //!
-//! 1. A lifetime slot (its workflow's) is taken first and kept, also while the task is not due.
+//! 1. A lifetime slot (its workflow's) is taken first and kept, also while the task is not due. A
+//!    step that halted its workflow and comes back lifts the halt and goes before all others.
 //! 2. No slot goes to a task that no worker serves: none that is alive, has room for it and
 //!    finds its kind inside its hours.
-//! 3. A task of a job passes its job's line only within the job's window; there it gets its
-//!    fair tag.
+//! 3. A task of a job passes its job's line only within the job's window, and not before the time
+//!    between two starts is over; there it gets its fair tag, and goes before those of other jobs if
+//!    its slot is one of its job's reserve.
 //! 4. Every attempt slot is taken together, or none is. Nobody overtakes the head of a line.
 //! 5. A task that moved between lines too often collects its slots one after another, in
 //!    ascending order of limit, and keeps them; one task at a time per limit may do so.
@@ -15,18 +17,22 @@
 //! After every committed step this holds for each limit that is not marked dirty: the head of
 //! its line does not fit.
 
+mod job;
 mod reserve;
 
 use std::cmp::Ordering;
 
-use reserve::{give_back, make_way, reserve};
+pub use job::claimed;
+use job::{fall_back, leave_window, make_way, may_pass, pass, step_back};
+use reserve::{give_back, reserve};
 
 use crate::bounds::MOVES_BEFORE_RESERVING;
 use crate::order::TAG_OF_RETURN;
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Class, LineRow, ReadyRow, Tables, Tags};
 use crate::{
-    Error, ErrorKind, Hold, Limit, LimitId, Result, Scope, Share, Source, TaskId, ready_rank,
+    Error, ErrorKind, Halt, Hold, Limit, LimitId, OnFailure, Result, Scope, Source, TaskId,
+    ready_rank,
 };
 
 /// A slot (or several) of one limit that a task needs.
@@ -179,8 +185,9 @@ pub fn drain(tables: &mut dyn Tables, id: LimitId, budget: &mut u32) -> Result<V
         };
         let next = next_in_turn(tables, &limit)?;
         let Some(waiter) = next else {
-            if limit.dirty {
-                limit.dirty = false;
+            let before = (limit.dirty, limit.look_at);
+            limit.looked_at(tables.now());
+            if before != (limit.dirty, limit.look_at) {
                 tables.put_limit(&limit)?;
             }
             return Ok(Verdict::Parked);
@@ -197,6 +204,17 @@ pub fn drain(tables: &mut dyn Tables, id: LimitId, budget: &mut u32) -> Result<V
 
 /// Drains every dirty limit this transaction may touch. True when some are left.
 pub fn settle(tables: &mut dyn Tables, budget: &mut u32) -> Result<bool> {
+    // Who is to get a slot of its job's reserve comes to the lines of other limits before they are
+    // looked at.
+    settle_where(tables, budget, |limit| limit.is_reserved(0))?;
+    settle_where(tables, budget, |_| true)
+}
+
+fn settle_where(
+    tables: &mut dyn Tables,
+    budget: &mut u32,
+    is_meant: fn(&Limit) -> bool,
+) -> Result<bool> {
     // Draining one limit may disturb one with a lower id, so passes are made until one of
     // them settles nothing.
     loop {
@@ -206,9 +224,12 @@ pub fn settle(tables: &mut dyn Tables, budget: &mut u32) -> Result<bool> {
                 return Ok(true);
             }
             after = id;
+            if tables.limit(id)?.is_some_and(|limit| !is_meant(&limit)) {
+                continue;
+            }
             drain(tables, id, budget)?;
             match tables.limit(id)? {
-                Some(limit) if !limit.dirty => settled = true,
+                Some(limit) if !limit.is_due(tables.now()) => settled = true,
                 _ => left = true,
             }
         }
@@ -238,20 +259,18 @@ pub fn release(tables: &mut dyn Tables, tags: &Tags, ending: bool, ahead: bool) 
     Ok(())
 }
 
-/// Takes a task that has not started out of its job's window. False where the limit is not a
-/// job's.
-fn leave_window(limit: &mut Limit) -> bool {
-    limit.share.as_mut().map(Share::step_back).is_some()
-}
-
-/// Notes that a ready task of a job was claimed: the next may pass the job's line.
-pub fn claimed(tables: &mut dyn Tables, job_limit: LimitId) -> Result<()> {
-    let mut limit = locked(tables, job_limit)?;
-    if let Some(share) = &mut limit.share {
-        share.start();
+/// Halts the workflow of a step that failed for good, unless the step said that it goes on.
+pub fn halt(tables: &mut dyn Tables, tags: &Tags) -> Result<()> {
+    let Some(workflow) = tags.workflow.as_ref().filter(|_| tags.on_failure == OnFailure::Halt)
+    else {
+        return Ok(());
+    };
+    if let Some(id) = tables.limit_named(&Scope::Workflow.name(workflow))? {
+        let mut limit = locked(tables, id)?;
+        limit.halt = Some(Halt::Step(tags.task));
+        tables.put_limit(&limit)?;
     }
-    limit.disturb();
-    tables.put_limit(&limit)
+    Ok(())
 }
 
 fn free(tables: &mut dyn Tables, task: TaskId, limit: &mut Limit) -> Result<()> {
@@ -302,7 +321,7 @@ fn next_in_turn(tables: &mut dyn Tables, limit: &Limit) -> Result<Option<Waiter>
     let Some(weight) = weight else {
         return Ok(Some(waiter));
     };
-    let may_pass = row.passed || limit.has_window(tables.job_window());
+    let may_pass = row.passed || may_pass(tables, limit)?;
     // Who reserves at a limit that was paused or whose window is full has slots of others to
     // give back.
     let room = limit.is_too_small_for(weight)
@@ -339,6 +358,7 @@ fn consider(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
     if let Some(full) = take_lifetime(tables, &mut waiter)? {
         return park(tables, waiter, full, Class::Waiting);
     }
+    fall_back(tables, &mut waiter)?;
     if waiter.row.since > tables.now() {
         // It is its turn in its workflow, and not yet its time.
         leave_line(tables, &waiter)?;
@@ -384,8 +404,11 @@ fn take_lifetime(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<Option<
         if need.hold == Hold::Attempt || need.taken {
             continue;
         }
-        let limit = locked(tables, need.limit)?;
-        if !limit.fits(need.weight) || overtakes(tables, waiter, need)? {
+        let mut limit = locked(tables, need.limit)?;
+        if limit.halt == Some(Halt::Step(waiter.task)) {
+            limit.halt = None;
+            tables.put_limit(&limit)?;
+        } else if !limit.fits(need.weight) || overtakes(tables, waiter, need)? {
             return Ok(Some(need.limit));
         }
         take(tables, waiter, i)?;
@@ -422,35 +445,13 @@ fn obstacle(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<Option<Obsta
     Ok(None)
 }
 
-/// Gives a task its fair tag as it passes its job's line.
-fn pass(tables: &mut dyn Tables, waiter: &mut Waiter, mut limit: Limit) -> Result<()> {
-    let Some(share) = &mut limit.share else {
-        return Ok(());
-    };
-    if waiter.row.passed {
-        return Ok(());
-    }
-    let tag = share.pass(tables.counters()?.virtual_time);
-    waiter.row.passed = true;
-    // Who came back passed before, and keeps the rank and the turn it had.
-    if waiter.row.tag != TAG_OF_RETURN {
-        waiter.row.tag = tag;
-        waiter.rank += ready_rank(tables.now(), 0) - ready_rank(waiter.row.since, 0);
-    }
-    // Who reserves behind the last one to pass has slots to give back.
-    if !limit.has_window(tables.job_window()) {
-        limit.disturb();
-    }
-    tables.put_limit(&limit)
-}
-
 /// Whether it is the task's turn at a limit, as far as others are concerned. Who passed its
 /// job's line stands before all who wait there.
 fn is_in_turn(tables: &mut dyn Tables, waiter: &Waiter, need: Need, limit: &Limit) -> Result<bool> {
     if limit.share.is_some() && waiter.row.passed {
         return Ok(true);
     }
-    Ok(limit.has_window(tables.job_window()) && !overtakes(tables, waiter, need)?)
+    Ok(may_pass(tables, limit)? && !overtakes(tables, waiter, need)?)
 }
 
 /// Whether somebody stands before the task in the line of a limit it needs.
@@ -534,19 +535,13 @@ fn park(tables: &mut dyn Tables, mut waiter: Waiter, at: LimitId, class: Class) 
     limit.waiting += 1;
     limit.refused += i64::from(class != Class::NoWorker);
     limit.aside += u32::from(!class.is_in_turn());
+    limit.await_next(tables.now());
     // The head of the line may have waited for just that place in the window.
     if opened {
         limit.disturb();
     }
     tables.put_limit(&limit)?;
     Ok(Verdict::Parked)
-}
-
-/// The task has not passed its job's line any more.
-fn step_back(waiter: &mut Waiter) {
-    waiter.row.passed = false;
-    waiter.row.tag = 0;
-    waiter.rank = waiter.arrival_rank;
 }
 
 /// Takes a task out of the line it stands in.

@@ -1,5 +1,5 @@
 use super::set_limit::set_without_settling;
-use crate::bounds::{BATCH_MAX, SHARE_WEIGHT_MAX, SUBMIT_TASKS_MAX, check_number};
+use crate::bounds::{BATCH_MAX, SUBMIT_TASKS_MAX, check_number};
 use crate::tables::{ReadyRow, Tables};
 use crate::{
     Error, JobSpec, Kind, LaneId, NewTask, Result, Scope, SetLimit, Source, Submission, Submitted,
@@ -11,15 +11,7 @@ pub fn check_submission(submission: &Submission, payload_bytes_max: usize) -> Re
     check_number("tasks", submission.tasks.len(), SUBMIT_TASKS_MAX)?;
     check_number("jobs", submission.jobs.len(), BATCH_MAX)?;
     check_number("limits", submission.limits.len(), BATCH_MAX)?;
-    for job in &submission.jobs {
-        name::check("job", &job.name)?;
-        if !(1..=SHARE_WEIGHT_MAX).contains(&job.weight) {
-            return Err(Error::invalid(format!(
-                "the weight of job {:?} is {}; it must be between 1 and {SHARE_WEIGHT_MAX}",
-                job.name, job.weight
-            )));
-        }
-    }
+    submission.jobs.iter().try_for_each(JobSpec::check)?;
     for (group, capacity) in &submission.limits {
         name::check("group", group)?;
         check_capacity(&Scope::Group.name(group), i64::from(*capacity))?;
@@ -53,7 +45,7 @@ fn set_if_unset(tables: &mut dyn Tables, group: &str, capacity: u32) -> Result<(
 fn make_job(tables: &mut dyn Tables, job: &JobSpec) -> Result<()> {
     let name = Scope::Job.name(&job.name);
     if tables.limit_named(&name)?.is_none() {
-        tables.make_limit(&name, job.concurrency, Source::Submit, 0, Some(job.weight))?;
+        tables.make_limit(&name, job.concurrency, Source::Submit, 0, Some(job.share()))?;
     }
     Ok(())
 }
@@ -95,7 +87,7 @@ fn lane_of(tables: &mut dyn Tables, task: &NewTask) -> Result<LaneId> {
 /// Whether the task has to go through the gate.
 fn is_gated(tables: &mut dyn Tables, task: &NewTask) -> Result<bool> {
     if let Some(job) = &task.job {
-        make_job(tables, &JobSpec { name: job.clone(), concurrency: None, weight: 1 })?;
+        make_job(tables, &JobSpec::new(job))?;
     }
     if task.job.is_some() || task.workflow.is_some() {
         return Ok(true);

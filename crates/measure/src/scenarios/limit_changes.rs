@@ -227,7 +227,7 @@ async fn work(
 async fn prepare(opened: &Opened) -> anyhow::Result<TaskId> {
     let registration = Registration { kinds: kinds(), ..Registration::default() };
     opened.store.register(registration).await?;
-    let job = JobSpec { name: JOB.to_owned(), concurrency: Some(1), weight: 1 };
+    let job = JobSpec { concurrency: Some(1), ..JobSpec::new(JOB.to_owned()) };
     anchor(opened, &[job]).await
 }
 

@@ -33,7 +33,7 @@ const STEPS: u64 = 5;
 
 /// The job of the mixture.
 pub(super) fn jobs() -> Vec<JobSpec> {
-    vec![JobSpec { name: JOB.0.to_owned(), concurrency: Some(JOB.1), weight: 1 }]
+    vec![JobSpec { concurrency: Some(JOB.1), ..JobSpec::new(JOB.0.to_owned()) }]
 }
 
 /// Its kinds. No task gives up, however many workers are killed under it.

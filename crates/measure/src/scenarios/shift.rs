@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use anyhow::ensure;
-use tidegate_core::{Claim, Kind, NewTask, Pause, SetLimit, Source, Store, WorkerId};
+use tidegate_core::{Claim, Kind, NewTask, Pausable, Pause, SetLimit, Source, Store, WorkerId};
 
 use super::drain;
 use super::submit;
@@ -83,7 +83,9 @@ impl Shift {
 
     /// Lets its queue be worked off, or not.
     pub(super) async fn set_open(self, store: &dyn Store, is_open: bool) -> anyhow::Result<()> {
-        store.pause(Pause { queue: self.name().to_owned(), paused: !is_open }).await?;
+        store
+            .pause(Pause { what: Pausable::Queue(self.name().to_owned()), paused: !is_open })
+            .await?;
         Ok(())
     }
 

@@ -67,7 +67,7 @@ impl Inspect for Memory {
     async fn jobs(&self) -> Result<Vec<JobView>> {
         let state = self.state();
         let jobs = state.limits.values().filter(|limit| limit.scope() == Scope::Job);
-        let mut jobs: Vec<JobView> = jobs.map(|limit| state.job(limit)).collect();
+        let mut jobs: Vec<JobView> = jobs.filter_map(|limit| state.job(limit)).collect();
         jobs.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(jobs)
     }
@@ -75,12 +75,22 @@ impl Inspect for Memory {
     async fn workflows(&self) -> Result<Vec<WorkflowView>> {
         let state = self.state();
         let mut flows: BTreeMap<Arc<str>, BTreeMap<TaskState, u64>> = BTreeMap::new();
+        let halts = |name: &str| {
+            let limit = state.limit_names.get(&*Scope::Workflow.name(name))?;
+            state.limits.get(limit)?.halt
+        };
+        for limit in state.limits.values().filter(|limit| limit.halt.is_some()) {
+            if let Some(name) = limit.name.strip_prefix("workflow:") {
+                flows.entry(name.into()).or_default();
+            }
+        }
         for task in state.tasks.values() {
             if let (Some(name), Some(position)) = (&task.tags.workflow, task.position) {
                 *flows.entry(name.clone()).or_default().entry(position.state()).or_default() += 1;
             }
         }
-        Ok(flows.into_iter().map(|(name, tasks)| WorkflowView { name, tasks }).collect())
+        let view = |(name, tasks): (Arc<str>, _)| WorkflowView { halt: halts(&name), name, tasks };
+        Ok(flows.into_iter().map(view).collect())
     }
 
     async fn queues(&self) -> Result<Vec<QueueView>> {
@@ -275,6 +285,7 @@ impl State {
             limit: limit.map_or_else(|| "".into(), |limit| limit.name.clone()),
             capacity: limit.and_then(|limit| limit.capacity),
             held: limit.map_or(0, |limit| limit.held),
+            halt: limit.and_then(|limit| limit.halt),
             class: row.class,
             place: before.count() as u64 + 1,
             holders,
@@ -330,20 +341,14 @@ impl State {
         .collect()
     }
 
-    fn job(&self, limit: &Limit) -> JobView {
-        let name = limit.name.strip_prefix("job:").unwrap_or(&limit.name);
-        let mut tasks = BTreeMap::new();
-        for task in self.tasks.values().filter(|task| task.tags.job.as_deref() == Some(name)) {
+    fn job(&self, limit: &Limit) -> Option<JobView> {
+        let mut job = JobView::of(limit)?;
+        for task in self.tasks.values().filter(|task| task.tags.job.as_ref() == Some(&job.name)) {
             if let Some(position) = task.position {
-                *tasks.entry(position.state()).or_default() += 1;
+                *job.tasks.entry(position.state()).or_default() += 1;
             }
         }
-        JobView {
-            name: name.into(),
-            concurrency: limit.capacity,
-            weight: limit.share.map_or(1, |share| share.weight),
-            tasks,
-        }
+        Some(job)
     }
 
     /// Everything the invariants speak of.

@@ -3,6 +3,7 @@
 mod inspect;
 mod registrations;
 mod rows;
+mod slots;
 pub(crate) mod state;
 mod tables;
 
@@ -14,7 +15,7 @@ use tidegate_core::repair::Repair;
 use tidegate_core::{
     Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, Millis, Pause,
     Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result, RetryOutcome,
-    SetLimit, Store, Submission, Submitted, TaskId, repair, rules,
+    SetJob, SetLimit, Store, Submission, Submitted, TaskId, repair, rules,
 };
 use tokio::sync::Notify;
 
@@ -154,6 +155,10 @@ impl Store for Memory {
 
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
         self.at_once(|state| rules::set_limit(state, &set))
+    }
+
+    async fn set_job(&self, set: SetJob) -> Result<()> {
+        self.at_once(|state| rules::set_job(state, &set))
     }
 
     async fn changed(&self) {

@@ -82,6 +82,9 @@ impl State {
             workflow: task.tags.workflow.clone(),
             slots: held.map(|(_, limit, number)| self.slot_held(*limit, *number)).collect(),
             expires_at: lease.expires_at,
+            arrived_at: task.tags.arrival,
+            ready_at: row.since,
+            trace: task.new.trace.as_deref().map(Arc::from),
         })
     }
 
@@ -106,6 +109,7 @@ impl State {
             max_attempts: new.max_attempts,
             spent: 0,
             deaths: 0,
+            on_failure: new.on_failure,
             arrival: new.arrival(self.now),
         };
         let queue = self.lanes.iter().find(|(_, id)| **id == lane);

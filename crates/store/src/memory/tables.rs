@@ -9,8 +9,8 @@ use tidegate_core::tables::{
     Tags,
 };
 use tidegate_core::{
-    Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Source,
-    TaskId, Token, WorkerId,
+    Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Share,
+    Source, TaskId, Token, WorkerId,
 };
 
 use super::registrations;
@@ -151,29 +151,31 @@ impl Tables for State {
         capacity: Option<u32>,
         source: Source,
         since: i64,
-        share_weight: Option<u32>,
+        share: Option<Share>,
     ) -> Result<LimitId> {
         self.last_limit += 1;
         let id = LimitId(self.last_limit);
-        let limit = Limit::new(id, name, capacity, source, since, share_weight);
+        let limit = Limit::new(id, name, capacity, source, since, share);
         self.limit_names.insert(limit.name.clone(), id);
         self.limits.insert(id, limit);
         Ok(id)
     }
 
     fn put_limit(&mut self, limit: &Limit) -> Result<()> {
-        self.wakes |= limit.dirty;
+        self.wakes |= limit.is_due(self.now);
         self.limits.insert(limit.id, limit.clone());
         Ok(())
     }
 
     fn next_dirty(&mut self, after: LimitId) -> Result<Option<LimitId>> {
         let rest = self.limits.range((Bound::Excluded(after), Bound::Unbounded));
-        Ok(rest.map(|(_, limit)| limit).find(|limit| limit.dirty).map(|limit| limit.id))
+        Ok(rest.map(|(_, limit)| limit).find(|limit| limit.is_due(self.now)).map(|limit| limit.id))
     }
 
     fn idle_limits(&mut self, limits_max: u32) -> Result<Vec<LimitId>> {
-        let idle = |l: &&Limit| l.source == Source::Unset && l.held == 0 && l.waiting == 0;
+        let idle = |l: &&Limit| {
+            l.source == Source::Unset && l.held == 0 && l.waiting == 0 && l.halt.is_none()
+        };
         let ids = self.limits.values().filter(idle).map(|limit| limit.id);
         Ok(ids.take(limits_max as usize).collect())
     }
@@ -187,60 +189,29 @@ impl Tables for State {
     }
 
     fn take_slots(&mut self, task: TaskId, limit: LimitId, weight: u32) -> Result<()> {
-        let slots = self.slots.entry(limit).or_default();
-        let mut wanted = weight;
-        for (number, slot) in slots.iter_mut().enumerate() {
-            if wanted > 0 && slot.is_none() {
-                *slot = Some(task);
-                self.held.insert((task, limit, number as u32));
-                wanted -= 1;
-            }
-        }
-        for _ in 0..wanted {
-            self.held.insert((task, limit, slots.len() as u32));
-            slots.push(Some(task));
-        }
+        self.take_lowest(task, limit, weight);
         Ok(())
     }
 
+    fn lowest_free_slot(&mut self, limit: LimitId) -> Result<u32> {
+        Ok(self.lowest_free(limit))
+    }
+
     fn free_slots(&mut self, task: TaskId, limit: LimitId) -> Result<u32> {
-        let range = (task, limit, 0)..=(task, limit, u32::MAX);
-        let numbers: Vec<u32> = self.held.range(range).map(|(_, _, number)| *number).collect();
-        for number in &numbers {
-            self.held.remove(&(task, limit, *number));
-            if let Some(slot) = self.slots.get_mut(&limit).and_then(|s| s.get_mut(*number as usize))
-            {
-                *slot = None;
-            }
-        }
-        Ok(numbers.len() as u32)
+        Ok(self.free_all(task, limit))
     }
 
     fn holder(&mut self, limit: LimitId, number: u32) -> Result<Option<TaskId>> {
-        let slots = self.slots.get(&limit);
-        Ok(slots.and_then(|slots| slots.get(number as usize).copied().flatten()))
+        Ok(self.holder_of(limit, number))
     }
 
     fn free_slot(&mut self, limit: LimitId, number: u32) -> Result<()> {
-        if let Some(task) = self.holder(limit, number)? {
-            self.held.remove(&(task, limit, number));
-        }
-        if let Some(slot) = self.slots.get_mut(&limit).and_then(|s| s.get_mut(number as usize)) {
-            *slot = None;
-        }
+        self.free_one(limit, number);
         Ok(())
     }
 
     fn slots_of(&mut self, task: TaskId) -> Result<Vec<(LimitId, u32)>> {
-        let mut slots: Vec<(LimitId, u32)> = Vec::new();
-        let range = (task, LimitId(0), 0)..(TaskId(task.0 + 1), LimitId(0), 0);
-        for (_, limit, _) in self.held.range(range) {
-            match slots.last_mut() {
-                Some((last, units)) if last == limit => *units += 1,
-                _ => slots.push((*limit, 1)),
-            }
-        }
-        Ok(slots)
+        Ok(self.slots_by_limit(task))
     }
 
     fn unique(&mut self, key: &str) -> Result<Option<TaskId>> {

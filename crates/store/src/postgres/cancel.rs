@@ -177,6 +177,7 @@ fn told(task: TaskId) -> crate::memory::state::Task {
         max_attempts: None,
         spent: 0,
         deaths: 0,
+        on_failure: Default::default(),
         arrival: 0,
     };
     crate::memory::state::Task {

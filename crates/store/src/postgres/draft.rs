@@ -14,7 +14,7 @@ use tidegate_core::tables::{
 };
 use tidegate_core::{
     Attempt, Error, ErrorKind, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress,
-    Result, Scope, Source, TaskId, Token, WorkerId,
+    Result, Scope, Share, Source, TaskId, Token, WorkerId,
 };
 
 use super::floors::first_of_lanes;
@@ -83,7 +83,7 @@ impl Part {
 
 /// Whether a job's line stands still because of its window, or would.
 pub(super) fn fills_window(limit: &Limit) -> bool {
-    limit.waiting > 0 && !limit.has_window(JOB_WINDOW)
+    limit.waiting > 0 && limit.is_window_full(JOB_WINDOW)
 }
 
 impl Draft {
@@ -108,7 +108,8 @@ impl Draft {
         for (id, passed) in std::mem::take(&mut self.passes) {
             if let Some(limit) = self.state.limits.get_mut(&id) {
                 if let Some(share) = &mut limit.share {
-                    (0..passed.tasks).for_each(|_| share.start());
+                    let at = passed.started_at.unwrap_or_default();
+                    (0..passed.tasks).for_each(|_| share.start(at));
                 }
                 let slots = self.state.slots.entry(id).or_default();
                 for number in passed.freed {
@@ -259,7 +260,10 @@ impl Draft {
     pub(super) fn left(&self) -> Left {
         let limits = || self.state.limits.values();
         Left {
-            dirty: limits().filter(|limit| limit.dirty).map(|limit| limit.id).collect(),
+            dirty: limits()
+                .filter(|limit| limit.is_due(self.state.now))
+                .map(|limit| limit.id)
+                .collect(),
             windows: limits().filter(|limit| fills_window(limit)).map(|limit| limit.id).collect(),
             new: first_of_lanes(self.new_ready()),
             ready: self.new_ready().next().is_some()
@@ -374,9 +378,9 @@ impl Tables for Draft {
         capacity: Option<u32>,
         source: Source,
         since: i64,
-        share_weight: Option<u32>,
+        share: Option<Share>,
     ) -> Result<LimitId> {
-        self.state.make_limit(name, capacity, source, since, share_weight)
+        self.state.make_limit(name, capacity, source, since, share)
     }
 
     fn put_limit(&mut self, limit: &Limit) -> Result<()> {
@@ -397,6 +401,10 @@ impl Tables for Draft {
 
     fn take_slots(&mut self, task: TaskId, limit: LimitId, weight: u32) -> Result<()> {
         self.state.take_slots(task, limit, weight)
+    }
+
+    fn lowest_free_slot(&mut self, limit: LimitId) -> Result<u32> {
+        self.state.lowest_free_slot(limit)
     }
 
     fn free_slots(&mut self, task: TaskId, limit: LimitId) -> Result<u32> {

@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::tables::{LineRow, Position, ReadyRow};
-use tidegate_core::{Error, ErrorKind, Limit, LimitId, TaskId};
+use tidegate_core::{Error, ErrorKind, Halt, Limit, LimitId, TaskId};
 
 use super::draft::{Draft, STAND_IN, fills_window};
 use super::error::Fault;
 use super::groups::put_groups;
+use super::made::Shares;
 use super::rows::state_code;
 use super::session::{Params, Tx};
 
@@ -255,6 +256,7 @@ pub(super) async fn put_limits(
     if changed.is_empty() {
         return Ok(());
     }
+    let shares = Shares::of(changed.iter().copied());
     let each = |of: fn(&Limit) -> i64| changed.iter().map(|limit| of(limit)).collect::<Vec<i64>>();
     let put = tx
         .execute(
@@ -275,6 +277,13 @@ pub(super) async fn put_limits(
                 &changed.iter().map(|limit| fills_window(limit)).collect::<Vec<_>>(),
                 &each(|limit| limit.refused),
                 &changed.iter().map(|limit| is_calm(limit)).collect::<Vec<_>>(),
+                &changed.iter().map(|limit| limit.halt.map(Halt::code)).collect::<Vec<_>>(),
+                &changed.iter().map(|limit| limit.look_at).collect::<Vec<_>>(),
+                &shares.weights,
+                &shares.reserves,
+                &shares.priorities,
+                &shares.delays,
+                &each(|limit| limit.share.map_or(0, |share| share.next_at)),
             ],
         )
         .await?;

@@ -10,7 +10,7 @@ use tidegate_core::inspect::{
 };
 use tidegate_core::tables::{Pace, Position};
 use tidegate_core::{
-    Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId,
+    Halt, Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId,
 };
 use tokio_postgres::Row;
 
@@ -101,7 +101,11 @@ impl Inspect for Postgres {
                 jobs.push(JobView {
                     name: name.into(),
                     concurrency: rows::number_or_none(&row, "capacity"),
+                    min_concurrency: rows::number(&row, "min_concurrency"),
                     weight: rows::number_or_none(&row, "share_weight").unwrap_or(1),
+                    priority: row.get("priority"),
+                    delay_ms: row.get("delay_ms"),
+                    paused: row.get("paused"),
                     tasks: BTreeMap::new(),
                 });
             }
@@ -114,8 +118,20 @@ impl Inspect for Postgres {
     }
 
     async fn workflows(&self) -> Result<Vec<WorkflowView>> {
-        let counts = named_counts(&self.read(WORKFLOWS).await?);
-        Ok(counts.into_iter().map(|(name, tasks)| WorkflowView { name, tasks }).collect())
+        let mut workflows: Vec<WorkflowView> = Vec::new();
+        for row in self.read(WORKFLOWS).await? {
+            let name: &str = row.get("name");
+            if workflows.last().is_none_or(|workflow| &*workflow.name != name) {
+                let halt = row.get::<_, Option<i64>>("halt").map(Halt::of);
+                workflows.push(WorkflowView { name: name.into(), halt, tasks: BTreeMap::new() });
+            }
+            if let (Some(workflow), Some(state)) =
+                (workflows.last_mut(), row.get::<_, Option<i32>>("state"))
+            {
+                workflow.tasks.insert(rows::state(state), row.get::<_, i64>("tasks") as u64);
+            }
+        }
+        Ok(workflows)
     }
 
     async fn queues(&self) -> Result<Vec<QueueView>> {
@@ -338,6 +354,7 @@ async fn explain_line(tx: &Tx<'_>, task: TaskId) -> Result<(Reason, Millis), Fau
         limit: row.get::<_, &str>("name").into(),
         capacity: rows::number_or_none(&row, "capacity"),
         held: rows::number(&row, "held"),
+        halt: row.get::<_, Option<i64>>("halt").map(Halt::of),
         class: rows::class(row.get("class")),
         place: row.get::<_, i64>("ahead") as u64 + 1,
         holders,

@@ -17,8 +17,11 @@ const BODIES: &str = include_str!("queries/bodies.sql");
 #[derive(Debug)]
 pub(super) struct Leased {
     token: Token,
+    claimed_at: Millis,
     expires_at: Millis,
     tasks: Vec<i64>,
+    /// When they were through the gate; empty where that is just now.
+    since: Vec<Millis>,
     /// Attempts and timeouts by the kinds of lanes, for tasks that say nothing themselves.
     lanes: HashMap<i64, (Option<i64>, Option<i64>)>,
     slots: HashMap<i64, Vec<SlotHeld>>,
@@ -32,6 +35,8 @@ impl Leased {
         let (attempts, timeouts) = (list(row, "open_attempts"), list(row, "open_timeouts"));
         Some(Self {
             token,
+            claimed_at: row.get("now"),
+            since: list(row, "since"),
             expires_at: row.get("expires_at"),
             tasks: list(row, "tasks"),
             lanes: open.into_iter().zip(attempts.into_iter().zip(timeouts)).collect(),
@@ -42,7 +47,7 @@ impl Leased {
     pub(super) fn attempts(mut self, bodies: &Bodies) -> Vec<Attempt> {
         let (mut kinds, mut queues, mut groups) =
             (Names::default(), Names::default(), Names::default());
-        let attempt = |task: i64| {
+        let attempt = |(at, task): (usize, i64)| {
             let row = bodies.0.get(&task)?;
             let (kind_attempts, kind_timeout_ms) =
                 self.lanes.get(&row.get("lane")).copied().unwrap_or_default();
@@ -62,9 +67,12 @@ impl Leased {
                 workflow: rows::text(row, "workflow"),
                 slots: self.slots.remove(&task).unwrap_or_default(),
                 expires_at: self.expires_at,
+                arrived_at: row.get("arrival"),
+                ready_at: self.since.get(at).copied().unwrap_or(self.claimed_at),
+                trace: rows::text(row, "trace"),
             })
         };
-        self.tasks.into_iter().filter_map(attempt).collect()
+        self.tasks.into_iter().enumerate().filter_map(attempt).collect()
     }
 }
 

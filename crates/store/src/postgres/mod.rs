@@ -87,6 +87,7 @@ mod leased;
 mod listen;
 mod load;
 mod look;
+mod made;
 mod migrate;
 mod pack;
 mod paged;
@@ -101,6 +102,7 @@ mod repair;
 mod retry;
 mod rows;
 mod session;
+mod set_job;
 mod set_limit;
 mod snapshot;
 mod submit;
@@ -119,7 +121,7 @@ use tidegate_core::repair::Repair;
 use tidegate_core::{
     Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
     Millis, Pause, Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result,
-    RetryOutcome, SetLimit, Source, Store, Submission, Submitted, TaskId,
+    RetryOutcome, SetJob, SetLimit, Store, Submission, Submitted, TaskId,
 };
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -127,13 +129,12 @@ use tokio_postgres::config::Host;
 use tokio_postgres::{Config, NoTls};
 
 use error::Fault;
+use made::{MAKE_LIMITS, Made, workflows};
 use session::transact;
 
 pub use planted::Bug;
 pub use session::Step;
 pub use traffic::Traffic;
-
-const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
 
 /// Every statement of a verb walks indexes and nothing else. Said once, its plan does not depend on
 /// what the statistics happen to be, and is made once per connection. The statistics of a queue are
@@ -416,14 +417,12 @@ fn pool(config: Config, size: usize) -> Result<Pool> {
 /// Makes the limits of workflows, in a transaction of its own: nobody who holds a lock waits
 /// for another one's names.
 async fn make_workflows(store: &Inner, names: Vec<String>) -> Result<()> {
-    let none: Vec<Option<i64>> = vec![None; names.len()];
-    let one = vec![Some(1_i64); names.len()];
-    let unset = vec![Source::Unset as i32; names.len()];
-    let no_source: Vec<Option<i32>> = vec![None; names.len()];
+    let limits = workflows(&names);
+    let made = limits.iter().collect::<Vec<_>>();
     let client = store.client().await?;
     let make = async {
         let statement = client.prepare_cached(MAKE_LIMITS).await?;
-        client.execute(&statement, &[&names, &one, &unset, &none, &no_source, &none]).await
+        client.execute(&statement, &Made::of(&made).params()).await
     };
     make.await.map_err(Fault::from)?;
     Ok(())
@@ -499,6 +498,10 @@ impl Store for Postgres {
 
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
         self.detached(|store| async move { set_limit::set_limit(&store, set).await }).await
+    }
+
+    async fn set_job(&self, set: SetJob) -> Result<()> {
+        self.detached(|store| async move { set_job::set_job(&store, set).await }).await
     }
 
     async fn changed(&self) {

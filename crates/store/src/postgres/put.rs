@@ -99,6 +99,7 @@ struct Columns<'a> {
     timeouts: Vec<Option<i64>>,
     payloads: Vec<&'a [u8]>,
     gated: Vec<bool>,
+    traces: Vec<Option<&'a str>>,
 }
 
 impl<'a> Columns<'a> {
@@ -122,6 +123,7 @@ impl<'a> Columns<'a> {
             columns.attempts.push(task.max_attempts.map(i64::from));
             columns.timeouts.push(task.timeout_ms);
             columns.payloads.push(&task.payload);
+            columns.traces.push(task.trace.as_deref());
         }
         Some(columns)
     }
@@ -151,7 +153,7 @@ async fn insert(
     columns: &Columns<'_>,
 ) -> Result<Option<Stored>, Fault> {
     let Columns { lanes, kinds, queues, groups, priorities, attempts, timeouts, .. } = columns;
-    let Columns { known, known_lanes, payloads, gated, .. } = columns;
+    let Columns { known, known_lanes, payloads, gated, traces, .. } = columns;
     let (names, defaults): (Vec<&str>, Vec<&str>) = known.iter().unzip();
     let known_ids: Vec<i64> = known_lanes.keys().copied().collect();
     let (of_queues, of_kinds): (Vec<&str>, Vec<&str>) = known_lanes.values().copied().unzip();
@@ -173,6 +175,7 @@ async fn insert(
         &known_ids,
         &of_queues,
         &of_kinds,
+        traces,
     ];
     let rows = tx.query(PUT, params).await?;
     let stored = rows.first().map(|row| {

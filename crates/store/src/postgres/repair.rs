@@ -2,16 +2,16 @@
 
 use tidegate_core::repair::{self, Repair};
 use tidegate_core::tables::Position;
-use tidegate_core::{Limit, Result, Source};
+use tidegate_core::{Limit, Result};
 use tokio_postgres::error::SqlState;
 
 use super::error::Fault;
 use super::flush::put_limits;
+use super::made::{MAKE_LIMITS, Made, workflows};
 use super::pack::unpack_in;
 use super::session::Tx;
 use super::{Inner, snapshot, transact};
 
-const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
 const TASK_IDS: &str = include_str!("queries/repair_task_ids.sql");
 const PATIENCE: &str = include_str!("queries/repair_patience.sql");
 const LOCK: &str = include_str!("queries/repair_lock.sql");
@@ -71,11 +71,8 @@ async fn make_limits(tx: &Tx<'_>, plan: &[Repair]) -> Result<(), Fault> {
         _ => None,
     };
     let names: Vec<String> = plan.iter().filter_map(name).collect();
-    let none: Vec<Option<i64>> = vec![None; names.len()];
-    let one = vec![Some(1_i64); names.len()];
-    let unset = vec![Source::Unset as i32; names.len()];
-    let no_source: Vec<Option<i32>> = vec![None; names.len()];
-    tx.execute(MAKE_LIMITS, &[&names, &one, &unset, &none, &no_source, &none]).await?;
+    let limits = workflows(&names);
+    tx.execute(MAKE_LIMITS, &Made::of(&limits.iter().collect::<Vec<_>>()).params()).await?;
     Ok(())
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate_core::tables::{Class, Lease, LineRow, ReadyRow, Tags};
 use tidegate_core::{
-    Backoff, DayWindow, Kind, LaneId, Limit, LimitId, NewTask, Share, Source, State, TaskId, Token,
-    WorkerId,
+    Backoff, DayWindow, Halt, Kind, LaneId, Limit, LimitId, Millis, NewTask, OnFailure, Share,
+    Source, State, TaskId, Token, WorkerId,
 };
 use tokio_postgres::Row;
 
@@ -49,6 +49,10 @@ pub(super) fn state(code: i32) -> State {
     found.unwrap_or(State::Failed)
 }
 
+pub(super) fn on_failure(code: i32) -> OnFailure {
+    if code == OnFailure::Continue as i32 { OnFailure::Continue } else { OnFailure::Halt }
+}
+
 pub(super) fn class(code: i32) -> Class {
     let found = usize::try_from(code).ok().and_then(|i| Class::ALL.get(i).copied());
     found.unwrap_or(Class::NoWorker)
@@ -72,11 +76,17 @@ pub(super) fn limit(row: &Row) -> Limit {
         aside: number(row, "aside"),
         reserver: row.get::<_, Option<i64>>("reserver").map(TaskId),
         dirty: row.get("dirty"),
+        look_at: row.get("look_at"),
+        halt: row.get::<_, Option<i64>>("halt").map(Halt::of),
         share: number_or_none(row, "share_weight").map(|weight| Share {
             weight,
             last_tag: row.get("last_tag"),
             // Fewer than none would be a fault, and is to be seen as one.
             ahead: u32::try_from(row.get::<_, i64>("ahead")).unwrap_or(u32::MAX),
+            min_concurrency: number(row, "min_concurrency"),
+            priority: row.get("priority"),
+            delay_ms: row.get("delay_ms"),
+            next_at: row.get("next_at"),
         }),
     }
 }
@@ -91,6 +101,8 @@ pub(super) fn limit_held(row: &Row) -> Limit {
 pub(super) struct Passed {
     /// Tasks of a job that were claimed and left its window.
     pub(super) tasks: u32,
+    /// When they were.
+    pub(super) started_at: Option<Millis>,
     /// Slots that were given back, by their numbers.
     pub(super) freed: Vec<u32>,
     /// Tasks that left the line with a slot that was handed on.
@@ -102,6 +114,7 @@ pub(super) struct Passed {
 pub(super) fn passed(row: &Row) -> Passed {
     Passed {
         tasks: number(row, "tasks"),
+        started_at: row.get("started_at"),
         freed: numbers(row, "freed"),
         taken: number(row, "taken"),
         urgent: row.get("urgent"),
@@ -193,6 +206,7 @@ pub(super) fn known(row: &Row) -> Known {
         max_attempts: number_or_none(row, "max_attempts"),
         spent: number(row, "spent"),
         deaths: number(row, "deaths"),
+        on_failure: on_failure(row.get("on_failure")),
         arrival: row.get("arrival"),
     };
     let id = |column: &str| row.get::<_, Option<i64>>(column).map(LimitId);

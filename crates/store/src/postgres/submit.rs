@@ -13,6 +13,7 @@ use super::draft::{Draft, STAND_IN};
 use super::error::Fault;
 use super::floors::first_of_lanes;
 use super::load::{kinds_named, moment};
+use super::made::{MAKE_LIMITS, Made};
 use super::put::put;
 use super::rows;
 use super::session::{Params, Tx, at_once, glimpse};
@@ -25,7 +26,6 @@ const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");
 const NAMES_LOCK: &str = include_str!("queries/names_lock.sql");
 const MAKE_KINDS: &str = include_str!("queries/make_kinds.sql");
 const MAKE_LANES: &str = include_str!("queries/make_lanes.sql");
-const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
 const TAKE_KEYS: &str = include_str!("queries/take_keys.sql");
 const KEYS_TAKEN: &str = include_str!("queries/keys_taken.sql");
 const PUT_KEYS: &str = include_str!("queries/put_keys.sql");
@@ -266,22 +266,7 @@ async fn make(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     .await?;
     let made = new.limits.range(tidegate_core::LimitId(STAND_IN)..);
     let made: Vec<&Limit> = made.map(|(_, limit)| limit).collect();
-    let capacity = |limit: &&Limit| limit.capacity.map(i64::from);
-    tx.execute(
-        MAKE_LIMITS,
-        &[
-            &made.iter().map(|limit| &*limit.name).collect::<Vec<_>>(),
-            &made.iter().map(capacity).collect::<Vec<_>>(),
-            &made.iter().map(|limit| limit.source as i32).collect::<Vec<_>>(),
-            &made.iter().map(|limit| limit.base.map(|b| i64::from(b.0))).collect::<Vec<_>>(),
-            &made.iter().map(|limit| limit.base.map(|b| b.1 as i32)).collect::<Vec<_>>(),
-            &made
-                .iter()
-                .map(|limit| limit.share.map(|share| i64::from(share.weight)))
-                .collect::<Vec<_>>(),
-        ],
-    )
-    .await?;
+    tx.execute(MAKE_LIMITS, &Made::of(&made).params()).await?;
     Ok(())
 }
 
@@ -398,6 +383,8 @@ async fn insert_tasks(
             &part.iter().map(|task| task.new.timeout_ms).collect::<Vec<_>>(),
             &part.iter().map(|task| task.new.payload.as_slice()).collect::<Vec<_>>(),
             &part.iter().map(|task| task.tags.arrival).collect::<Vec<_>>(),
+            &part.iter().map(|task| task.tags.on_failure as i32).collect::<Vec<_>>(),
+            &part.iter().map(|task| task.new.trace.as_deref()).collect::<Vec<_>>(),
             &now,
         ],
     )

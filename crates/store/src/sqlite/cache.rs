@@ -1,7 +1,7 @@
 //! What the writer remembers between commands. All of it equals what the file says: it is
 //! dropped when another connection has committed and when anything was rolled back.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -80,8 +80,8 @@ pub(super) struct Cache {
     /// Limits that are yet to be written.
     pub(super) changed_limits: BTreeSet<LimitId>,
     pub(super) limit_names: HashMap<Arc<str>, Option<LimitId>>,
-    /// Every dirty limit, once they are loaded.
-    pub(super) dirty: Option<BTreeSet<LimitId>>,
+    /// Every limit whose line is to be looked at, and from when on, once they are loaded.
+    pub(super) dirty: Option<BTreeMap<LimitId, Millis>>,
     pub(super) workers: HashMap<WorkerId, Seen>,
     pub(super) known: HashMap<TaskId, Known, ByNumber>,
     /// Leases all of whose attempts are known, and how many still run.

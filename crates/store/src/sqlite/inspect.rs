@@ -16,7 +16,7 @@ use tidegate_core::inspect::{
 };
 use tidegate_core::tables::{Class, Position, Tables};
 use tidegate_core::{
-    Kind, LaneId, Limit, LimitId, Millis, Progress, Result, Scope, State, TaskId, Token, WorkerId,
+    Halt, Kind, LaneId, Limit, LimitId, Millis, Progress, Result, State, TaskId, Token, WorkerId,
 };
 
 use super::Sqlite;
@@ -72,11 +72,7 @@ impl Inspect for Sqlite {
     }
 
     async fn workflows(&self) -> Result<Vec<WorkflowView>> {
-        self.read(|tx| {
-            let counts = named_counts(tx, Query::WorkflowCounts)?;
-            Ok(counts.into_iter().map(|(name, tasks)| WorkflowView { name, tasks }).collect())
-        })
-        .await
+        self.read(workflows).await
     }
 
     async fn queues(&self) -> Result<Vec<QueueView>> {
@@ -224,25 +220,29 @@ fn limits(tx: &mut Transaction<'_, '_>, query: Query) -> Result<Vec<Limit>> {
 }
 
 fn jobs(tx: &mut Transaction<'_, '_>) -> Result<Vec<JobView>> {
-    let mut jobs: BTreeMap<String, JobView> = BTreeMap::new();
-    for limit in limits(tx, Query::LimitsByName)? {
-        if limit.scope() == Scope::Job {
-            let name = limit.name.strip_prefix("job:").unwrap_or(&limit.name);
-            let view = JobView {
-                name: name.into(),
-                concurrency: limit.capacity,
-                weight: limit.share.map_or(1, |share| share.weight),
-                tasks: BTreeMap::new(),
-            };
-            jobs.insert(name.to_owned(), view);
-        }
+    let limits = limits(tx, Query::LimitsByName)?;
+    let mut counts = named_counts(tx, Query::JobCounts)?;
+    let of_job = |limit: &Limit| {
+        let job = JobView::of(limit)?;
+        Some(JobView { tasks: counts.remove(&job.name).unwrap_or_default(), ..job })
+    };
+    let mut jobs: Vec<JobView> = limits.iter().filter_map(of_job).collect();
+    jobs.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(jobs)
+}
+
+fn workflows(tx: &mut Transaction<'_, '_>) -> Result<Vec<WorkflowView>> {
+    let counts = named_counts(tx, Query::WorkflowCounts)?;
+    let view =
+        |(name, tasks): (Arc<str>, _)| (name.clone(), WorkflowView { name, tasks, halt: None });
+    let mut workflows: BTreeMap<Arc<str>, WorkflowView> = counts.into_iter().map(view).collect();
+    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, Halt::of(row.get(1)?)));
+    for (name, halt) in tx.statements.rows(Query::Halted, [], read)? {
+        let name: Arc<str> = name.strip_prefix("workflow:").unwrap_or(&name).into();
+        let none = WorkflowView { name: name.clone(), tasks: BTreeMap::new(), halt: None };
+        workflows.entry(name).or_insert(none).halt = Some(halt);
     }
-    for (job, tasks) in named_counts(tx, Query::JobCounts)? {
-        if let Some(view) = jobs.get_mut(&*job) {
-            view.tasks = tasks;
-        }
-    }
-    Ok(jobs.into_values().collect())
+    Ok(workflows.into_values().collect())
 }
 
 /// Tasks by state, for every name.

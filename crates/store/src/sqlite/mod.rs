@@ -29,7 +29,7 @@ use tidegate_core::repair::Repair;
 use tidegate_core::{
     Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
     Millis, Pause, Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result,
-    RetryOutcome, SetLimit, Store, Submission, Submitted, TaskId, repair, rules,
+    RetryOutcome, SetJob, SetLimit, Store, Submission, Submitted, TaskId, repair, rules,
 };
 use tokio::sync::Notify;
 
@@ -310,6 +310,10 @@ impl Store for Sqlite {
 
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
         self.write(1, move |tx| rules::set_limit(tx, &set)).await
+    }
+
+    async fn set_job(&self, set: SetJob) -> Result<()> {
+        self.write(1, move |tx| rules::set_job(tx, &set)).await
     }
 
     async fn changed(&self) {

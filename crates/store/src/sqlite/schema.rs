@@ -32,6 +32,10 @@ const MIGRATIONS: &[Migration] = &[
         name: "0003_registrations",
         sql: include_str!("migrations/0003_registrations.sql"),
     },
+    Migration {
+        name: "0004_jobs_and_workflows",
+        sql: include_str!("migrations/0004_jobs_and_workflows.sql"),
+    },
 ];
 
 /// How a file's schema relates to the one this version needs.

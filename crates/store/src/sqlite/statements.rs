@@ -30,6 +30,7 @@ queries! {
     Registrations "queries/registrations.sql",
     SeeKind "queries/see_kind.sql",
     AliveUntil "queries/alive_until.sql",
+    Halted "queries/halted.sql",
     HighestTask "queries/highest_task.sql",
     Leave "queries/leave.sql",
     LeaveLanes "queries/leave_lanes.sql",

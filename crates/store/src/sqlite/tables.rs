@@ -17,8 +17,8 @@ use tidegate_core::tables::{
     Tags,
 };
 use tidegate_core::{
-    Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Source,
-    TaskId, Token, WorkerId,
+    Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Share,
+    Source, TaskId, Token, WorkerId,
 };
 
 use super::cache::{Cache, Meta};
@@ -210,9 +210,9 @@ impl Tables for Transaction<'_, '_> {
         capacity: Option<u32>,
         source: Source,
         since: i64,
-        share_weight: Option<u32>,
+        share: Option<Share>,
     ) -> Result<LimitId> {
-        limits::make(self, name, capacity, source, since, share_weight)
+        limits::make(self, name, capacity, source, since, share)
     }
 
     fn put_limit(&mut self, limit: &Limit) -> Result<()> {
@@ -233,6 +233,10 @@ impl Tables for Transaction<'_, '_> {
 
     fn take_slots(&mut self, task: TaskId, limit: LimitId, weight: u32) -> Result<()> {
         limits::take_slots(self, task, limit, weight)
+    }
+
+    fn lowest_free_slot(&mut self, limit: LimitId) -> Result<u32> {
+        limits::lowest_free(self, limit)
     }
 
     fn free_slots(&mut self, task: TaskId, limit: LimitId) -> Result<u32> {

@@ -125,7 +125,7 @@ pub fn tasks(kind: &str, number: usize) -> Vec<NewTask> {
 
 /// A job with a quota.
 pub fn job(name: &str, concurrency: Option<u32>) -> JobSpec {
-    JobSpec { name: name.into(), concurrency, weight: 1 }
+    JobSpec { concurrency, ..JobSpec::new(name) }
 }
 
 /// A worker of queue `default` and these kinds that asks for so many tasks.

@@ -112,7 +112,7 @@ pub async fn explain_says_who_is_in_the_way(fx: &Fixture) {
     for (place, id) in [(1, stored[2]), (2, stored[3])] {
         let explanation = fx.explain(id).await;
         assert_eq!((explanation.state, explanation.since), (State::Blocked, Some(since)));
-        let Reason::InLine { limit, capacity, held, class, place: found, holders } =
+        let Reason::InLine { limit, capacity, held, class, place: found, holders, .. } =
             explanation.reason
         else {
             panic!("{:?}", explanation.reason)

@@ -1,12 +1,13 @@
 //! An operator pauses a queue.
 
 use tidegate_core::inspect::QueueView;
-use tidegate_core::{ErrorKind, NewTask, Pause, TaskId};
+use tidegate_core::{ErrorKind, NewTask, Pausable, Pause, TaskId};
 
 use super::fixture::{Fixture, LEASE_MS, asks, ids, task, tasks};
 
 async fn pause(fx: &Fixture, queue: &str, paused: bool) -> bool {
-    let changed = fx.store.pause(Pause { queue: queue.into(), paused }).await.expect("pause");
+    let changed =
+        fx.store.pause(Pause { what: Pausable::Queue(queue.into()), paused }).await.expect("pause");
     fx.settle().await;
     changed
 }
@@ -99,7 +100,8 @@ pub async fn a_pause_is_shown(fx: &Fixture) {
 
 pub async fn a_bad_name_is_refused(fx: &Fixture) {
     for name in ["", "a\0b", &"x".repeat(5000)] {
-        let refused = fx.store.pause(Pause { queue: name.into(), paused: true }).await;
+        let refused =
+            fx.store.pause(Pause { what: Pausable::Queue(name.into()), paused: true }).await;
         assert_eq!(refused.expect_err("a bad name").kind(), ErrorKind::Invalid);
     }
 }

@@ -138,7 +138,7 @@ pub async fn a_paused_limit_refuses_no_weight(fx: &Fixture) {
 
 pub async fn a_bad_job_is_refused(fx: &Fixture) {
     for (name, weight) in [("", 1), ("a\0", 1), ("j", 0), ("j", 1001)] {
-        let bad = JobSpec { name: name.into(), concurrency: None, weight };
+        let bad = JobSpec { weight, ..JobSpec::new(name) };
         let submission =
             Submission { jobs: vec![bad], tasks: vec![task("a")], ..Submission::default() };
         let error = fx.store.submit(submission).await.expect_err("bad job");

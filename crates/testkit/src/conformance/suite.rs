@@ -219,11 +219,40 @@ macro_rules! conformance_suite {
                 the_next_step_waits_through_retries
                 a_delayed_step_is_not_overtaken
                 the_next_step_waits_through_a_snooze_and_a_release
-                a_step_that_fails_for_good_lets_the_next_start
                 priority_does_not_reorder_steps
                 steps_submitted_later_come_later
                 a_step_keeps_its_workflow_while_its_group_is_full
                 order_holds_under_other_limits
+            }
+            halt {
+                a_step_that_fails_for_good_halts_its_workflow
+                a_step_whose_workers_die_halts_its_workflow
+                a_workflow_goes_on_where_a_step_says_so
+                a_cancelled_step_does_not_halt
+                a_failed_step_that_comes_back_goes_first
+                a_failed_step_that_comes_back_may_fail_again
+                a_halted_workflow_goes_on_without_the_step
+                a_paused_workflow_begins_no_step
+                an_unknown_workflow_can_be_paused
+                a_halt_outlives_its_tasks
+                a_paused_job_passes_nobody
+                an_unknown_job_cannot_be_paused
+            }
+            set_job {
+                the_concurrency_changes_at_once
+                an_unset_concurrency_is_what_was_submitted
+                weights_change_live
+                a_priority_counts_among_jobs
+                a_delay_keeps_starts_apart
+                a_delay_counts_from_the_claim
+                a_delay_can_be_taken_away
+                a_reserve_goes_first
+                a_reserve_is_no_more_than_it_says
+                a_reserve_goes_first_in_a_line
+                a_reserve_is_given_back_with_its_slots
+                an_unknown_job_is_refused
+                nonsense_is_refused
+                attempts_tell_what_they_waited_for
             }
             job {
                 a_quota_bounds_what_runs

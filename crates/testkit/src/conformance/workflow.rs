@@ -88,13 +88,6 @@ pub async fn the_next_step_waits_through_a_snooze_and_a_release(fx: &Fixture) {
     assert_eq!(only(fx).await.task, all[1]);
 }
 
-pub async fn a_step_that_fails_for_good_lets_the_next_start(fx: &Fixture) {
-    let all = fx.submit_all(steps("w", 2)).await;
-    let attempt = only(fx).await;
-    fx.exit(&attempt, fatal("no")).await;
-    assert_eq!(only(fx).await.task, all[1]);
-}
-
 /// Priority orders workflows among each other, never the steps of one.
 pub async fn priority_does_not_reorder_steps(fx: &Fixture) {
     let with = |priority| NewTask { priority, ..step("w") };

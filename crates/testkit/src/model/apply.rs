@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::{
     Attempt, Claim, DayWindow, Exit, Extend, Finish, JobSpec, Kind, Millis, NewTask, Outcome,
-    Pause, Progress, Ran, Registration, Release, ReleaseOutcome, Result, SetLimit, Store,
+    Pausable, Pause, Progress, Ran, Registration, Release, ReleaseOutcome, Result, SetLimit, Store,
     Submission, TaskId, Token, WorkerId,
 };
 
@@ -84,7 +84,8 @@ impl Side {
             }
             Op::Job { job, concurrency, weight } => {
                 let name = format!("j{job}");
-                let job = JobSpec { name, concurrency: *concurrency, weight: *weight };
+                let job =
+                    JobSpec { concurrency: *concurrency, weight: *weight, ..JobSpec::new(name) };
                 answer(
                     self.store
                         .submit(Submission {
@@ -112,7 +113,9 @@ impl Side {
             Op::Release { limit, slot } => self.release(LIMITS[*limit as usize], *slot).await,
             Op::Pause { queue, paused } => {
                 let queue = QUEUES[*queue as usize].to_owned();
-                answer(self.store.pause(Pause { queue, paused: *paused }).await)
+                answer(
+                    self.store.pause(Pause { what: Pausable::Queue(queue), paused: *paused }).await,
+                )
             }
             Op::Repair => answer(self.store.repair().await),
             // How many passed the gate depends on who looked first; the state tells.

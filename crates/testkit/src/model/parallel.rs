@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate_core::check::{check, check_at_rest};
-use tidegate_core::{Exit, Finish, Outcome, Pause, Scope, SetLimit, Source, Store};
+use tidegate_core::{Exit, Finish, Outcome, Pausable, Pause, Scope, SetLimit, Source, Store};
 
 use super::apply::{Side, claim};
 use super::op::{ClaimSpec, Op};
@@ -83,7 +83,7 @@ async fn work_off(handle: &Handle, clock: &ManualClock, side: &Side) -> Result<(
     let store = &*handle.store;
     open_limits(handle).await?;
     for queue in handle.inspect.queues().await.map_err(text)? {
-        let go_on = Pause { queue: queue.name.to_string(), paused: false };
+        let go_on = Pause { what: Pausable::Queue(queue.name.to_string()), paused: false };
         store.pause(go_on).await.map_err(text)?;
     }
     let everything = ClaimSpec { worker: 9, kinds: 7, queues: 3, tasks_max: 100, lease_ms: 30_000 };

@@ -120,7 +120,7 @@ fn top_up(direct: &mut Direct, jobs: &mut [Share], rng: &mut Rng) -> Result<(), 
 }
 
 fn spec(job: &Share) -> JobSpec {
-    JobSpec { name: job.name.clone(), concurrency: None, weight: job.weight }
+    JobSpec { concurrency: None, weight: job.weight, ..JobSpec::new(job.name.clone()) }
 }
 
 /// How far apart the two most unequal jobs are, as a part of what the rule allows.
@@ -164,7 +164,7 @@ pub fn two_full_limits(seed: u64) -> Result<(u32, u32), Violation> {
     let slots = [rng.between(1, 4) as u32, rng.between(1, 4) as u32];
     let line = rng.between(1, 6) as u32;
     direct.set_limit("group:a", slots[0])?;
-    let job = JobSpec { name: "j".to_owned(), concurrency: Some(slots[1]), weight: 1 };
+    let job = JobSpec { concurrency: Some(slots[1]), ..JobSpec::new("j") };
     let others = (0..slots[0] + line).map(|_| task("a", None));
     let of_job = (0..slots[1] + line).map(|_| task("b", Some("j")));
     direct.submit(vec![job], others.chain(of_job).collect())?;
@@ -222,7 +222,7 @@ pub fn heavy_tasks_make_way() -> Result<bool, Violation> {
     direct.set_limit("group:a", 4)?;
     let mut heavy = task("a", Some("j"));
     heavy.weight = 4;
-    let job = JobSpec { name: "j".to_owned(), concurrency: None, weight: 1 };
+    let job = JobSpec { concurrency: None, ..JobSpec::new("j") };
     direct.submit(vec![job], vec![heavy; 2 * JOB_WINDOW as usize])?;
     let running = direct.claim(1)?;
     direct.set_limit("group:a", 2)?;

@@ -172,7 +172,7 @@ fn kind(rng: &mut Rng, number: i64, queues: &[Arc<str>]) -> Kind {
 
 fn job(rng: &mut Rng, number: i64) -> JobSpec {
     let concurrency = rng.chance(700).then(|| rng.between(0, 3) as u32);
-    JobSpec { name: format!("j{number}"), concurrency, weight: rng.between(1, 4) as u32 }
+    JobSpec { concurrency, weight: rng.between(1, 4) as u32, ..JobSpec::new(format!("j{number}")) }
 }
 
 /// Some worlds are calm, some know one kind of trouble, some know all of them.

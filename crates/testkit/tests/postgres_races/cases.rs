@@ -53,7 +53,7 @@ macro_rules! race {
 pub(crate) use race;
 
 async fn job(handle: &Handle, name: &str, concurrency: u32) {
-    let jobs = vec![JobSpec { name: name.to_owned(), concurrency: Some(concurrency), weight: 1 }];
+    let jobs = vec![JobSpec { concurrency: Some(concurrency), ..JobSpec::new(name.to_owned()) }];
     handle
         .store
         .submit(Submission { jobs, tasks: vec![], ..Submission::default() })

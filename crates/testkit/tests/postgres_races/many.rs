@@ -56,7 +56,7 @@ async fn eight_workers_finish_two_thousand_limited_tasks() {
     store.migrate().await.expect("migrate");
     store.set_limit(set("group:a", Some(1))).await.expect("set");
     store.set_limit(set("group:b", Some(4))).await.expect("set");
-    let jobs = vec![JobSpec { name: "j".into(), concurrency: Some(4), weight: 1 }];
+    let jobs = vec![JobSpec { concurrency: Some(4), ..JobSpec::new("j") }];
     store.submit(Submission { jobs, tasks: vec![], ..Submission::default() }).await.expect("job");
     // Some under one limit, some under two, some under none.
     let kinds = (0..TASKS).map(|i| match i % 10 {
@@ -131,7 +131,7 @@ async fn a_task_of_two_saturated_limits_is_admitted_in_time() {
     left.migrate().await.expect("migrate");
     let n = 2_u32;
     left.set_limit(set("group:a", Some(n))).await.expect("set");
-    let jobs = vec![JobSpec { name: "j".into(), concurrency: Some(n), weight: 1 }];
+    let jobs = vec![JobSpec { concurrency: Some(n), ..JobSpec::new("j") }];
     let pairs = (0..2 * n).flat_map(|_| [task("a"), of_job("b", "j")]).collect();
     left.submit(Submission { jobs, tasks: pairs, ..Submission::default() }).await.expect("submit");
     let mut running = left.claim(claim("left", 99)).await.expect("claim");

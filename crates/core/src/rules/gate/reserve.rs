@@ -1,8 +1,6 @@
 //! Tasks that collect their slots one after another, and how somebody gives way.
 
-use super::{
-    Verdict, Waiter, admit, free, is_in_turn, leave_window, locked, park, pass, step_back, take,
-};
+use super::{Verdict, Waiter, admit, free, is_in_turn, locked, may_pass, park, pass, take};
 use crate::tables::{Class, Tables};
 use crate::{Hold, LimitId, Result};
 
@@ -60,13 +58,14 @@ fn paused(tables: &mut dyn Tables, waiter: &Waiter) -> Result<Option<LimitId>> {
     Ok(None)
 }
 
-/// The job whose line the task has not passed and whose window is full.
+/// The job whose line the task has not passed and may not pass now.
 fn shut(tables: &mut dyn Tables, waiter: &Waiter) -> Result<Option<LimitId>> {
     if waiter.row.passed {
         return Ok(None);
     }
     for need in waiter.needs.iter().filter(|need| !need.taken) {
-        if !locked(tables, need.limit)?.has_window(tables.job_window()) {
+        let limit = locked(tables, need.limit)?;
+        if !may_pass(tables, &limit)? {
             return Ok(Some(need.limit));
         }
     }
@@ -87,23 +86,6 @@ pub(super) fn give_back(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<
             limit.disturb();
         }
         tables.put_limit(&limit)?;
-    }
-    Ok(())
-}
-
-/// A task that is set aside until somebody changes a limit gives up its place in its job's
-/// window; a window full of them would stop the whole job.
-pub(super) fn make_way(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<()> {
-    if !waiter.row.passed {
-        return Ok(());
-    }
-    step_back(waiter);
-    for need in &waiter.needs {
-        let mut limit = locked(tables, need.limit)?;
-        if leave_window(&mut limit) {
-            limit.disturb();
-            tables.put_limit(&limit)?;
-        }
     }
     Ok(())
 }

@@ -6,6 +6,8 @@ SELECT EXISTS (SELECT FROM tidegate.arrived WHERE task >= $6) OR coalesce(seen.n
               SELECT limit_id FROM tidegate.passes WHERE urgent
               UNION
               SELECT limit_id FROM tidegate.passes WHERE look_at <= seen.now
+              UNION
+              SELECT id FROM tidegate.limits WHERE look_at <= seen.now
               ORDER BY id LIMIT 64) AS dirty,
        ARRAY (SELECT parked.task
               FROM unnest(seen.open) AS open (id) CROSS JOIN LATERAL (

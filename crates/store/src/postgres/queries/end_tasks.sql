@@ -9,8 +9,10 @@ WITH gone AS (
 )
 INSERT INTO tidegate.ended (id, lane, kind, queue, group_name, job, workflow, unique_key, weight,
                             priority, max_attempts, timeout_ms, spent, deaths, arrival, created_at,
-                            payload, error, state, result, finished_at, remove_day)
+                            payload, on_failure, trace, error, state, result, finished_at,
+                            remove_day)
 SELECT id, lane, kind, queue, group_name, job, workflow, unique_key, weight, priority, max_attempts,
-       timeout_ms, new_spent, new_deaths, arrival, created_at, payload, new_error, state, result, $8,
+       timeout_ms, new_spent, new_deaths, arrival, created_at, payload, on_failure, trace,
+       new_error, state, result, $8,
        coalesce(remove_at / 86400000, 2147483647)
 FROM gone

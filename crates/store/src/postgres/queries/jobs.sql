@@ -1,5 +1,5 @@
-SELECT substr(limits.name, 5) AS name, limits.capacity, limits.share_weight, of_job.state,
-       of_job.tasks
+SELECT substr(limits.name, 5) AS name, limits.capacity, limits.share_weight, limits.min_concurrency,
+       limits.priority, limits.delay_ms, limits.halt IS NOT NULL AS paused, of_job.state, of_job.tasks
 FROM tidegate.limits limits
 LEFT JOIN LATERAL (
     SELECT state, count(*) AS tasks FROM tidegate.states

@@ -48,7 +48,8 @@ WITH moment AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT least(
             (SELECT run_at FROM tidegate.scheduled ORDER BY run_at, task LIMIT 1),
-            (SELECT look_at FROM tidegate.passes WHERE look_at IS NOT NULL ORDER BY look_at LIMIT 1)
+            (SELECT look_at FROM tidegate.passes WHERE look_at IS NOT NULL ORDER BY look_at LIMIT 1),
+            (SELECT look_at FROM tidegate.limits WHERE look_at IS NOT NULL ORDER BY look_at LIMIT 1)
         ) AS at OFFSET 0
     ) AS due
 )

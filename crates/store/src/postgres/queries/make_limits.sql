@@ -2,12 +2,15 @@
 -- a transaction of its own: no submit or gate waits for another one's names.
 WITH new AS (
     INSERT INTO tidegate.limits (name, capacity, source, base_capacity, base_source, version, since,
-                                 waiting, aside, dirty, share_weight, last_tag, ahead)
+                                 waiting, aside, dirty, last_tag, ahead, share_weight,
+                                 min_concurrency, priority, delay_ms)
     SELECT made.name, made.capacity, made.source, made.base_capacity, made.base_source, 1, 0,
-           0, 0, false, made.share_weight, 0, 0
-    FROM unnest($1::text[], $2::bigint[], $3::int[], $4::bigint[], $5::int[], $6::bigint[])
+           0, 0, false, 0, 0, made.share_weight, made.min_concurrency, made.priority, made.delay_ms
+    FROM unnest($1::text[], $2::bigint[], $3::int[], $4::bigint[], $5::int[], $6::bigint[],
+                $7::bigint[], $8::int[], $9::bigint[])
          WITH ORDINALITY
-         AS made (name, capacity, source, base_capacity, base_source, share_weight, place)
+         AS made (name, capacity, source, base_capacity, base_source, share_weight, min_concurrency,
+                  priority, delay_ms, place)
     WHERE NOT EXISTS (SELECT FROM tidegate.limits l WHERE l.name = made.name)
     ORDER BY made.place
     ON CONFLICT (name) DO NOTHING

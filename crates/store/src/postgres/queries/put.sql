@@ -22,12 +22,12 @@ WITH seen AS MATERIALIZED (
 ), new AS MATERIALIZED (
     SELECT nextval('tidegate.task_ids') AS id, one.*
     FROM seen CROSS JOIN unnest($5::bigint[], $6::text[], $7::text[], $8::text[], $9::int[],
-                                $10::bigint[], $11::bigint[], $12::bytea[], $13::boolean[])
-        AS one (lane, kind, queue, group_name, priority, max_attempts, timeout_ms, payload, gated)
+                                $10::bigint[], $11::bigint[], $12::bytea[], $13::boolean[], $17::text[])
+        AS one (lane, kind, queue, group_name, priority, max_attempts, timeout_ms, payload, gated, trace)
 ), stored AS (
     INSERT INTO tidegate.tasks (id, lane, kind, queue, group_name, weight, priority, max_attempts,
-                                timeout_ms, payload, arrival, created_at)
-    SELECT id, lane, kind, queue, group_name, 1, priority, max_attempts, timeout_ms, payload,
+                                timeout_ms, payload, trace, arrival, created_at)
+    SELECT id, lane, kind, queue, group_name, 1, priority, max_attempts, timeout_ms, payload, trace,
            seen.now, seen.now
     FROM new CROSS JOIN seen
 ), ready AS (

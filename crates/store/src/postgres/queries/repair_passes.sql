@@ -1,6 +1,7 @@
 -- What happened at limits since they were last locked counts now.
-WITH gone AS (DELETE FROM tidegate.passes RETURNING limit_id, tasks, freed, taken),
-     passed AS (SELECT limit_id, sum(tasks)::bigint AS tasks, sum(taken)::bigint AS taken
+WITH gone AS (DELETE FROM tidegate.passes RETURNING limit_id, tasks, freed, taken, started_at),
+     passed AS (SELECT limit_id, sum(tasks)::bigint AS tasks, sum(taken)::bigint AS taken,
+                       max(started_at) AS started_at
                 FROM gone GROUP BY limit_id),
      freed AS (
          UPDATE tidegate.slot_groups g
@@ -11,5 +12,6 @@ WITH gone AS (DELETE FROM tidegate.passes RETURNING limit_id, tasks, freed, take
      )
 UPDATE tidegate.limits l
 SET ahead = l.ahead - passed.tasks, waiting = l.waiting - passed.taken,
-    dirty = l.dirty OR l.waiting > passed.taken, window_full = false
+    dirty = l.dirty OR l.waiting > passed.taken, window_full = false,
+    next_at = greatest(l.next_at, passed.started_at + l.delay_ms)
 FROM passed WHERE l.id = passed.limit_id

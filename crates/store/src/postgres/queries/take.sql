@@ -40,7 +40,8 @@
     WHERE picked.gated AND picked.task <> ALL (aged.stale)
 ), summed AS MATERIALIZED (
     SELECT array_agg(task) AS tasks, array_agg(lane) AS lanes, array_agg(rank) AS ranks,
-           array_agg(tag) AS tags, array_agg(row) AS rows, max(tag) AS tag,
+           array_agg(tag) AS tags, array_agg(since) AS since, array_agg(row) AS rows,
+           max(tag) AS tag,
            coalesce(array_agg(task) FILTER (WHERE NOT gated), '{}') AS free,
            coalesce(bool_or(gated), false) AS has_gated
     FROM lane CROSS JOIN aged CROSS JOIN picked
@@ -79,8 +80,9 @@
     DELETE FROM tidegate.slots WHERE task = ANY (ARRAY (
         SELECT unnest(sorted.holding) FROM sorted CROSS JOIN lease))
 ), passed AS (
-    INSERT INTO tidegate.passes (limit_id, tasks, urgent)
-    SELECT job_limit, count(*), bool_or(window_full) FROM special CROSS JOIN lease
+    INSERT INTO tidegate.passes (limit_id, tasks, urgent, started_at)
+    SELECT job_limit, count(*), bool_or(window_full), (SELECT now FROM moment)
+    FROM special CROSS JOIN lease
     WHERE job_limit IS NOT NULL AND (SELECT has_jobs FROM sorted) GROUP BY job_limit
 ), clock AS (
     -- Where a job's task goes ahead of the clock. Nobody waits for the clock: whoever meets
@@ -101,7 +103,7 @@
 )
 -- Lists side by side: the tasks in their order; and who holds which slot.
 SELECT seen.*, lease.token, lease.expires_at, summed.tasks, summed.lanes, summed.ranks, summed.tags,
-       aged.stale, aged.lanes AS stale_lanes, slot.holders, slot.limits, slot.numbers, slot.names,
+       summed.since, aged.stale, aged.lanes AS stale_lanes, slot.holders, slot.limits, slot.numbers, slot.names,
        ARRAY (SELECT DISTINCT job_limit FROM special WHERE job_limit IS NOT NULL) AS windows,
        aged.is_any OR summed.has_gated AS has_special,
        (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took_us,

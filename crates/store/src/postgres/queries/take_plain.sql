@@ -3,7 +3,7 @@
 -- to do it.
 , summed AS MATERIALIZED (
     SELECT array_agg(task) AS tasks, array_agg(lane) AS lanes, array_agg(rank) AS ranks,
-           array_agg(tag) AS tags, array_agg(row) AS rows,
+           array_agg(tag) AS tags, array_agg(since) AS since, array_agg(row) AS rows,
            bool_and(NOT gated AND stamp >= (SELECT limits_version FROM seen)) AS is_plain
     FROM picked
 ), lease AS (
@@ -16,7 +16,7 @@
 )
 -- Lists side by side: the tasks in their order.
 SELECT seen.*, lease.token, lease.expires_at, summed.tasks, summed.lanes, summed.ranks, summed.tags,
-       NULL::bigint[] AS stale, NULL::bigint[] AS stale_lanes, NULL::bigint[] AS holders, NULL::bigint[] AS limits,
+       summed.since, NULL::bigint[] AS stale, NULL::bigint[] AS stale_lanes, NULL::bigint[] AS holders, NULL::bigint[] AS limits,
        NULL::bigint[] AS numbers, NULL::text[] AS names, '{}'::bigint[] AS windows,
        false AS has_special,
        (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took_us,

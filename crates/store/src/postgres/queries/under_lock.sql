@@ -26,7 +26,7 @@ WITH head AS MATERIALIZED (
 )
 SELECT row.*, t.id, t.lane, t.kind, t.queue, t.group_name, t.job, t.workflow, t.unique_key,
        t.weight, t.priority, t.max_attempts, t.timeout_ms, t.spent, t.deaths, t.arrival,
-       t.created_at, t.error, w.id AS workflow_limit, j.id AS job_limit, g.id AS group_limit,
+       t.created_at, t.on_failure, t.error, w.id AS workflow_limit, j.id AS job_limit, g.id AS group_limit,
        held.limits AS held_limits, held.numbers AS held_numbers
 FROM row
 CROSS JOIN LATERAL (

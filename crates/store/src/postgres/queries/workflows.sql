@@ -1,5 +1,13 @@
-SELECT workflow AS name, state, count(*) AS tasks
-FROM tidegate.states
-WHERE workflow IS NOT NULL
-GROUP BY workflow, state
-ORDER BY workflow COLLATE "C"
+-- Workflows with tasks that are kept, and those that go no further.
+SELECT name, state, count(*) FILTER (WHERE state IS NOT NULL) AS tasks, max(halt) AS halt
+FROM (
+    SELECT of_state.workflow AS name, of_state.state, l.halt
+    FROM tidegate.states of_state
+    LEFT JOIN tidegate.limits l ON l.name = 'workflow:' || of_state.workflow
+    WHERE of_state.workflow IS NOT NULL
+    UNION ALL
+    SELECT substr(name, 10), NULL, halt FROM tidegate.limits
+    WHERE halt IS NOT NULL AND starts_with(name, 'workflow:')
+) AS found
+GROUP BY name, state
+ORDER BY name COLLATE "C"

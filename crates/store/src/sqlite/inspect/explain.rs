@@ -57,6 +57,7 @@ fn line(tx: &mut Transaction<'_, '_>, row: LineRow) -> Result<Reason> {
     Ok(Reason::InLine {
         limit: limit.as_ref().map_or_else(|| "".into(), |limit| limit.name.clone()),
         capacity: limit.as_ref().and_then(|limit| limit.capacity),
+        halt: limit.as_ref().and_then(|limit| limit.halt),
         held: limit.map_or(0, |limit| limit.held),
         class: row.class,
         place: ahead.unwrap_or_default() as u64 + 1,

@@ -1,1 +1,2 @@
-select id from limits where source = 'unset' and held = 0 and waiting = 0 order by id limit ?1
+select id from limits where source = 'unset' and held = 0 and waiting = 0 and halt is null
+order by id limit ?1

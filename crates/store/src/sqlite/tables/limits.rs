@@ -1,9 +1,10 @@
 //! Limits and their slots. A limit is written once per command, however often it changed.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use rusqlite::{Row, params};
-use tidegate_core::{Limit, LimitId, Result, Share, Source, TaskId};
+use tidegate_core::{Halt, Limit, LimitId, Millis, Result, Share, Source, TaskId};
 
 use super::Transaction;
 use crate::sqlite::error::unknown;
@@ -19,7 +20,15 @@ pub(in crate::sqlite) fn read_limit(row: &Row<'_>) -> rusqlite::Result<Option<Li
     };
     let base_capacity: Option<u32> = row.get(4)?;
     let share = match row.get(13)? {
-        Some(weight) => Some(Share { weight, last_tag: row.get(14)?, ahead: counted(row, 15)? }),
+        Some(weight) => Some(Share {
+            weight,
+            last_tag: row.get(14)?,
+            ahead: counted(row, 15)?,
+            min_concurrency: row.get(19)?,
+            priority: row.get(20)?,
+            delay_ms: row.get(21)?,
+            next_at: row.get(22)?,
+        }),
         None => None,
     };
     Ok(Some(Limit {
@@ -36,6 +45,8 @@ pub(in crate::sqlite) fn read_limit(row: &Row<'_>) -> rusqlite::Result<Option<Li
         aside: counted(row, 10)?,
         reserver: row.get::<_, Option<i64>>(11)?.map(TaskId),
         dirty: row.get(12)?,
+        look_at: row.get(18)?,
+        halt: row.get::<_, Option<i64>>(17)?.map(Halt::of),
         share,
     }))
 }
@@ -76,13 +87,13 @@ pub(super) fn make(
     capacity: Option<u32>,
     source: Source,
     since: i64,
-    share_weight: Option<u32>,
+    share: Option<Share>,
 ) -> Result<LimitId> {
     let (meta, changed) = tx.meta()?;
     meta.last_limit += 1;
     *changed = true;
     let id = LimitId(meta.last_limit);
-    let limit = Limit::new(id, name, capacity, source, since, share_weight);
+    let limit = Limit::new(id, name, capacity, source, since, share);
     insert(tx, &limit)?;
     tx.cache.limit_names.insert(limit.name.clone(), Some(id));
     tx.cache.limits.insert(id, limit);
@@ -108,17 +119,22 @@ fn insert(tx: &mut Transaction<'_, '_>, limit: &Limit) -> Result<()> {
         limit.share.map(|share| share.last_tag),
         limit.share.map(|share| share.ahead),
         limit.refused,
+        limit.halt.map(Halt::code),
+        limit.look_at,
+        limit.share.map_or(0, |share| share.min_concurrency),
+        limit.share.map_or(0, |share| share.priority),
+        limit.share.map_or(0, |share| share.delay_ms),
+        limit.share.map_or(0, |share| share.next_at),
     ];
     tx.statements.execute(Query::InsertLimit, row).map(drop)
 }
 
 pub(super) fn put(tx: &mut Transaction<'_, '_>, limit: &Limit) -> Result<()> {
-    tx.wakes |= limit.dirty;
+    tx.wakes |= limit.is_due(tx.now);
     if let Some(dirty) = &mut tx.cache.dirty {
-        if limit.dirty {
-            dirty.insert(limit.id);
-        } else {
-            dirty.remove(&limit.id);
+        match look_at(limit) {
+            Some(at) => drop(dirty.insert(limit.id, at)),
+            None => drop(dirty.remove(&limit.id)),
         }
     }
     match tx.cache.limits.get_mut(&limit.id) {
@@ -152,10 +168,21 @@ pub(super) fn flush(tx: &mut Transaction<'_, '_>) -> Result<()> {
             limit.share.map(|share| share.last_tag),
             limit.share.map(|share| share.ahead),
             limit.refused,
+            limit.halt.map(Halt::code),
+            limit.look_at,
+            limit.share.map_or(0, |share| share.min_concurrency),
+            limit.share.map_or(0, |share| share.priority),
+            limit.share.map_or(0, |share| share.delay_ms),
+            limit.share.map_or(0, |share| share.next_at),
         ];
         tx.statements.execute(Query::PutLimit, row)?;
     }
     Ok(())
+}
+
+/// When somebody should look at the line of a limit: long ago where it is dirty.
+fn look_at(limit: &Limit) -> Option<Millis> {
+    if limit.dirty { Some(Millis::MIN) } else { limit.look_at }
 }
 
 pub(super) fn next_dirty(tx: &mut Transaction<'_, '_>, after: LimitId) -> Result<Option<LimitId>> {
@@ -163,15 +190,18 @@ pub(super) fn next_dirty(tx: &mut Transaction<'_, '_>, after: LimitId) -> Result
         Some(dirty) => dirty,
         empty => {
             // Until here nothing kept them in step: what changed in memory counts.
-            let read = |row: &Row<'_>| Ok(LimitId(row.get(0)?));
-            let mut ids = tx.statements.rows(Query::DirtyLimits, [], read)?;
-            let limits = &tx.cache.limits;
-            ids.retain(|id| limits.get(id).is_none_or(|limit| limit.dirty));
-            ids.extend(limits.values().filter(|limit| limit.dirty).map(|limit| limit.id));
-            empty.insert(ids.into_iter().collect())
+            let read = |row: &Row<'_>| {
+                let at: Option<Millis> = if row.get(1)? { Some(Millis::MIN) } else { row.get(2)? };
+                Ok((LimitId(row.get(0)?), at))
+            };
+            let mut dirty: BTreeMap<LimitId, Option<Millis>> =
+                tx.statements.rows(Query::DirtyLimits, [], read)?.into_iter().collect();
+            dirty.extend(tx.cache.limits.values().map(|limit| (limit.id, look_at(limit))));
+            empty.insert(dirty.into_iter().filter_map(|(id, at)| Some((id, at?))).collect())
         }
     };
-    Ok(dirty.range((Bound::Excluded(after), Bound::Unbounded)).next().copied())
+    let mut later = dirty.range((Bound::Excluded(after), Bound::Unbounded));
+    Ok(later.find(|(_, at)| **at <= tx.now).map(|(id, _)| *id))
 }
 
 pub(super) fn idle(tx: &mut Transaction<'_, '_>, limits_max: u32) -> Result<Vec<LimitId>> {
@@ -212,6 +242,17 @@ pub(super) fn take_slots(
         }
     }
     Ok(())
+}
+
+pub(super) fn lowest_free(tx: &mut Transaction<'_, '_>, limit: LimitId) -> Result<u32> {
+    let free = tx.statements.first(Query::LowestFreeSlots, [limit.0, 1], |row| row.get(0))?;
+    match free {
+        Some(number) => Ok(number),
+        None => {
+            let next = tx.statements.first(Query::NextSlot, [limit.0], |row| row.get(0))?;
+            Ok(next.unwrap_or_default())
+        }
+    }
 }
 
 pub(super) fn free_slots(

@@ -1,10 +1,11 @@
 //! The running table and its leases.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rusqlite::{Row, params};
 use tidegate_core::tables::{Lease, ReadyRow, Stopped, Tags};
-use tidegate_core::{Attempt, LaneId, LimitId, Result, SlotHeld, TaskId, Token};
+use tidegate_core::{Attempt, LaneId, LimitId, Millis, Result, SlotHeld, TaskId, Token};
 
 use super::tasks::read_tags;
 use super::{Transaction, limits, workers};
@@ -70,7 +71,7 @@ fn start_first(
 
 fn start_one(tx: &mut Transaction<'_, '_>, row: ReadyRow, token: Token) -> Result<()> {
     super::ready::take(tx, row)?;
-    let values = params![token.0, row.task.0, row.gated, tx.now];
+    let values = params![token.0, row.task.0, row.gated, tx.now, row.since];
     tx.statements.execute(Query::StartOne, values).map(drop)
 }
 
@@ -79,20 +80,28 @@ struct Started {
     gated: bool,
     timeout_ms: Option<i64>,
     payload: Vec<u8>,
+    ready_at: Millis,
+    trace: Option<Arc<str>>,
 }
 
 /// The attempts of a lease, ascending by task.
 fn attempts(tx: &mut Transaction<'_, '_>, lease: &Lease) -> Result<Vec<Attempt>> {
     let read = |row: &Row<'_>| {
-        let (timeout_ms, payload) = (row.get(11)?, row.get(12)?);
-        Ok(Started { tags: read_tags(row)?, gated: row.get(13)?, timeout_ms, payload })
+        Ok(Started {
+            tags: read_tags(row)?,
+            timeout_ms: row.get(12)?,
+            payload: row.get(13)?,
+            gated: row.get(14)?,
+            ready_at: row.get(15)?,
+            trace: row.get(16)?,
+        })
     };
     let started = tx.statements.rows(Query::Attempts, [lease.token.0], read)?;
     started.into_iter().map(|started| attempt(tx, started, lease)).collect()
 }
 
 fn attempt(tx: &mut Transaction<'_, '_>, started: Started, lease: &Lease) -> Result<Attempt> {
-    let Started { mut tags, gated, timeout_ms, payload } = started;
+    let Started { mut tags, gated, timeout_ms, payload, ready_at, trace } = started;
     let lane = workers::lanes(tx)?.get(tags.lane);
     let lane = lane.ok_or_else(|| unknown("lane", tags.lane))?;
     tags.kind = lane.kind.clone();
@@ -115,6 +124,9 @@ fn attempt(tx: &mut Transaction<'_, '_>, started: Started, lease: &Lease) -> Res
         workflow: tags.workflow.clone(),
         slots: Vec::new(),
         expires_at: lease.expires_at,
+        arrived_at: tags.arrival,
+        ready_at,
+        trace,
     };
     let running = Some(Run { token: lease.token, gated, cancel: false });
     tx.cache.known.insert(tags.task, Known { tags, running });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::{Row, params};
 use tidegate_core::tables::{Final, Tags};
-use tidegate_core::{LaneId, Ledger, Millis, NewTask, Result, TaskId, ready_rank};
+use tidegate_core::{LaneId, Ledger, Millis, NewTask, OnFailure, Result, TaskId, ready_rank};
 
 use super::{Transaction, workers};
 use crate::sqlite::error::unknown;
@@ -41,6 +41,8 @@ pub(super) fn insert(tx: &mut Transaction<'_, '_>, task: &NewTask, lane: LaneId)
         task.workflow,
         task.unique_key,
         task.payload,
+        task.on_failure.as_str(),
+        task.trace,
     ];
     tx.statements.execute(Query::InsertTask, row)?;
     tx.inserted = Some((id, rank, tag));
@@ -63,6 +65,8 @@ pub(super) fn read_tags(row: &Row<'_>) -> rusqlite::Result<Tags> {
         spent: row.get(8)?,
         deaths: row.get(9)?,
         arrival: row.get(10)?,
+        // A word that nobody knows is the careful one.
+        on_failure: OnFailure::parse(row.get_ref(11)?.as_str()?).unwrap_or_default(),
     })
 }
 

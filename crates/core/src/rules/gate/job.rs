@@ -1,0 +1,108 @@
+//! A job's own line: who may pass it, with which turn among those of other jobs.
+
+use super::{Waiter, give_back, leave_line, locked};
+use crate::order::TAG_OF_RETURN;
+use crate::tables::{Class, Tables};
+use crate::{Limit, LimitId, RANK_RESERVED, Result, Share, ready_rank};
+
+/// Notes that a ready task of a job was claimed: the next may pass the job's line.
+pub fn claimed(tables: &mut dyn Tables, job_limit: LimitId) -> Result<()> {
+    let mut limit = locked(tables, job_limit)?;
+    if let Some(share) = &mut limit.share {
+        share.start(tables.now());
+    }
+    limit.disturb();
+    tables.put_limit(&limit)
+}
+
+/// Whether one more task may pass the line of a job.
+pub(super) fn may_pass(tables: &mut dyn Tables, limit: &Limit) -> Result<bool> {
+    // Asked for only where it makes a difference.
+    let lowest_free = match limit.is_reserved(0) {
+        true => tables.lowest_free_slot(limit.id)?,
+        false => u32::MAX,
+    };
+    Ok(limit.may_pass(tables.job_window(), tables.now(), lowest_free))
+}
+
+/// Whether the slot that a task of the job would get now is one of the job's reserve.
+fn gets_reserve(tables: &mut dyn Tables, limit: &Limit) -> Result<bool> {
+    Ok(limit.is_reserved(0) && limit.is_reserved(tables.lowest_free_slot(limit.id)?))
+}
+
+/// A task that was to get a slot of its job's reserve and finds that others of the job have them all
+/// is one like any other again: it goes back to its job's line and passes anew.
+pub(super) fn fall_back(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<()> {
+    if !waiter.row.passed || waiter.rank != RANK_RESERVED {
+        return Ok(());
+    }
+    for i in 0..waiter.needs.len() {
+        let limit = locked(tables, waiter.needs[i].limit)?;
+        if limit.share.is_none() || waiter.needs[i].taken || gets_reserve(tables, &limit)? {
+            continue;
+        }
+        // Its place in the line was that of another rank.
+        give_back(tables, waiter)?;
+        leave_line(tables, waiter)?;
+        waiter.at = None;
+        waiter.row.class = Class::Waiting;
+        return make_way(tables, waiter);
+    }
+    Ok(())
+}
+
+/// Gives a task its fair tag as it passes its job's line.
+pub(super) fn pass(tables: &mut dyn Tables, waiter: &mut Waiter, mut limit: Limit) -> Result<()> {
+    let Some(share) = &mut limit.share else {
+        return Ok(());
+    };
+    if waiter.row.passed {
+        return Ok(());
+    }
+    let tag = share.pass(tables.counters()?.virtual_time);
+    waiter.row.passed = true;
+    // Who came back passed before, and keeps the rank and the turn it had.
+    if waiter.row.tag != TAG_OF_RETURN {
+        waiter.row.tag = tag;
+        waiter.rank += ready_rank(tables.now(), 0) - ready_rank(waiter.row.since, 0);
+    }
+    waiter.rank -= i64::from(share.priority);
+    if gets_reserve(tables, &limit)? {
+        waiter.rank = RANK_RESERVED;
+    }
+    // Who reserves behind the last one to pass has slots to give back.
+    if limit.is_window_full(tables.job_window()) {
+        limit.disturb();
+    }
+    tables.put_limit(&limit)
+}
+
+/// Takes a task that has not started out of its job's window. False where the limit is not a
+/// job's.
+pub(super) fn leave_window(limit: &mut Limit) -> bool {
+    limit.share.as_mut().map(Share::step_back).is_some()
+}
+
+/// The task has not passed its job's line any more.
+pub(super) fn step_back(waiter: &mut Waiter) {
+    waiter.row.passed = false;
+    waiter.row.tag = 0;
+    waiter.rank = waiter.arrival_rank;
+}
+
+/// A task that is set aside until somebody changes a limit gives up its place in its job's
+/// window; a window full of them would stop the whole job.
+pub(super) fn make_way(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<()> {
+    if !waiter.row.passed {
+        return Ok(());
+    }
+    step_back(waiter);
+    for need in &waiter.needs {
+        let mut limit = locked(tables, need.limit)?;
+        if leave_window(&mut limit) {
+            limit.disturb();
+            tables.put_limit(&limit)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Who holds which slot.
+
+use tidegate_core::{LimitId, TaskId};
+
+use super::State;
+
+impl State {
+    pub(super) fn take_lowest(&mut self, task: TaskId, limit: LimitId, weight: u32) {
+        let slots = self.slots.entry(limit).or_default();
+        let mut wanted = weight;
+        for (number, slot) in slots.iter_mut().enumerate() {
+            if wanted > 0 && slot.is_none() {
+                *slot = Some(task);
+                self.held.insert((task, limit, number as u32));
+                wanted -= 1;
+            }
+        }
+        for _ in 0..wanted {
+            self.held.insert((task, limit, slots.len() as u32));
+            slots.push(Some(task));
+        }
+    }
+
+    pub(super) fn lowest_free(&self, limit: LimitId) -> u32 {
+        let Some(slots) = self.slots.get(&limit) else { return 0 };
+        slots.iter().position(Option::is_none).unwrap_or(slots.len()) as u32
+    }
+
+    pub(super) fn free_all(&mut self, task: TaskId, limit: LimitId) -> u32 {
+        let range = (task, limit, 0)..=(task, limit, u32::MAX);
+        let numbers: Vec<u32> = self.held.range(range).map(|(_, _, number)| *number).collect();
+        numbers.iter().for_each(|number| self.free_one(limit, *number));
+        numbers.len() as u32
+    }
+
+    pub(super) fn holder_of(&self, limit: LimitId, number: u32) -> Option<TaskId> {
+        self.slots.get(&limit)?.get(number as usize).copied().flatten()
+    }
+
+    pub(super) fn free_one(&mut self, limit: LimitId, number: u32) {
+        let slot = self.slots.get_mut(&limit).and_then(|slots| slots.get_mut(number as usize));
+        if let Some(task) = slot.and_then(Option::take) {
+            self.held.remove(&(task, limit, number));
+        }
+    }
+
+    /// How many slots a task holds, by limit.
+    pub(super) fn slots_by_limit(&self, task: TaskId) -> Vec<(LimitId, u32)> {
+        let mut slots: Vec<(LimitId, u32)> = Vec::new();
+        let range = (task, LimitId(0), 0)..(TaskId(task.0 + 1), LimitId(0), 0);
+        for (_, limit, _) in self.held.range(range) {
+            match slots.last_mut() {
+                Some((last, units)) if last == limit => *units += 1,
+                _ => slots.push((*limit, 1)),
+            }
+        }
+        slots
+    }
+}

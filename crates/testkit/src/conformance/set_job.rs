@@ -1,0 +1,291 @@
+//! Jobs that are changed while they have work: quota, share, priority, reserve and pace.
+
+use std::collections::BTreeMap;
+
+use tidegate_core::{Attempt, ErrorKind, JobSpec, NewTask, SetJob, TaskId};
+
+use super::fixture::{Fixture, ids, job, task};
+
+fn of(job: &str) -> NewTask {
+    NewTask { job: Some(job.into()), ..task("a") }
+}
+
+async fn submit(fx: &Fixture, job: &str, number: usize) -> Vec<TaskId> {
+    fx.submit_all(vec![of(job); number]).await
+}
+
+fn change(job: &str) -> SetJob {
+    SetJob { job: job.into(), ..SetJob::default() }
+}
+
+async fn set(fx: &Fixture, set: SetJob) {
+    fx.store.set_job(set).await.expect("set_job");
+    fx.settle().await;
+}
+
+/// How many of each job there are.
+fn by_job(attempts: &[Attempt]) -> BTreeMap<&str, usize> {
+    let mut jobs = BTreeMap::new();
+    for attempt in attempts {
+        *jobs.entry(attempt.job.as_deref().unwrap_or("none")).or_default() += 1;
+    }
+    jobs
+}
+
+/// Claims one by one and completes each.
+async fn starts(fx: &Fixture, number: usize) -> Vec<Attempt> {
+    let mut starts = Vec::new();
+    for _ in 0..number {
+        let attempt = fx.claim_one().await;
+        fx.complete(std::slice::from_ref(&attempt)).await;
+        starts.push(attempt);
+    }
+    starts
+}
+
+pub async fn the_concurrency_changes_at_once(fx: &Fixture) {
+    fx.job(job("j", Some(1))).await;
+    submit(fx, "j", 6).await;
+    let first = fx.claim(9).await;
+    assert_eq!(first.len(), 1);
+    set(fx, SetJob { concurrency: Some(Some(3)), ..change("j") }).await;
+    let more = fx.claim(9).await;
+    assert_eq!(more.len(), 2);
+    set(fx, SetJob { concurrency: Some(Some(2)), ..change("j") }).await;
+    fx.complete(&first).await;
+    assert_eq!(fx.claim(9).await, [], "two run, and no more may");
+    fx.complete(&more[..1]).await;
+    assert_eq!(fx.claim(9).await.len(), 1);
+}
+
+pub async fn an_unset_concurrency_is_what_was_submitted(fx: &Fixture) {
+    fx.job(job("j", Some(2))).await;
+    set(fx, SetJob { concurrency: Some(Some(7)), ..change("j") }).await;
+    set(fx, SetJob { concurrency: Some(None), ..change("j") }).await;
+    submit(fx, "j", 5).await;
+    assert_eq!(fx.claim(9).await.len(), 2);
+}
+
+/// A weight counts for all that has not passed the job's line.
+pub async fn weights_change_live(fx: &Fixture) {
+    for name in ["i", "j"] {
+        fx.job(job(name, None)).await;
+        submit(fx, name, 150).await;
+    }
+    set(fx, SetJob { weight: Some(4), ..change("i") }).await;
+    // What is past the lines goes by the old weights.
+    starts(fx, 40).await;
+    let shares = starts(fx, 50).await;
+    let shares = by_job(&shares);
+    assert!((39..=41).contains(&shares["i"]), "{shares:?}");
+    set(fx, SetJob { weight: Some(1), ..change("i") }).await;
+    starts(fx, 40).await;
+    let shares = starts(fx, 50).await;
+    let shares = by_job(&shares);
+    assert!((24..=26).contains(&shares["i"]), "{shares:?}");
+}
+
+/// It is added to the priority of the tasks, and not among the tasks of the job.
+pub async fn a_priority_counts_among_jobs(fx: &Fixture) {
+    fx.job(JobSpec { priority: 5, ..job("urgent", Some(1)) }).await;
+    let plain = fx.submit(NewTask { priority: 4, ..task("a") }).await;
+    let urgent = submit(fx, "urgent", 2).await;
+    assert_eq!(ids(&starts(fx, 3).await), [urgent[0], urgent[1], plain]);
+    set(fx, SetJob { priority: Some(-5), ..change("urgent") }).await;
+    let urgent = submit(fx, "urgent", 2).await;
+    let plain = fx.submit(NewTask { priority: -4, ..task("a") }).await;
+    assert_eq!(ids(&starts(fx, 3).await), [plain, urgent[0], urgent[1]]);
+    fx.check_at_rest().await;
+}
+
+pub async fn a_delay_keeps_starts_apart(fx: &Fixture) {
+    fx.job(JobSpec { delay_ms: 100, ..job("j", None) }).await;
+    let all = submit(fx, "j", 4).await;
+    let mut running = Vec::new();
+    for (number, id) in all.iter().enumerate() {
+        let claimed = fx.claim(9).await;
+        assert_eq!(ids(&claimed), [*id]);
+        running.extend(claimed);
+        assert_eq!(fx.claim(9).await, [], "start {number} was just now");
+        fx.advance(99);
+        assert_eq!(fx.claim(9).await, []);
+        fx.check().await;
+        fx.advance(1);
+    }
+    // Retries are starts too.
+    fx.exit(&running[0], super::fixture::retry_in(0)).await;
+    let first = fx.claim_one().await;
+    fx.exit(&first, super::fixture::retry_in(10)).await;
+    fx.advance(10);
+    assert_eq!(fx.claim(9).await, []);
+    fx.advance(90);
+    assert_eq!(fx.claim(9).await.len(), 1);
+}
+
+/// The time that a task waits for a worker does not count.
+pub async fn a_delay_counts_from_the_claim(fx: &Fixture) {
+    fx.job(JobSpec { delay_ms: 100, ..job("j", None) }).await;
+    submit(fx, "j", 1).await;
+    fx.admit().await;
+    fx.advance(1000);
+    assert_eq!(fx.claim(9).await.len(), 1);
+    fx.advance(40);
+    // Who comes when nobody waited knows of the last start all the same.
+    submit(fx, "j", 2).await;
+    assert_eq!(fx.claim(9).await, []);
+    fx.advance(60);
+    assert_eq!(fx.claim(9).await.len(), 1);
+    fx.advance(5000);
+    assert_eq!(fx.claim(9).await.len(), 1);
+    fx.advance(5000);
+    submit(fx, "j", 1).await;
+    assert_eq!(fx.claim(9).await.len(), 1, "a job that rested owes nothing");
+}
+
+pub async fn a_delay_can_be_taken_away(fx: &Fixture) {
+    fx.job(JobSpec { delay_ms: 60_000, ..job("j", None) }).await;
+    submit(fx, "j", 4).await;
+    assert_eq!(fx.claim(9).await.len(), 1);
+    assert_eq!(fx.claim(9).await, []);
+    set(fx, SetJob { delay_ms: Some(100), ..change("j") }).await;
+    assert_eq!(fx.claim(9).await, []);
+    fx.advance(100);
+    assert_eq!(fx.claim(9).await.len(), 1, "the shorter time counts from the last start");
+    set(fx, SetJob { delay_ms: Some(0), ..change("j") }).await;
+    assert_eq!(fx.claim(9).await.len(), 2);
+}
+
+/// Two of the job run whatever else there is, as long as it has work.
+pub async fn a_reserve_goes_first(fx: &Fixture) {
+    fx.job(JobSpec { min_concurrency: 2, ..job("small", None) }).await;
+    fx.job(JobSpec { weight: 100, priority: 9, ..job("big", None) }).await;
+    submit(fx, "big", 60).await;
+    let mut running = fx.claim(4).await;
+    assert_eq!(by_job(&running), BTreeMap::from([("big", 4)]));
+    let small = submit(fx, "small", 60).await;
+    for _ in 0..2 {
+        let ended = running.remove(0);
+        running.extend(fx.go_on(&[ended], 1).await);
+    }
+    assert_eq!(by_job(&running), BTreeMap::from([("big", 2), ("small", 2)]));
+    // Whatever ends is followed by one of its own.
+    for _ in 0..10 {
+        let ended = running.remove(0);
+        running.extend(fx.go_on(&[ended], 1).await);
+        assert_eq!(by_job(&running)["small"], 2);
+        fx.check().await;
+    }
+    assert!(small.contains(&running[2].task) || small.contains(&running[3].task));
+}
+
+/// What is beyond the reserve goes by its share: here a very small one.
+pub async fn a_reserve_is_no_more_than_it_says(fx: &Fixture) {
+    fx.job(JobSpec { min_concurrency: 1, ..job("small", None) }).await;
+    fx.job(JobSpec { weight: 1000, ..job("big", None) }).await;
+    submit(fx, "small", 30).await;
+    submit(fx, "big", 200).await;
+    let running = fx.claim(10).await;
+    let jobs = by_job(&running);
+    assert!(jobs["small"] <= 2 && jobs["big"] >= 8, "{jobs:?}");
+    fx.check().await;
+}
+
+/// Where a group's limit is what is scarce, the reserve is first in its line.
+pub async fn a_reserve_goes_first_in_a_line(fx: &Fixture) {
+    fx.set_limit("group:a", Some(4)).await;
+    fx.job(JobSpec { min_concurrency: 2, ..job("small", None) }).await;
+    fx.job(JobSpec { weight: 100, priority: 9, ..job("big", None) }).await;
+    submit(fx, "big", 60).await;
+    let mut running = fx.claim(9).await;
+    submit(fx, "small", 30).await;
+    for round in 0..20 {
+        let ended = running.remove(0);
+        running.extend(fx.go_on(&[ended], 9).await);
+        assert_eq!(running.len(), 4, "round {round}");
+        if round >= 2 {
+            assert_eq!(by_job(&running)["small"], 2, "round {round}");
+        }
+        fx.check().await;
+    }
+}
+
+/// However many of the job have passed its line with the rank of the reserve: those that find it
+/// taken are as all others.
+pub async fn a_reserve_is_given_back_with_its_slots(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    fx.job(JobSpec { min_concurrency: 1, ..job("small", None) }).await;
+    fx.job(job("other", None)).await;
+    let small = submit(fx, "small", 40).await;
+    submit(fx, "other", 40).await;
+    let mut running = fx.claim(9).await;
+    assert_eq!(ids(&running), small[..1]);
+    set(fx, SetJob { min_concurrency: Some(0), ..change("small") }).await;
+    let mut jobs = Vec::new();
+    for _ in 0..20 {
+        let ended = running.remove(0);
+        jobs.extend(fx.go_on(&[ended], 9).await);
+        running.push(jobs[jobs.len() - 1].clone());
+        fx.check().await;
+    }
+    let jobs = by_job(&jobs);
+    assert!((8..=12).contains(&jobs["small"]), "{jobs:?}");
+}
+
+pub async fn an_unknown_job_is_refused(fx: &Fixture) {
+    let error = fx.store.set_job(change("nobody")).await.expect_err("there is none");
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+}
+
+pub async fn nonsense_is_refused(fx: &Fixture) {
+    fx.job(job("j", None)).await;
+    let bad = [
+        SetJob { weight: Some(0), ..change("j") },
+        SetJob { weight: Some(1001), ..change("j") },
+        SetJob { priority: Some(1001), ..change("j") },
+        SetJob { priority: Some(-1001), ..change("j") },
+        SetJob { delay_ms: Some(-1), ..change("j") },
+        SetJob { delay_ms: Some(i64::MAX), ..change("j") },
+        SetJob { concurrency: Some(Some(2)), min_concurrency: Some(3), ..change("j") },
+        SetJob { concurrency: Some(Some(u32::MAX)), ..change("j") },
+        change(""),
+    ];
+    for set in bad {
+        let shown = format!("{set:?}");
+        let error = fx.store.set_job(set).await.expect_err(&shown);
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{shown}: {error}");
+    }
+    let shown = &fx.inspect.jobs().await.expect("jobs")[0];
+    assert_eq!((shown.weight, shown.priority, shown.delay_ms), (1, 0, 0), "nothing was written");
+}
+
+/// From when it was due to when it was through the gate a task waited for its limits; from then on
+/// for a worker. And it knows where it was submitted.
+pub async fn attempts_tell_what_they_waited_for(fx: &Fixture) {
+    fx.set_limit("group:a", Some(1)).await;
+    let start = fx.now();
+    let traced = NewTask { trace: Some("00-4bf9-00f0-01".into()), ..task("a") };
+    fx.submit_all(vec![traced.clone(), task("a"), task("b")]).await;
+    fx.submit(NewTask { kind: "c".into(), ..traced }).await;
+    let first = fx.claim(9).await;
+    assert_eq!(first.len(), 3);
+    let traces: Vec<_> = first.iter().map(|attempt| attempt.trace.as_deref()).collect();
+    assert_eq!(traces, [Some("00-4bf9-00f0-01"), None, Some("00-4bf9-00f0-01")]);
+    for attempt in &first {
+        assert_eq!((attempt.arrived_at, attempt.ready_at), (start, start));
+    }
+    fx.advance(300);
+    fx.complete(&first).await;
+    fx.advance(50);
+    let second = fx.claim_one().await;
+    assert_eq!((second.arrived_at, second.ready_at), (start, start + 300));
+    fx.exit(&second, super::fixture::retry_in(100)).await;
+    fx.advance(100);
+    let again = fx.claim_one().await;
+    assert_eq!((again.arrived_at, again.ready_at), (start + 450, start + 450));
+    // Handed on in the same step, nobody waited for a worker.
+    fx.submit(task("a")).await;
+    fx.claim(9).await;
+    fx.advance(70);
+    let next = fx.go_on(&[again], 1).await;
+    assert_eq!((next[0].arrived_at, next[0].ready_at), (start + 450, start + 520));
+}
