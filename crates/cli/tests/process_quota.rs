@@ -33,7 +33,7 @@ fn start(fleet: &mut Fleet, permits: usize, server: &Barrier) -> usize {
 }
 
 fn job() -> JobSpec {
-    JobSpec { name: "nightly".to_owned(), concurrency: Some(QUOTA as u32), weight: 1 }
+    JobSpec { concurrency: Some(QUOTA as u32), ..JobSpec::new("nightly".to_owned()) }
 }
 
 fn of_job(task: NewTask) -> NewTask {

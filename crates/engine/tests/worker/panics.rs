@@ -87,7 +87,7 @@ async fn a_panic_gives_every_slot_back_at_once() {
             Ok::<_, Failure>(())
         }
     };
-    let job = JobSpec { name: "j".to_owned(), concurrency: Some(1), weight: 1 };
+    let job = JobSpec { concurrency: Some(1), ..JobSpec::new("j".to_owned()) };
     let options = Options { lease: Duration::from_secs(600), ..Options::default() };
     let kind = KindOptions::new("work").max_concurrent(1);
     let worker = rig.start(rig.worker_with(options).handle(kind, twice));

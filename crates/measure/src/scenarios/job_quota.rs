@@ -151,8 +151,8 @@ impl JobQuota {
         let (max_attempts, max_deaths) = (ATTEMPTS_MAX, DEATHS_MAX);
         let kinds = vec![Kind { max_attempts, max_deaths, ..Kind::new("http") }];
         opened.store.register(Registration { kinds, ..Registration::default() }).await?;
-        let (concurrency, weight) = (Some(self.concurrency), 1);
-        let spec = |number| JobSpec { name: Self::name(number), concurrency, weight };
+        let concurrency = Some(self.concurrency);
+        let spec = |number| JobSpec { concurrency, ..JobSpec::new(Self::name(number)) };
         let jobs: Vec<JobSpec> = (0..self.jobs).map(spec).collect();
         let task = NewTask::new("http", format!("{{\"url\":\"http://{}/\"}}", self.server));
         let of = |number| NewTask { job: Some(Self::name(number)), ..task.clone() };

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tidegate_core::bounds::{JOB_WINDOW, SUBMIT_TASKS_MAX};
-use tidegate_core::{Attempt, JobSpec, NewTask};
+use tidegate_core::{Attempt, JobSpec, NewTask, SetJob};
 
 use super::fixture::{Fixture, job, task};
 
@@ -115,19 +115,31 @@ pub async fn small_jobs_are_not_held_up_behind_a_limit(fx: &Fixture) {
 
 const WEIGHTS: [u32; 3] = [1, 2, 4];
 
-/// Weights give shares while all have a backlog.
+/// Weights give shares while all have a backlog, and so do those to which they are changed.
 async fn shares_are_as_weights(fx: &Fixture, scarce: Scarce) {
     let mut crew = Crew::new(fx, scarce).await;
     for weight in WEIGHTS {
-        let name = format!("weight-{weight}");
-        fx.job(JobSpec { weight, ..job(&name, None) }).await;
-        submit(fx, &name, 2_000).await;
+        fx.job(JobSpec { weight, ..job(&named(weight), None) }).await;
+        submit(fx, &named(weight), 2_000).await;
     }
     pass_the_gate(fx).await;
     // Free slots go to whoever comes first: the first starts are no contest.
     crew.starts(100).await;
     let starts = crew.starts(1_400).await;
-    within_a_tenth(&starts, WEIGHTS.map(|weight| (format!("weight-{weight}"), weight)));
+    within_a_tenth(&starts, WEIGHTS.map(|weight| (named(weight), weight)));
+    for weight in WEIGHTS {
+        let set = SetJob { job: named(weight), weight: Some(4 / weight), ..SetJob::default() };
+        fx.store.set_job(set).await.expect("set_job");
+        fx.settle().await;
+    }
+    // What is past the jobs' lines goes by the old weights.
+    crew.starts(WEIGHTS.len() * JOB_WINDOW as usize).await;
+    let starts = crew.starts(1_400).await;
+    within_a_tenth(&starts, WEIGHTS.map(|weight| (named(weight), 4 / weight)));
+}
+
+fn named(weight: u32) -> String {
+    format!("weight-{weight}")
 }
 
 #[track_caller]
