@@ -2,6 +2,7 @@
 //! an end that waits for what runs, and a slot that comes back however its task ends.
 
 mod common;
+#[allow(dead_code, reason = "not every test binary needs all of it")]
 mod fleet;
 
 use std::collections::BTreeSet;
@@ -101,7 +102,8 @@ fn a_jobs_quota_holds_over_all_workers() {
 fn a_task_that_fails_gives_its_slot_back() {
     each(|fleet, permits| {
         let server = Barrier::of(QUOTA);
-        let fails = NewTask { max_attempts: Some(1), ..NewTask::new("exec", "{\"argv\":[\"false\"]}") };
+        let fails =
+            NewTask { max_attempts: Some(1), ..NewTask::new("exec", "{\"argv\":[\"false\"]}") };
         let mut tasks = vec![of_job(fails); 4 * QUOTA];
         tasks.resize(6 * QUOTA, of_job(server.task()));
         fleet.submit(&[job()], &tasks);

@@ -3,6 +3,7 @@
 //! a worker that is killed goes on elsewhere.
 
 mod common;
+#[allow(dead_code, reason = "not every test binary needs all of it")]
 mod fleet;
 
 use std::collections::BTreeMap;

@@ -98,7 +98,6 @@ impl Fleet {
     }
 
     /// Cancels tasks.
-    #[allow(dead_code, reason = "not every test binary needs it")]
     pub(crate) fn cancel(&self, tasks: &[TaskId]) {
         self.runtime.block_on(self.opened().store.cancel(tasks.to_vec())).expect("cancel");
     }
@@ -124,9 +123,10 @@ impl Fleet {
         command.stdout(log.try_clone().expect("a handle")).stderr(log);
         self.workers.push(command.spawn().expect("start a worker"));
         let pid = self.pid(number);
-        self.until("the first claim of a worker", |record| {
-            matches!(record, Record::Claim(claim) if claim.process.pid == pid)
-        });
+        self.until(
+            "the first claim of a worker",
+            |record| matches!(record, Record::Claim(claim) if claim.process.pid == pid),
+        );
         number
     }
 

@@ -92,7 +92,8 @@ async fn a_panic_gives_every_slot_back_at_once() {
     let kind = KindOptions::new("work").max_concurrent(1);
     let worker = rig.start(rig.worker_with(options).handle(kind, twice));
     let work = || Task::new("work", &()).job("j").max_attempts(1);
-    let tasks = rig.client.submit_jobs(vec![job], [work(), work(), work()]).await.expect("good tasks");
+    let tasks =
+        rig.client.submit_jobs(vec![job], [work(), work(), work()]).await.expect("good tasks");
     rig.exited(tasks[2].task, Ended::Completed).await;
     for limit in rig.store.memory.limits().await.expect("limits") {
         assert_eq!(limit.held, 0, "{}", limit.name);

@@ -215,9 +215,9 @@ impl Figures {
         let files = histories.files()?;
         let at = |after: Duration| start_ns + after.as_nanos() as u64;
         let window_ns = at(scenario.window.start)..at(scenario.window.end);
-        let expected = scenario
-            .limits()
-            .fold(Expected::default(), |expected, limit| expected.with(limit, scenario.concurrency));
+        let expected = scenario.limits().fold(Expected::default(), |expected, limit| {
+            expected.with(limit, scenario.concurrency)
+        });
         let limits = in_use(&files, window_ns.clone())?;
         let of = |limit: String| limits.get(&limit).copied().unwrap_or_default();
         Ok(Self {
