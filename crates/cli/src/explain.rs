@@ -2,7 +2,7 @@
 
 use tidegate_core::inspect::{Explanation, Reason, TaskView};
 use tidegate_core::tables::Class;
-use tidegate_core::{ErrorKind, Inspect, Millis, Result, Source, State, TaskId};
+use tidegate_core::{ErrorKind, Halt, Inspect, Millis, Result, Source, State, TaskId};
 use tidegate_measure::table::counted;
 
 use crate::cli::Global;
@@ -117,6 +117,9 @@ impl Told {
                 }
                 _ => "it is at the gate; the next claim of any worker looks at it".to_owned(),
             },
+            Reason::InLine { limit, halt: Some(halt), place, .. } => {
+                halted(global, limit, *halt, *place)
+            }
             Reason::InLine { limit, capacity, held, class, place, .. } => {
                 let class = match (class, &self.task) {
                     (Class::NoWorker, _) if self.is_paused() => String::new(),
@@ -204,6 +207,25 @@ fn ready(
             "it is ready behind {} of {who}; the workers that serve it are full",
             counted(ahead, "task")
         ),
+    }
+}
+
+/// A workflow or a job that goes no further, and what can be done.
+fn halted(global: &Global, limit: &str, halt: Halt, place: u64) -> String {
+    let (what, of) = limit.split_once(':').unwrap_or(("", limit));
+    let command = |verb: &str| global.command(&[what, verb, of]);
+    let stands = format!("it stands at place {place} in the line of {limit}");
+    match halt {
+        Halt::Step(step) => format!(
+            "{stands}, which has halted: step {step} has failed; `{}` tries it anew, `{}` goes on \
+             without it, `{}` ends the workflow",
+            command("resume"),
+            command("skip"),
+            command("cancel")
+        ),
+        Halt::Operator => {
+            format!("{stands}, which is paused; `{}` lets it go on", command("resume"))
+        }
     }
 }
 

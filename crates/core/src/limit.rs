@@ -343,18 +343,22 @@ impl Limit {
     /// what the line waits for.
     pub fn looked_at(&mut self, now: Millis) {
         self.dirty = false;
+        self.look_at = None;
         self.await_next(now);
     }
 
-    /// Notes when the line is to be looked at because its next may start.
+    /// Notes when the line is to be looked at, if it waits for the time at which the next may start.
     pub fn await_next(&mut self, now: Millis) {
-        let next = self.share.filter(|share| self.waiting > 0 && share.is_early(now));
-        self.look_at = next.map(|share| share.next_at);
+        if let Some(share) = self.share.filter(|share| self.waiting > 0 && share.is_early(now)) {
+            self.look_at = Some(share.next_at);
+        }
     }
 
-    /// Notes that somebody should look at the line.
+    /// Notes that somebody should look at the line, or at who is to get a slot of the reserve.
     pub fn disturb(&mut self) {
-        self.dirty |= self.waiting > 0;
+        let has_ahead =
+            self.share.is_some_and(|share| share.min_concurrency > 0 && share.ahead > 0);
+        self.dirty |= self.waiting > 0 || has_ahead;
     }
 }
 

@@ -430,6 +430,9 @@ pub trait Tables {
     fn take_line(&mut self, row: LineRow) -> Result<()>;
     /// The first of a line among the given classes, which follow each other.
     fn line_first(&mut self, limit: LimitId, from: Class, to: Class) -> Result<Option<LineRow>>;
+    /// The first task of a job that is past the job's line, not yet claimed, and does not have the rank
+    /// of the reserve: ready, or in the line of another limit.
+    fn first_ahead(&mut self, job_limit: LimitId) -> Result<Option<Position>>;
     /// Tasks of these lanes that were parked because nobody served them.
     fn line_no_worker(&mut self, lanes: &[Lane], rows_max: u32) -> Result<Vec<LineRow>>;
 

@@ -25,8 +25,8 @@ pub use shutdown::signals;
 pub use shutdown::{Phase, Shutdown};
 pub use task::Task;
 pub use tidegate_core::{
-    Attempt, CancelOutcome, DayWindow, Error, ErrorKind, Inspect, JobSpec, Kind, Result, Store,
-    Submitted, TaskId, Token, WorkerId,
+    Attempt, CancelOutcome, DayWindow, Error, ErrorKind, Inspect, JobSpec, Kind, OnFailure, Result,
+    Store, Submitted, TaskId, Token, WorkerId,
 };
 pub use tidegate_macros::task;
 pub use worker::{Builder, Options, Summary, Worker};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_core::{Error, Millis, NewTask, Result};
+use tidegate_core::{Error, Millis, NewTask, OnFailure, Result};
 
 use crate::time;
 
@@ -67,6 +67,13 @@ impl Task {
     /// The workflow whose next step it is. Default: none.
     pub fn workflow(mut self, workflow: impl Into<String>) -> Self {
         self.new.workflow = Some(workflow.into());
+        self
+    }
+
+    /// What its failure for good does to its workflow. Default: the workflow halts until an operator
+    /// says how it goes on.
+    pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
+        self.new.on_failure = on_failure;
         self
     }
 

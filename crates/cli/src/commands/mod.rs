@@ -5,6 +5,7 @@ pub(crate) mod completions;
 pub(crate) mod concurrency;
 pub(crate) mod config;
 pub(crate) mod doctor;
+mod end_all;
 pub(crate) mod job;
 pub(crate) mod migrate;
 pub(crate) mod prune;

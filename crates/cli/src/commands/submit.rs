@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
-use tidegate_core::{Inspect, Millis, NewTask, Scope, check_capacity};
+use tidegate_core::{Inspect, Millis, NewTask, OnFailure, Scope, check_capacity};
 use tidegate_engine::{Client, Task};
 
 use crate::cli::Global;
@@ -53,6 +53,10 @@ pub(crate) struct Arguments {
     /// The workflow whose next step it is
     #[arg(long)]
     workflow: Option<String>,
+    /// What its failure does to its workflow: `halt`, or `continue` with the next step
+    /// [default: halt]
+    #[arg(long, value_name = "WORD", requires = "workflow", value_parser = on_failure)]
+    on_failure: Option<OnFailure>,
     /// Slots it takes of its group's limit
     #[arg(long, default_value_t = 1)]
     weight: u32,
@@ -177,6 +181,7 @@ impl Arguments {
         };
         let mut new = NewTask::new(&self.kind, payload);
         [new.queue, new.group, new.job, new.workflow, new.unique_key] = self.names().map(filled);
+        new.on_failure = self.on_failure.unwrap_or_default();
         new.weight = self.weight;
         new.priority = self.priority;
         new.max_attempts = self.max_attempts;
@@ -195,6 +200,10 @@ impl Arguments {
         }
         Ok(Made { task, job, bytes })
     }
+}
+
+fn on_failure(word: &str) -> Result<OnFailure, String> {
+    OnFailure::parse(word).ok_or_else(|| unknown("word", word, &["halt", "continue"]))
 }
 
 fn millis(duration: jiff::SignedDuration) -> anyhow::Result<Millis> {

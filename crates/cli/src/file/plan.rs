@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::bounds::{CAPACITY_MAX, NAME_BYTES_MAX, SHARE_WEIGHT_MAX};
+use tidegate_core::bounds::{
+    CAPACITY_MAX, DURATION_MS_MAX, NAME_BYTES_MAX, PRIORITY_MAX, SHARE_WEIGHT_MAX,
+};
 use tidegate_core::{JobSpec, Kind, NewTask, Scope, check_capacity, name};
 
 use super::fields::Fields;
@@ -141,16 +143,24 @@ fn limit(source: Source<'_>, section: &Section<'_>) -> Result<(String, u32)> {
 }
 
 fn job(source: Source<'_>, section: &Section<'_>) -> Result<JobSpec> {
-    let fields = Fields::of(source, "job", section.node, &["name", "concurrency", "weight"])?;
+    let known = ["name", "concurrency", "min_concurrency", "weight", "priority", "delay_ms"];
+    let fields = Fields::of(source, "job", section.node, &known)?;
     let name = fields.required_text("name")?;
     checked_name(&fields, "name", &name)?;
     let concurrency = fields.number("concurrency", 0, CAPACITY_MAX)?;
     let weight = fields.number("weight", 1, i64::from(SHARE_WEIGHT_MAX))?.unwrap_or(1);
-    Ok(JobSpec {
+    let priority_max = i64::from(PRIORITY_MAX);
+    let priority = fields.number("priority", -priority_max, priority_max)?.unwrap_or(0);
+    let job = JobSpec {
+        name,
         concurrency: concurrency.map(|n| n as u32),
+        min_concurrency: fields.number("min_concurrency", 0, CAPACITY_MAX)?.unwrap_or(0) as u32,
         weight: weight as u32,
-        ..JobSpec::new(name)
-    })
+        priority: priority as i32,
+        delay_ms: fields.number("delay_ms", 0, DURATION_MS_MAX)?.unwrap_or(0),
+    };
+    job.check().map_err(|error| fields.fault_at("min_concurrency", error.to_string()))?;
+    Ok(job)
 }
 
 /// Checks the name that a key holds. Room is left for the number that generators put in.

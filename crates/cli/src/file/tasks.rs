@@ -1,9 +1,9 @@
 //! Tasks and workflows: each section may stand for many.
 
-use tidegate_core::NewTask;
 use tidegate_core::bounds::{
     ATTEMPTS_MAX, DURATION_MS_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX, WEIGHT_MAX,
 };
+use tidegate_core::{NewTask, OnFailure};
 
 use super::fields::Fields;
 use super::node::Node;
@@ -18,7 +18,7 @@ const TASKS_MAX: usize = 1_000_000;
 /// Stands for the number of a generated task or workflow, from 1.
 const NUMBER: &str = "{n}";
 
-const STEP_KEYS: [&str; 10] = [
+const STEP_KEYS: [&str; 11] = [
     "kind",
     "count",
     "payload",
@@ -29,6 +29,7 @@ const STEP_KEYS: [&str; 10] = [
     "delay_ms",
     "max_attempts",
     "timeout_ms",
+    "on_failure",
 ];
 
 /// Adds what a `[[task]]` or `[[workflow]]` stands for.
@@ -106,6 +107,12 @@ impl Pattern {
         let attempts = fields.number("max_attempts", 1, i64::from(ATTEMPTS_MAX))?;
         task.max_attempts = attempts.map(|attempts| attempts as u32);
         task.timeout_ms = fields.number("timeout_ms", 1, DURATION_MS_MAX)?;
+        if let Some(word) = fields.text("on_failure")? {
+            task.on_failure = OnFailure::parse(&word).ok_or_else(|| {
+                let words = ["halt", "continue"];
+                fields.fault_at("on_failure", super::unknown("word", &word, &words))
+            })?;
+        }
         let pattern = Self {
             task,
             payload,

@@ -23,7 +23,7 @@ mod reserve;
 use std::cmp::Ordering;
 
 pub use job::claimed;
-use job::{fall_back, leave_window, make_way, may_pass, pass, step_back};
+use job::{fall_back, leave_window, make_way, may_pass, pass, promote, step_back};
 use reserve::{give_back, reserve};
 
 use crate::bounds::MOVES_BEFORE_RESERVING;
@@ -185,6 +185,10 @@ pub fn drain(tables: &mut dyn Tables, id: LimitId, budget: &mut u32) -> Result<V
         };
         let next = next_in_turn(tables, &limit)?;
         let Some(waiter) = next else {
+            if *budget > 0 && promote(tables, &limit)? {
+                *budget -= 1;
+                continue;
+            }
             let before = (limit.dirty, limit.look_at);
             limit.looked_at(tables.now());
             if before != (limit.dirty, limit.look_at) {

@@ -1,8 +1,10 @@
 //! Who holds which slot.
 
-use tidegate_core::{LimitId, TaskId};
+use tidegate_core::tables::Position;
+use tidegate_core::{LimitId, RANK_RESERVED, TaskId};
 
 use super::State;
+use super::rows::Task;
 
 impl State {
     pub(super) fn take_lowest(&mut self, task: TaskId, limit: LimitId, weight: u32) {
@@ -42,6 +44,20 @@ impl State {
         if let Some(task) = slot.and_then(Option::take) {
             self.held.remove(&(task, limit, number));
         }
+    }
+
+    /// The first task of a job that is past its line and does not have the rank of the reserve.
+    pub(super) fn ahead_of(&self, job_limit: LimitId) -> Option<Position> {
+        let job = self.limits.get(&job_limit)?.name.strip_prefix("job:")?;
+        let of_job = self.tasks.values().filter(|task| task.tags.job.as_deref() == Some(job));
+        let key = |task: &Task| match task.position {
+            Some(Position::Ready(row)) if row.gated => Some((row.rank, row.tag, row.task)),
+            Some(Position::Line(row)) if row.passed => Some((row.rank, row.tag, row.task)),
+            _ => None,
+        };
+        let ahead = of_job.filter_map(|task| Some((key(task)?, task.position?)));
+        let ahead = ahead.filter(|((rank, ..), _)| *rank != RANK_RESERVED);
+        ahead.min_by_key(|(key, _)| *key).map(|(_, position)| position)
     }
 
     /// How many slots a task holds, by limit.

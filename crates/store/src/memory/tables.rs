@@ -429,6 +429,10 @@ impl Tables for State {
         Ok(first.filter(|row| row.limit == limit && row.class <= to))
     }
 
+    fn first_ahead(&mut self, job_limit: LimitId) -> Result<Option<Position>> {
+        Ok(self.ahead_of(job_limit))
+    }
+
     fn line_no_worker(&mut self, lanes: &[Lane], rows_max: u32) -> Result<Vec<LineRow>> {
         let served = |row: &&LineRow| {
             row.class == Class::NoWorker && lanes.iter().any(|lane| lane.id == row.lane)

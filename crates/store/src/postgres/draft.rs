@@ -259,14 +259,13 @@ impl Draft {
     /// What is still to do when the draft is written and committed.
     pub(super) fn left(&self) -> Left {
         let limits = || self.state.limits.values();
+        let is_due = |limit: &&Limit| limit.is_due(self.state.now);
         Left {
-            dirty: limits()
-                .filter(|limit| limit.is_due(self.state.now))
-                .map(|limit| limit.id)
-                .collect(),
+            dirty: limits().filter(is_due).map(|limit| limit.id).collect(),
             windows: limits().filter(|limit| fills_window(limit)).map(|limit| limit.id).collect(),
             new: first_of_lanes(self.new_ready()),
-            ready: self.new_ready().next().is_some()
+            // Who was locked and stays ready may have been passed over meanwhile.
+            ready: !self.state.ready.is_empty()
                 || self.state.arrived.difference(&self.before.arrived).next().is_some(),
         }
     }
@@ -518,6 +517,10 @@ impl Tables for Draft {
 
     fn take_line(&mut self, row: LineRow) -> Result<()> {
         self.state.take_line(row)
+    }
+
+    fn first_ahead(&mut self, job_limit: LimitId) -> Result<Option<Position>> {
+        self.state.first_ahead(job_limit)
     }
 
     fn line_no_worker(&mut self, lanes: &[Lane], rows_max: u32) -> Result<Vec<LineRow>> {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use tidegate_core::tables::Position;
-use tidegate_core::{LaneId, LimitId, Millis, TaskId};
+use tidegate_core::tables::{Position, ReadyRow};
+use tidegate_core::{LaneId, LimitId, Millis, RANK_RESERVED, TaskId};
 use tokio_postgres::Row;
 
 use super::draft::Draft;
@@ -22,6 +22,7 @@ const LOCK_LIMITS: &str = include_str!("queries/lock_limits.sql");
 const LOCK_LIMITS_FREE: &str = include_str!("queries/lock_limits_free.sql");
 const READ_LIMITS: &str = include_str!("queries/read_limits.sql");
 static UNDER_LOCK: Paged = Paged::new(include_str!("queries/under_lock.sql"));
+const LOCK_AHEAD: &str = include_str!("queries/lock_ahead.sql");
 const SLOTS_OF: &str = include_str!("queries/slots_of.sql");
 const TAKE_PASSES: &str = include_str!("queries/take_passes.sql");
 const SLOT_GROUPS: &str = include_str!("queries/slot_groups.sql");
@@ -126,6 +127,39 @@ async fn lock(
     for row in groups {
         let (limit, number, group) = Group::of(&row);
         draft.add_group(limit, number, group);
+    }
+    add_ahead(tx, draft).await
+}
+
+/// Loads who may get a slot of a job's reserve though it is past the job's line, where nobody stands there.
+async fn add_ahead(tx: &Tx<'_>, draft: &mut Draft) -> Result<(), Fault> {
+    let (mut jobs, mut slots) = (Vec::new(), Vec::new());
+    for limit in draft.state.limits.values().filter(|limit| limit.waiting == limit.aside) {
+        let share = limit.share.filter(|share| share.min_concurrency > 0 && share.ahead > 0);
+        jobs.extend(share.map(|_| limit.id.0));
+        slots.extend(share.map(|share| i64::from(share.min_concurrency)));
+    }
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let ready = tx.query(LOCK_AHEAD, &[&jobs, &slots, &RANK_RESERVED]).await?;
+    let ready: Vec<ReadyRow> = ready.iter().map(rows::ready).collect();
+    let tasks: Vec<TaskId> = ready.iter().map(|row| row.task).collect();
+    let ids: Vec<i64> = tasks.iter().map(|task| task.0).collect();
+    let is_locked = |(_, id): &(String, LimitId)| draft.state.limits.contains_key(id);
+    let mut known = known(tx, &tasks).await?;
+    known.retain(|known| known.needs.iter().all(is_locked));
+    known.into_iter().for_each(|known| draft.add_known(known));
+    for row in slots_of(tx, &ids).await? {
+        let (task, limit) = (TaskId(row.get("task")), LimitId(row.get("limit_id")));
+        if draft.state.tasks.contains_key(&task) {
+            draft.add_held(task, limit, rows::number(&row, "number"));
+        }
+    }
+    for row in ready {
+        if draft.state.tasks.contains_key(&row.task) {
+            draft.stand(row.task, Position::Ready(row));
+        }
     }
     Ok(())
 }

@@ -363,6 +363,10 @@ impl Tables for Transaction<'_, '_> {
         self.statements.first(Query::LineFirst, span, read_line)
     }
 
+    fn first_ahead(&mut self, job_limit: LimitId) -> Result<Option<Position>> {
+        places::first_ahead(self, job_limit)
+    }
+
     fn line_no_worker(&mut self, lanes: &[Lane], rows_max: u32) -> Result<Vec<LineRow>> {
         line::no_worker(self, lanes, rows_max)
     }

@@ -5,12 +5,12 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::{
-    Attempt, Claim, DayWindow, Exit, Extend, Finish, JobSpec, Kind, Millis, NewTask, Outcome,
-    Pausable, Pause, Progress, Ran, Registration, Release, ReleaseOutcome, Result, SetLimit, Store,
-    Submission, TaskId, Token, WorkerId,
+    Attempt, Claim, DayWindow, ErrorKind, Exit, Extend, Finish, JobSpec, Kind, Millis, NewTask,
+    OnFailure, Outcome, Pausable, Pause, Progress, Ran, Registration, Release, ReleaseOutcome,
+    Result, SetJob, SetLimit, Store, Submission, TaskId, Token, WorkerId,
 };
 
-use super::op::{ClaimSpec, ExitSpec, KindSpec, Op, TaskSpec};
+use super::op::{ClaimSpec, ExitSpec, JobOp, KindSpec, Op, TaskSpec};
 
 const KINDS: [&str; 3] = ["a", "b", "c"];
 const QUEUES: [&str; 2] = ["default", "second"];
@@ -82,10 +82,8 @@ impl Side {
                 let (tokens, progress, ran) = Default::default();
                 answer(self.store.extend(Extend { worker, tokens, lease_ms, progress, ran }).await)
             }
-            Op::Job { job, concurrency, weight } => {
-                let name = format!("j{job}");
-                let job =
-                    JobSpec { concurrency: *concurrency, weight: *weight, ..JobSpec::new(name) };
+            Op::Job(op) => {
+                let job = job(op);
                 answer(
                     self.store
                         .submit(Submission {
@@ -111,11 +109,26 @@ impl Side {
             Op::Cancel(picks) => answer(self.store.cancel(self.pick(picks)).await),
             Op::Retry(picks) => answer(self.store.retry(self.pick(picks)).await),
             Op::Release { limit, slot } => self.release(LIMITS[*limit as usize], *slot).await,
-            Op::Pause { queue, paused } => {
-                let queue = QUEUES[*queue as usize].to_owned();
-                answer(
-                    self.store.pause(Pause { what: Pausable::Queue(queue), paused: *paused }).await,
-                )
+            Op::SetJob(op) => {
+                let JobSpec { name, concurrency, min_concurrency, weight, priority, delay_ms } =
+                    job(op);
+                let set = SetJob {
+                    job: name,
+                    concurrency: Some(concurrency),
+                    min_concurrency: Some(min_concurrency),
+                    weight: Some(weight),
+                    priority: Some(priority),
+                    delay_ms: Some(delay_ms),
+                };
+                answer(self.store.set_job(set).await)
+            }
+            Op::Pause { what, paused } => {
+                let what = match what {
+                    0 | 1 => Pausable::Queue(QUEUES[*what as usize].to_owned()),
+                    2 | 3 => Pausable::Job(format!("j{}", what - 2)),
+                    _ => Pausable::Workflow(format!("w{}", what - 4)),
+                };
+                answer(self.store.pause(Pause { what, paused: *paused }).await)
             }
             Op::Repair => answer(self.store.repair().await),
             // How many passed the gate depends on who looked first; the state tells.
@@ -235,7 +248,7 @@ impl Side {
             let slots: Vec<_> =
                 one.slots.iter().map(|s| format!("{} {}", s.name, s.number)).collect();
             format!(
-                "{} {} {} {} {} x{} {}/{} {:?} {:?} {slots:?} until {}",
+                "{} {} {} {} {} x{} {}/{} {:?} {:?} {slots:?} from {} to {} until {}",
                 known.task(one.task),
                 known.token(one.token),
                 one.kind,
@@ -246,6 +259,8 @@ impl Side {
                 one.max_attempts,
                 one.job,
                 one.workflow,
+                one.arrived_at,
+                one.ready_at,
                 one.expires_at
             )
         });
@@ -262,7 +277,9 @@ fn ran(worker: u8) -> Ran {
 fn answer<T: Debug>(result: Result<T>) -> Result<String> {
     match result {
         Ok(answer) => Ok(format!("{answer:?}")),
-        Err(error) if error.kind() == tidegate_core::ErrorKind::Invalid => Ok("invalid".into()),
+        Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound) => {
+            Ok(format!("{:?}", error.kind()))
+        }
         Err(error) => Err(error),
     }
 }
@@ -286,6 +303,12 @@ fn registration(spec: &KindSpec) -> Registration {
     Registration { kinds: vec![kind], limits, worker, lease_ms: 30_000, ..Registration::default() }
 }
 
+fn job(op: &JobOp) -> JobSpec {
+    let JobOp { job, concurrency, min_concurrency, weight, priority, delay_ms } = *op;
+    let name = format!("j{job}");
+    JobSpec { name, concurrency, min_concurrency, weight, priority, delay_ms }
+}
+
 /// A worker that registers, lives and leaves.
 fn fleet(worker: u8) -> WorkerId {
     WorkerId(format!("fleet {worker}").into())
@@ -302,6 +325,7 @@ fn new_task(spec: &TaskSpec, now: Millis) -> NewTask {
         run_at: spec.due_in.map(|ms| now + ms),
         unique_key: spec.key.map(|key| format!("key {key}")),
         max_attempts: spec.max_attempts,
+        on_failure: if spec.goes_on { OnFailure::Continue } else { OnFailure::Halt },
         ..NewTask::new(KINDS[spec.kind as usize], "{}")
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::inspect::{Explanation, Inspect, Reason, Snapshot, TaskFilter, TaskRow};
 use tidegate_core::tables::{Counters, Position};
-use tidegate_core::{LaneId, Limit, LimitId};
+use tidegate_core::{Halt, LaneId, Limit, LimitId};
 
 use super::apply::Known;
 
@@ -107,10 +107,17 @@ impl Canon<'_> {
         }
     }
 
+    fn halt(&self, halt: Halt) -> String {
+        match halt {
+            Halt::Operator => "by an operator".into(),
+            Halt::Step(task) => format!("by {}", self.known.task(task)),
+        }
+    }
+
     fn limit(&self, limit: &Limit) -> String {
         format!(
             "limit {} {:?} by {} base {:?} version {} since {} held {} waiting {} \
-             aside {} refused {} reserver {:?} dirty {} share {:?}",
+             aside {} refused {} reserver {:?} dirty {} look at {:?} halt {:?} share {:?}",
             limit.name,
             limit.capacity,
             limit.source,
@@ -123,6 +130,8 @@ impl Canon<'_> {
             limit.refused,
             limit.reserver.map(|task| self.known.task(task)),
             limit.dirty,
+            limit.look_at,
+            limit.halt.map(|halt| self.halt(halt)),
             limit.share
         )
     }

@@ -12,7 +12,9 @@ pub enum Op {
     /// A heartbeat of a worker of the fleet, or its goodbye.
     Beat { worker: u8, leaves: bool },
     /// Makes a job known.
-    Job { job: u8, concurrency: Option<u32>, weight: u32 },
+    Job(JobOp),
+    /// Changes a job, if it is there.
+    SetJob(JobOp),
     /// Stores tasks.
     Submit(Vec<TaskSpec>),
     /// Sets or unsets a limit.
@@ -29,8 +31,8 @@ pub enum Op {
     Retry(Vec<usize>),
     /// Takes a slot away from whoever holds it.
     Release { limit: u8, slot: u32 },
-    /// Pauses a queue or lets it go on.
-    Pause { queue: u8, paused: bool },
+    /// Pauses a queue, a job or a workflow, or lets it go on.
+    Pause { what: u8, paused: bool },
     /// Mends what is broken: nothing is.
     Repair,
     /// Lets the gate look.
@@ -63,6 +65,23 @@ pub struct KindSpec {
     pub worker: Option<u8>,
 }
 
+/// A job to make or to change.
+#[derive(Debug, Clone)]
+pub struct JobOp {
+    /// Which.
+    pub job: u8,
+    /// Its quota.
+    pub concurrency: Option<u32>,
+    /// Its reserve.
+    pub min_concurrency: u32,
+    /// Its share.
+    pub weight: u32,
+    /// Its priority.
+    pub priority: i32,
+    /// The time between two starts.
+    pub delay_ms: i64,
+}
+
 /// A task to store.
 #[derive(Debug, Clone)]
 pub struct TaskSpec {
@@ -86,6 +105,8 @@ pub struct TaskSpec {
     pub key: Option<u8>,
     /// Its attempts.
     pub max_attempts: Option<u32>,
+    /// Whether its workflow goes on when it fails.
+    pub goes_on: bool,
 }
 
 /// What a worker asks for.
@@ -137,15 +158,16 @@ fn op() -> impl Strategy<Value = Op> {
         6 => prop::collection::vec(any::<usize>(), 1..4).prop_map(Op::Cancel),
         4 => prop::collection::vec(any::<usize>(), 1..4).prop_map(Op::Retry),
         2 => (0..6_u8, 0..3_u32).prop_map(|(limit, slot)| Op::Release { limit, slot }),
-        // A queue that is paused most of the time shows little else.
-        3 => (0..2_u8, rarely()).prop_map(|(queue, paused)| Op::Pause { queue, paused }),
+        // What is paused most of the time shows little else.
+        6 => (0..6_u8, rarely()).prop_map(|(what, paused)| Op::Pause { what, paused }),
         1 => Just(Op::Repair),
         3 => Just(Op::Admit),
         5 => Just(Op::Reap),
         2 => Just(Op::Prune),
         5 => kind().prop_map(Op::Register),
         3 => (0..3_u8, rarely()).prop_map(|(worker, leaves)| Op::Beat { worker, leaves }),
-        2 => job(),
+        2 => job().prop_map(Op::Job),
+        3 => job().prop_map(Op::SetJob),
         8 => advance().prop_map(Op::Advance),
     ]
 }
@@ -179,11 +201,12 @@ fn kind() -> impl Strategy<Value = KindSpec> {
     )
 }
 
-fn job() -> impl Strategy<Value = Op> {
-    (0..2_u8, prop::option::of(0..4_u32), 1..4_u32).prop_map(|(job, concurrency, weight)| Op::Job {
-        job,
-        concurrency,
-        weight,
+fn job() -> impl Strategy<Value = JobOp> {
+    let numbers = (prop::option::of(0..4_u32), 0..3_u32, 1..4_u32, -1..2_i32);
+    let delay_ms = prop_oneof![4 => Just(0_i64), 1 => Just(400), 1 => Just(25_000)];
+    (0..2_u8, numbers, delay_ms).prop_map(|(job, numbers, delay_ms)| {
+        let (concurrency, min_concurrency, weight, priority) = numbers;
+        JobOp { job, concurrency, min_concurrency, weight, priority, delay_ms }
     })
 }
 
@@ -205,10 +228,11 @@ fn task() -> impl Strategy<Value = TaskSpec> {
         prop_oneof![4 => Just(0), 1 => Just(1), 1 => Just(-1)],
         prop::option::weighted(0.1, prop_oneof![Just(0_i64), Just(400), Just(30_000)]),
         prop::option::weighted(0.2, 1..4_u32),
+        prop::bool::weighted(0.5),
     );
     (names, numbers).prop_map(|(names, numbers)| {
         let (kind, second_queue, shared_group, job, workflow, key) = names;
-        let (weight, priority, due_in, max_attempts) = numbers;
+        let (weight, priority, due_in, max_attempts, goes_on) = numbers;
         // A store may make the names of a submission known before it looks at the keys, so a
         // task that may turn out to be another one brings no names of its own.
         let has_own_names = key.is_none();
@@ -223,6 +247,7 @@ fn task() -> impl Strategy<Value = TaskSpec> {
             due_in,
             key,
             max_attempts,
+            goes_on,
         }
     })
 }

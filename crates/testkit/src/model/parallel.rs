@@ -83,8 +83,10 @@ async fn work_off(handle: &Handle, clock: &ManualClock, side: &Side) -> Result<(
     let store = &*handle.store;
     open_limits(handle).await?;
     for queue in handle.inspect.queues().await.map_err(text)? {
-        let go_on = Pause { what: Pausable::Queue(queue.name.to_string()), paused: false };
-        store.pause(go_on).await.map_err(text)?;
+        go_on(store, Pausable::Queue(queue.name.to_string())).await?;
+    }
+    for job in handle.inspect.jobs().await.map_err(text)? {
+        go_on(store, Pausable::Job(job.name.to_string())).await?;
     }
     let everything = ClaimSpec { worker: 9, kinds: 7, queues: 3, tasks_max: 100, lease_ms: 30_000 };
     for _ in 0..200 {
@@ -95,6 +97,9 @@ async fn work_off(handle: &Handle, clock: &ManualClock, side: &Side) -> Result<(
             .claim(claim(&ClaimSpec { tasks_max: 0, ..everything.clone() }))
             .await
             .map_err(text)?;
+        for workflow in handle.inspect.workflows().await.map_err(text)? {
+            go_on(store, Pausable::Workflow(workflow.name.to_string())).await?;
+        }
         settle(store).await;
         let claimed = store.claim(claim(&everything)).await.map_err(text)?;
         let exits: Vec<Exit> = claimed
@@ -118,6 +123,10 @@ async fn work_off(handle: &Handle, clock: &ManualClock, side: &Side) -> Result<(
     }
     let snapshot = handle.inspect.snapshot().await.map_err(text)?;
     Err(format!("it does not come to rest: {:#?}", snapshot.tasks))
+}
+
+async fn go_on(store: &dyn Store, what: Pausable) -> Result<(), String> {
+    store.pause(Pause { what, paused: false }).await.map(drop).map_err(text)
 }
 
 async fn open_limits(handle: &Handle) -> Result<(), String> {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tidegate_core::check::Violation;
 use tidegate_core::{
-    Attempt, CancelOutcome, Claim, ErrorKind, Extend, Extended, Finish, Finished, Millis, Reaped,
-    Registered, Registration, Result as Answered, Scope, SetLimit, Source, Submission, Submitted,
-    TaskId, Token,
+    Attempt, CancelOutcome, Claim, ErrorKind, Extend, Extended, Finish, Finished, Millis, Pausable,
+    Pause, Reaped, Registered, Registration, Result as Answered, Scope, SetJob, SetLimit, Source,
+    Submission, Submitted, TaskId, Token,
 };
 
 use super::books::{Books, Entry, LeaseEntry, Settings};
@@ -31,6 +31,7 @@ const TOKENS: &str = "tokens ascend";
 const ORDER: &str = "a step of a workflow starts after the one before it ended for good";
 const ATTEMPTS: &str = "attempts never exceed max_attempts";
 const DUE: &str = "nothing starts before it is due";
+const HALTED: &str = "a workflow whose step failed goes no further until somebody says so";
 const UNIQUE: &str = "a unique key has one unfinished task";
 const LEASES: &str = "a lease is renewed until it ran out and reaped only then";
 const CANCELS: &str = "a cancel ends what waits and reaches what runs";
@@ -60,6 +61,8 @@ impl Auditor {
             (Request::Cancel(asked), Answer::Cancel(told)) => self.cancel(asked, answered(told)?),
             (Request::Reap, Answer::Reap(told)) => self.reap(answered(told)?, now),
             (Request::SetLimit(asked), Answer::SetLimit(told)) => self.set_limit(asked, told),
+            (Request::SetJob(asked), Answer::SetJob(told)) => self.set_job(asked, told),
+            (Request::Pause(asked), Answer::Pause(told)) => self.pause(asked, told),
             (Request::Admit, Answer::Admit(told)) => answered(told).map(drop),
             (Request::Prune, Answer::Prune(told)) => answered(told).map(drop),
             _ => Err(Violation { rule: ANSWERED, found: format!("{request:?}: {answer:?}") }),
@@ -106,6 +109,32 @@ impl Auditor {
         let told = answered(told)?;
         let took_effect = self.settings(&asked.name).set(asked.capacity, asked.source);
         ensure!(told.is_some() == took_effect, SOURCES, "{asked:?} was answered {told:?}");
+        Ok(())
+    }
+
+    fn set_job(&mut self, asked: &SetJob, told: &Answered<()>) -> Verdict {
+        let name = Scope::Job.name(&asked.job);
+        let is_known = self.books.limits.contains_key(name.as_str());
+        ensure!(told.is_ok() == is_known, ANSWERED, "{asked:?}: {told:?}");
+        if let Some(capacity) = asked.concurrency.filter(|_| is_known) {
+            self.settings(&name).set(capacity, Source::Operator);
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, asked: &Pause, told: &Answered<bool>) -> Verdict {
+        match &asked.what {
+            Pausable::Job(job) => {
+                let is_known = self.books.limits.contains_key(Scope::Job.name(job).as_str());
+                ensure!(told.is_ok() == is_known, ANSWERED, "{asked:?}: {told:?}");
+            }
+            Pausable::Workflow(workflow) if !asked.paused => {
+                let is_halted = self.books.halted.remove(workflow.as_str());
+                let told = answered(told)?;
+                ensure!(*told || !is_halted, HALTED, "{workflow} was not: {told}");
+            }
+            _ => drop(answered(told)?),
+        }
         Ok(())
     }
 
@@ -194,6 +223,8 @@ impl Auditor {
             spent + 1
         );
         ensure!(now >= entry.not_before, DUE, "task {task} at {now}, due at {}", entry.not_before);
+        let is_halted = entry.workflow.as_ref().is_some_and(|of| self.books.halted.contains(of));
+        ensure!(!is_halted, HALTED, "task {task} starts all the same");
         let serves = asked.kinds.contains(&entry.kind) && asked.queues.contains(&entry.queue);
         ensure!(serves, "a worker gets what it serves", "{attempt:?}");
         let window = self.books.kinds.get(&entry.kind).and_then(|kind| kind.window);

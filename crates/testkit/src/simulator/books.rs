@@ -1,10 +1,12 @@
 //! The auditor's own books: what every task, lease and limit must be, worked out from the
 //! requests and the answers alone. They share no code with the rules they judge.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tidegate_core::{Kind, Millis, NewTask, Outcome, Scope, Source, TaskId, Token, WorkerId};
+use tidegate_core::{
+    Kind, Millis, NewTask, OnFailure, Outcome, Scope, Source, TaskId, Token, WorkerId,
+};
 
 /// What is known of an unfinished task.
 #[derive(Debug, Clone)]
@@ -12,6 +14,7 @@ pub(super) struct Entry {
     pub(super) kind: Arc<str>,
     pub(super) queue: Arc<str>,
     pub(super) workflow: Option<Arc<str>>,
+    goes_on: bool,
     pub(super) weight: u32,
     pub(super) key: Option<Arc<str>>,
     max_attempts: Option<u32>,
@@ -34,6 +37,7 @@ impl Entry {
             kind: task.kind.as_str().into(),
             queue,
             workflow: task.workflow.as_deref().map(Into::into),
+            goes_on: task.on_failure == OnFailure::Continue,
             weight: task.weight,
             key: task.unique_key.as_deref().map(Into::into),
             max_attempts: task.max_attempts,
@@ -107,6 +111,8 @@ pub(super) struct Books {
     pub(super) limits: BTreeMap<Arc<str>, Settings>,
     /// The step of each workflow that started and has not ended for good.
     pub(super) steps: BTreeMap<Arc<str>, TaskId>,
+    /// Workflows whose step failed for good, until somebody lets them go on.
+    pub(super) halted: BTreeSet<Arc<str>>,
     /// Tasks that ended, by how.
     pub(super) ended: u64,
     pub(super) quarantined: u64,
@@ -143,6 +149,13 @@ impl Books {
         self.ended += 1;
     }
 
+    /// Finished for good, and badly: its workflow goes no further.
+    fn fail(&mut self, task: TaskId) {
+        let entry = self.tasks.get(&task).filter(|entry| !entry.goes_on);
+        self.halted.extend(entry.and_then(|entry| entry.workflow.clone()));
+        self.end(task);
+    }
+
     /// An accepted exit. A lease goes with its last attempt.
     pub(super) fn exit(&mut self, task: TaskId, outcome: &Outcome, now: Millis) {
         let Some(entry) = self.tasks.get(&task) else { return };
@@ -150,12 +163,14 @@ impl Books {
         let Some(entry) = self.tasks.get_mut(&task) else { return };
         let token = entry.running.take();
         let cancel = entry.cancel;
+        let mut has_failed = false;
         let is_final = match outcome {
             Outcome::Completed(_) | Outcome::Cancelled => true,
             Outcome::Failed { retryable, retry_in_ms, .. } => {
                 entry.spent += 1;
                 entry.not_before = now + retry_in_ms.unwrap_or(0);
-                !retryable || entry.spent >= max_attempts || cancel
+                has_failed = !retryable || entry.spent >= max_attempts;
+                has_failed || cancel
             }
             Outcome::Snoozed { for_ms } => {
                 entry.not_before = now + for_ms;
@@ -163,7 +178,9 @@ impl Books {
             }
             Outcome::Released => cancel,
         };
-        if is_final {
+        if has_failed {
+            self.fail(task);
+        } else if is_final {
             self.end(task);
         }
         if let Some(token) = token.filter(|token| self.running_under(*token).is_empty()) {
@@ -181,9 +198,12 @@ impl Books {
         entry.spent += 1;
         entry.deaths += 1;
         let is_poison = entry.deaths >= max_deaths;
-        if is_poison || entry.cancel || entry.spent >= max_attempts {
+        if entry.cancel {
             self.quarantined += u64::from(is_poison);
             self.end(task);
+        } else if is_poison || entry.spent >= max_attempts {
+            self.quarantined += u64::from(is_poison);
+            self.fail(task);
         }
     }
 }

@@ -53,6 +53,7 @@ pub(super) fn judge(
         books.last_token
     );
     slots_were_free(before, after)?;
+    halts_hold(before, after)?;
     ceilings.update(after);
     Ok(())
 }
@@ -119,6 +120,20 @@ fn slots_were_free(before: &Snapshot, after: &Snapshot) -> Verdict {
                 limit.name,
                 slot.task
             );
+        }
+    }
+    Ok(())
+}
+
+/// Nobody passes a limit that stood still before and after.
+fn halts_hold(before: &Snapshot, after: &Snapshot) -> Verdict {
+    for limit in after.limits.iter().filter(|limit| limit.halt.is_some()) {
+        let was = before.limits.binary_search_by_key(&limit.id, |limit| limit.id);
+        if was.is_ok_and(|at| before.limits[at].halt.is_some()) {
+            let mut slots = after.slots.iter().filter(|slot| slot.limit == limit.id);
+            // A step keeps its workflow's slot through its attempts.
+            let taken = slots.find(|slot| before.slots.binary_search(slot).is_err());
+            ensure!(taken.is_none(), PAUSED, "{taken:?} of {}", limit.name);
         }
     }
     Ok(())
@@ -215,7 +230,7 @@ pub(super) fn judge_idle(claim: &Claim, given: usize, after: &Snapshot, books: &
         };
         ensure!(!waits, IDLE, "task {} at {:?}", task.id, task.positions);
     }
-    let unseen = after.limits.iter().find(|limit| limit.dirty);
+    let unseen = after.limits.iter().find(|limit| limit.is_due(after.now));
     ensure!(unseen.is_none(), IDLE, "nobody looked at the line of {unseen:?}");
     Ok(())
 }
@@ -231,6 +246,7 @@ pub(super) fn judge_unchanged(request: &Request, answer: &Answer) -> Verdict {
         }
         Answer::Cancel(Ok(told)) => told.contains(&CancelOutcome::Cancelled),
         Answer::Reap(Ok(told)) => told.expired > 0,
+        Answer::Pause(Ok(told)) => *told,
         Answer::Prune(Ok(told)) => told.tasks > 0 || told.limits > 0,
         _ => false,
     };
@@ -243,6 +259,8 @@ pub(super) fn judge_changed(request: &Request, answer: &Answer) -> Verdict {
     let refused = match (request, answer) {
         (Request::Submit(_), Answer::Submit(Err(_))) => true,
         (Request::SetLimit(_), Answer::SetLimit(Err(_))) => true,
+        (Request::SetJob(_), Answer::SetJob(Err(_))) => true,
+        (Request::Pause(_), Answer::Pause(Err(_) | Ok(false))) => true,
         (Request::Finish(asked), Answer::Finish(Ok(told))) => {
             asked.claim.is_none() && told.lost.len() == asked.exits.len()
         }

@@ -2,8 +2,9 @@
 
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 use tidegate_core::{
-    Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, Pruned, Reaped,
-    Registered, Registration, Result, SetLimit, Submission, Submitted, TaskId, rules,
+    Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, Pause, Pruned,
+    Reaped, Registered, Registration, Result, SetJob, SetLimit, Submission, Submitted, TaskId,
+    rules,
 };
 use tidegate_store::memory::State;
 
@@ -21,11 +22,13 @@ pub enum Verb {
     Reap,
     Prune,
     SetLimit,
+    SetJob,
+    Pause,
 }
 
 impl Verb {
     /// Every verb.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Register,
         Self::Submit,
         Self::Admit,
@@ -36,6 +39,8 @@ impl Verb {
         Self::Reap,
         Self::Prune,
         Self::SetLimit,
+        Self::SetJob,
+        Self::Pause,
     ];
 }
 
@@ -52,6 +57,8 @@ pub(super) enum Request {
     Reap,
     Prune,
     SetLimit(SetLimit),
+    SetJob(SetJob),
+    Pause(Pause),
 }
 
 /// What the store answered.
@@ -67,6 +74,8 @@ pub(super) enum Answer {
     Reap(Result<Reaped>),
     Prune(Result<Pruned>),
     SetLimit(Result<Option<i64>>),
+    SetJob(Result<()>),
+    Pause(Result<bool>),
 }
 
 impl Request {
@@ -82,6 +91,8 @@ impl Request {
             Self::Reap => Verb::Reap,
             Self::Prune => Verb::Prune,
             Self::SetLimit(_) => Verb::SetLimit,
+            Self::SetJob(_) => Verb::SetJob,
+            Self::Pause(_) => Verb::Pause,
         }
     }
 
@@ -101,6 +112,8 @@ impl Request {
             Self::Reap => Answer::Reap(rules::reap(state)),
             Self::Prune => Answer::Prune(rules::prune(state)),
             Self::SetLimit(set) => Answer::SetLimit(rules::set_limit(state, set)),
+            Self::SetJob(set) => Answer::SetJob(rules::set_job(state, set)),
+            Self::Pause(pause) => Answer::Pause(rules::pause(state, pause)),
         }
     }
 }

@@ -355,6 +355,8 @@ impl Process {
             560..=584 => Request::SetLimit(context.world.set_limit(context.rng)),
             585..=634 => Request::Admit,
             635..=654 => Request::Prune,
+            661..=680 => Request::Pause(context.world.pause(context.rng)),
+            681..=690 => Request::SetJob(context.world.set_job(context.rng)),
             655..=660 => Request::Register(context.world.registration(context.rng)),
             _ => return,
         };

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use tidegate_core::bounds::JOB_WINDOW;
 use tidegate_core::check::{Violation, check_at_rest, check_within};
 use tidegate_core::inspect::Snapshot;
-use tidegate_core::{Claim, Kind, Millis};
+use tidegate_core::{Claim, Kind, Millis, Pause};
 use tidegate_store::memory::State;
 
 use super::auditor::{Auditor, Verdict};
@@ -297,6 +297,11 @@ impl Simulation {
         for name in evidence::hopeless(&self.snapshot) {
             let request = super::world::relief(&name, &mut self.rng);
             self.commit(0, &request)?;
+        }
+        let halted = self.snapshot.limits.iter().filter(|limit| limit.halt.is_some());
+        for name in halted.map(|limit| limit.name.clone()).collect::<Vec<_>>() {
+            let what = super::world::pausable(&name);
+            self.commit(0, &Request::Pause(Pause { what, paused: false }))?;
         }
         Ok(())
     }

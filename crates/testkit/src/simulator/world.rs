@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tidegate_core::{
-    Backoff, DayWindow, JobSpec, Kind, Millis, NewTask, Registration, SetLimit, Source, Submission,
+    Backoff, DayWindow, JobSpec, Kind, Millis, NewTask, OnFailure, Pausable, Pause, Registration,
+    SetJob, SetLimit, Source, Submission,
 };
 
 use super::message::Request;
@@ -127,8 +128,34 @@ impl World {
         task.priority = if rng.chance(300) { rng.between(-2, 2) as i32 } else { 0 };
         task.run_at = rng.chance(150).then(|| now + rng.between(-50, 500));
         task.unique_key = rng.chance(200).then(|| format!("u{}", rng.below(5)));
+        task.on_failure = if rng.chance(400) { OnFailure::Continue } else { OnFailure::Halt };
         task.max_attempts = rng.chance(300).then(|| rng.between(1, 5) as u32);
         task
+    }
+
+    /// An operator stops a job or a workflow, or mostly lets one go on.
+    pub(super) fn pause(&self, rng: &mut Rng) -> Pause {
+        let what = if rng.chance(500) {
+            Pausable::Job(format!("j{}", rng.below(3)))
+        } else {
+            Pausable::Workflow(format!("w{}", rng.below(3)))
+        };
+        Pause { what, paused: rng.chance(150) }
+    }
+
+    /// An operator changes a job.
+    pub(super) fn set_job(&self, rng: &mut Rng) -> SetJob {
+        let number = rng.between(0, 2);
+        let JobSpec { name, concurrency, min_concurrency, weight, priority, delay_ms } =
+            job(rng, number);
+        SetJob {
+            job: name,
+            concurrency: rng.chance(300).then_some(concurrency),
+            min_concurrency: Some(min_concurrency.min(concurrency.unwrap_or(u32::MAX))),
+            weight: Some(weight),
+            priority: Some(priority),
+            delay_ms: Some(delay_ms),
+        }
     }
 
     /// An operator's or a deployment's change of a limit.
@@ -148,6 +175,15 @@ impl World {
             _ => Some(rng.between(1, 4) as u32),
         };
         SetLimit { name, capacity, source }
+    }
+}
+
+/// What a limit's name stands for.
+pub(super) fn pausable(limit: &str) -> Pausable {
+    match limit.split_once(':') {
+        Some(("workflow", of)) => Pausable::Workflow(of.to_owned()),
+        Some((_, of)) => Pausable::Job(of.to_owned()),
+        None => Pausable::Queue(limit.to_owned()),
     }
 }
 
@@ -172,7 +208,15 @@ fn kind(rng: &mut Rng, number: i64, queues: &[Arc<str>]) -> Kind {
 
 fn job(rng: &mut Rng, number: i64) -> JobSpec {
     let concurrency = rng.chance(700).then(|| rng.between(0, 3) as u32);
-    JobSpec { concurrency, weight: rng.between(1, 4) as u32, ..JobSpec::new(format!("j{number}")) }
+    let reserve = if rng.chance(300) { rng.between(1, 2) as u32 } else { 0 };
+    JobSpec {
+        name: format!("j{number}"),
+        concurrency,
+        min_concurrency: reserve.min(concurrency.unwrap_or(u32::MAX)),
+        weight: rng.between(1, 4) as u32,
+        priority: if rng.chance(300) { rng.between(-2, 2) as i32 } else { 0 },
+        delay_ms: if rng.chance(200) { rng.between(1, 300) } else { 0 },
+    }
 }
 
 /// Some worlds are calm, some know one kind of trouble, some know all of them.

@@ -1,8 +1,8 @@
 //! A job's own line: who may pass it, with which turn among those of other jobs.
 
-use super::{Waiter, give_back, leave_line, locked};
+use super::{Waiter, arrive, give_back, leave_line, locked, needs, release, unlocked, unpark};
 use crate::order::TAG_OF_RETURN;
-use crate::tables::{Class, Tables};
+use crate::tables::{Class, Position, Tables};
 use crate::{Limit, LimitId, RANK_RESERVED, Result, Share, ready_rank};
 
 /// Notes that a ready task of a job was claimed: the next may pass the job's line.
@@ -49,6 +49,39 @@ pub(super) fn fall_back(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<
         return make_way(tables, waiter);
     }
     Ok(())
+}
+
+/// Gives a free slot of a job's reserve to a task that is past the job's line without one, where nobody
+/// stands in the line who would get it: the last tasks of a job are as much of its work as the first. It
+/// passes anew. Says whether there was one.
+pub(super) fn promote(tables: &mut dyn Tables, limit: &Limit) -> Result<bool> {
+    let has_none = limit.share.is_none_or(|share| share.ahead == 0);
+    if has_none || limit.waiting > limit.aside || !limit.fits(1) || !gets_reserve(tables, limit)? {
+        return Ok(false);
+    }
+    let Some(position) = tables.first_ahead(limit.id)? else {
+        return Ok(false);
+    };
+    let task = match position {
+        Position::Ready(row) => row.task,
+        Position::Line(row) => row.task,
+        _ => return Ok(false),
+    };
+    let Some(tags) = tables.tags(task)? else {
+        return Ok(false);
+    };
+    let needs = needs(tables, &tags)?;
+    if unlocked(tables, &needs)?.is_some() {
+        return Ok(false);
+    }
+    match position {
+        Position::Ready(row) => tables.take_ready(row)?,
+        Position::Line(row) => unpark(tables, row)?,
+        _ => {}
+    }
+    release(tables, &tags, false, true)?;
+    arrive(tables, &tags)?;
+    Ok(true)
 }
 
 /// Gives a task its fair tag as it passes its job's line.

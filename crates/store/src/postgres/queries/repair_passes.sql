@@ -13,5 +13,6 @@ WITH gone AS (DELETE FROM tidegate.passes RETURNING limit_id, tasks, freed, take
 UPDATE tidegate.limits l
 SET ahead = l.ahead - passed.tasks, waiting = l.waiting - passed.taken,
     dirty = l.dirty OR l.waiting > passed.taken, window_full = false,
-    next_at = greatest(l.next_at, passed.started_at + l.delay_ms)
+    next_at = CASE WHEN l.delay_ms > 0 THEN greatest(l.next_at, passed.started_at + l.delay_ms)
+                   ELSE l.next_at END
 FROM passed WHERE l.id = passed.limit_id

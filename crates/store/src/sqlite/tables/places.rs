@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use rusqlite::params;
 use tidegate_core::tables::Position;
-use tidegate_core::{LaneId, Millis, Result, State, TaskId, Token};
+use tidegate_core::{LaneId, LimitId, Millis, RANK_RESERVED, Result, State, TaskId, Token};
 
-use super::{Transaction, read_line, read_ready, running, tasks};
+use super::{Transaction, limits, read_line, read_ready, running, tasks};
 use crate::sqlite::error::unknown;
 use crate::sqlite::statements::Query;
 
@@ -66,6 +66,30 @@ fn token_of(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<Token>>
         }
     };
     Ok(tokens.get(&task).copied())
+}
+
+/// The first task of a job that is past its line and does not have the rank of the reserve.
+pub(super) fn first_ahead(
+    tx: &mut Transaction<'_, '_>,
+    job_limit: LimitId,
+) -> Result<Option<Position>> {
+    tasks::flush(tx)?;
+    let Some(limit) = limits::limit(tx, job_limit)? else {
+        return Ok(None);
+    };
+    let job = limit.name.strip_prefix("job:").unwrap_or(&limit.name);
+    let of_limit = [job_limit.0, RANK_RESERVED];
+    let ready = tx.statements.first(Query::ReadyAheadOfJob, of_limit, read_ready)?;
+    let of_job = params![job, RANK_RESERVED];
+    let line = tx.statements.first(Query::LineAheadOfJob, of_job, read_line)?;
+    let is_ready_first = match (&ready, &line) {
+        (Some(ready), Some(line)) => {
+            (ready.rank, ready.tag, ready.task) < (line.rank, line.tag, line.task)
+        }
+        (ready, _) => ready.is_some(),
+    };
+    let position = if is_ready_first { None } else { line.map(Position::Line) };
+    Ok(position.or(ready.map(Position::Ready)))
 }
 
 pub(super) fn put_scheduled(

@@ -1,0 +1,12 @@
+-- Of jobs with a reserve ($1) the first that are ready without its rank ($3), as many as the reserve has
+-- slots ($2): they may get one. Who is being claimed is left alone.
+SELECT ahead.task, ahead.lane, ahead.rank, ahead.tag, ahead.stamp, ahead.gated, ahead.since
+FROM unnest($1::bigint[], $2::bigint[]) AS job (id, slots)
+CROSS JOIN LATERAL (
+    SELECT r.task, r.lane, r.rank, r.tag, r.stamp, r.gated, r.since
+    FROM tidegate.slots s
+    CROSS JOIN LATERAL (
+        SELECT * FROM tidegate.ready WHERE task = s.task AND rank <> $3 FOR UPDATE SKIP LOCKED
+    ) AS r
+    WHERE s.limit_id = job.id LIMIT job.slots
+) AS ahead
