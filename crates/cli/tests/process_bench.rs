@@ -4,6 +4,7 @@ mod common;
 
 use common::Shell;
 use serde_json::Value;
+use tidegate_measure::server::Programs;
 use tidegate_testkit::postgres::{Database, Server};
 
 /// The lines that a scenario gives.
@@ -80,4 +81,37 @@ fn plans_are_recorded_and_compared() {
     std::fs::write(&path, record.replace("Index Cond", "Filter")).expect("change it");
     let third = lines(&shell, &url, &arguments);
     assert_eq!(plans(&third)[0], "changed");
+}
+
+/// On a server of its own, with a store on SQLite beside it, and with workers that are killed.
+#[test]
+fn the_use_of_quotas_is_measured() {
+    let programs = Programs::find(None).expect("find a PostgreSQL");
+    let bin = programs.bin().to_str().expect("a plain path");
+    let size = ["--jobs", "5", "--concurrency", "2", "--processes", "2", "--seed", "7"];
+    let time = ["--answer-ms-min", "50", "--answer-ms-max", "100"];
+    let window = ["--window-from", "1s", "--window-to", "1500ms"];
+    let killed = ["--faults", "--kill-interval", "700ms", "--lease", "500ms"];
+    let stores: [&[&str]; 2] = [&["--pg-bin", bin], &["--store", "sqlite:tasks.db"]];
+    for (store, faults) in stores.into_iter().zip([&killed[..], &[]]) {
+        let shell = Shell::new();
+        let all = ["bench", "job-quota", "--json", "--tasks", "120"];
+        let told = shell.good(&[&all[..], store, &size, &time, &window, faults].concat());
+        let line: Value = serde_json::from_str(&told).expect("JSON");
+        has(&line, &["ratio", "running", "job_min", "claims", "claim_p99_ms", "claim_max_ms"]);
+        assert_eq!((&line["violations"], &line["extra"]["held_max"]), (&0.into(), &2.into()));
+        assert_eq!(line["extra"]["kills"].as_u64() > Some(0), !faults.is_empty(), "{line}");
+        assert!(line["ratio"].as_f64() <= Some(1.0), "{line}");
+    }
+}
+
+#[test]
+fn a_window_that_outlasts_the_jobs_is_a_fault() {
+    let shell = Shell::new();
+    let mut arguments = vec!["bench", "job-quota", "--store", "sqlite:tasks.db", "--jobs", "2"];
+    arguments.extend(["--tasks", "4", "--processes", "1", "--answer-ms-min", "1"]);
+    arguments.extend(["--answer-ms-max", "5", "--window-from", "0s", "--window-to", "60s"]);
+    let told = shell.run(&arguments);
+    assert!(told.starts_with("exit 1\n"), "{told}");
+    assert!(told.contains("2 of 2 jobs started their last task before the end"), "{told}");
 }

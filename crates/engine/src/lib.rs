@@ -19,7 +19,7 @@ mod worker;
 pub use client::Client;
 pub use handler::{Context, Failure, Handler, IntoResult, KindOptions};
 pub use keeper::Keeper;
-pub use observer::{Ended, Observer};
+pub use observer::{Asked, Ended, Observer};
 #[cfg(unix)]
 pub use shutdown::signals;
 pub use shutdown::{Phase, Shutdown};

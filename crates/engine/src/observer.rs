@@ -1,6 +1,7 @@
 //! Hooks that see every attempt come and go.
 
 use std::fmt;
+use std::time::Duration;
 
 use tidegate_core::{Attempt, Outcome};
 
@@ -56,6 +57,19 @@ impl fmt::Display for Ended {
     }
 }
 
+/// A call to the store for work, and what came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// Tasks that it asked for at most.
+    pub wanted: u32,
+    /// Attempts that it ended by the way.
+    pub ended: u32,
+    /// Tasks that came.
+    pub found: u32,
+    /// From before the request left to the answer, as the worker saw it.
+    pub took: Duration,
+}
+
 /// Sees attempts come and go. The hooks run on the handlers' threads and in the worker's
 /// loop: they must be quick and must not panic. The payload of the attempt is not in them.
 pub trait Observer: Send + Sync + fmt::Debug {
@@ -74,5 +88,10 @@ pub trait Observer: Send + Sync + fmt::Debug {
     /// was cut off while it was told, and no longer knew the attempt when asked again.
     fn exit(&self, attempt: &Attempt, ended: Ended) {
         let _ = (attempt, ended);
+    }
+
+    /// The store has answered a call for work.
+    fn asked(&self, asked: &Asked) {
+        let _ = asked;
     }
 }

@@ -5,10 +5,13 @@
 //! merge into one exact history. [`verify`] reads it and counts every violation.
 
 mod changed;
+mod claims;
 mod completion;
 mod completions;
 mod gather;
+mod in_use;
 mod order;
+mod peak;
 mod read;
 mod record;
 mod recovery;
@@ -20,9 +23,12 @@ mod violation;
 mod writer;
 
 pub use changed::Changed;
+pub use claims::Claims;
 pub use completions::Completions;
+pub use in_use::{InUse, in_use};
+pub use peak::most_at_once;
 pub use read::{CutLine, Error};
-pub use record::{Enter, Exit, Hold, Leave, LimitSeen, Outcome, Process, Record, Signal};
+pub use record::{Claim, Enter, Exit, Hold, Leave, LimitSeen, Outcome, Process, Record, Signal};
 pub use recovery::Recovery;
 pub use report::Report;
 pub use sweep::LimitReport;

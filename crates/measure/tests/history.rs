@@ -5,8 +5,8 @@ use std::io::Write;
 
 use tempfile::TempDir;
 use tidegate_measure::history::{
-    Enter, Error, Exit, Expected, Hold, Leave, LimitSeen, Outcome, Process, Record, Report, Signal,
-    Writer, verify,
+    Claim, Claims, Enter, Error, Exit, Expected, Hold, Leave, LimitSeen, Outcome, Process, Record,
+    Report, Signal, Writer, in_use, verify,
 };
 
 /// Writes a history by hand: one process per number, tokens equal to the attempt.
@@ -476,4 +476,34 @@ fn a_limit_named_without_its_scope_is_suggested() {
     story.enter(10, 1, &[("group:mail", 1)]);
     let report = story.verify(&["mail=1"]).to_string();
     assert!(report.contains("no attempt ever held mail; did you mean group:mail?"), "{report}");
+}
+
+/// Only what ran inside the time counts, up to the kill where there was one.
+#[test]
+fn the_use_of_a_limit_is_averaged_over_a_while() {
+    let story = Story::new();
+    story
+        .enter(0, 1, &[("job:j", 1)])
+        .exit(60, 1, 1, Outcome::Completed)
+        .enter(100, 2, &[("job:j", 2)])
+        .write(enter(2, 100, 3, 1, None, &[("job:j", 1)]))
+        .write(Record::Kill(Signal { t_ns: 120, process: process(2) }))
+        .exit(200, 2, 1, Outcome::Completed);
+    let used = in_use(&[story.folder.path().join("history")], 50..150).unwrap();
+    assert_eq!(used["job:j"].mean, (10.0 + 2.0 * 50.0 + 20.0) / 100.0);
+    assert_eq!(used["job:j"].last_enter_ns, 100);
+}
+
+#[test]
+fn calls_for_work_are_counted_in_their_time() {
+    let story = Story::new();
+    for (t_ns, took_ns) in [(10, 9_000_000), (20, 2_000_000), (30, 1_000_000), (40, 9_000_000)] {
+        let (wanted, ended, found) = (5, 1, 1);
+        let process = process(1);
+        story.write(Record::Claim(Claim { t_ns, process, took_ns, wanted, ended, found }));
+    }
+    let claims = Claims::read(&[story.folder.path().join("history")], 20..40).unwrap();
+    assert_eq!((claims.count(), claims.all_but_ms(0.5)), (2, Some(1.0)));
+    assert_eq!(claims.all_but_ms(0.0), Some(2.0));
+    assert!(story.verify(&[]).clean());
 }

@@ -1,3 +1,5 @@
+mod job_quota;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -171,6 +173,14 @@ enum Scenario {
         #[arg(long, value_name = "DURATION", default_value = "200ms")]
         kill_interval: jiff::SignedDuration,
     },
+    /// Many jobs with a quota each, whose tasks call a server: how much of the quotas is in use, and is
+    /// one ever exceeded?
+    ///
+    /// Without --store it starts a PostgreSQL of its own.
+    #[command(
+        after_help = "Example:\n  tidegate bench job-quota --jobs 4 --tasks 40 --answer-ms-min 100 --answer-ms-max 200 --window-from 1s --window-to 1500ms"
+    )]
+    JobQuota(job_quota::Arguments),
     /// Limits that change all the time, and an audit of every commit of a PostgreSQL: is one ever
     /// exceeded?
     ///
@@ -345,6 +355,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             let interval = kill_interval.try_into().context("--kill-interval is negative")?;
             good = run_fleet(size.fleet(url, kills, interval)?, &mut out).await?;
         }
+        Scenario::JobQuota(arguments) => good = arguments.run(url, &mut out).await?,
         Scenario::LimitChanges {
             seconds,
             interval,

@@ -37,7 +37,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if answer_ms_max < answer_ms_min {
         bail!("--answer-ms-max {answer_ms_max} is below --answer-ms-min {answer_ms_min}");
     }
-    let plan = ServerPlan { calls_max, answer_ms_min, answer_ms_max, fail_every: None };
+    let plan = ServerPlan { calls_max, answer_ms_min, answer_ms_max, fail_every: None, seed: 0 };
     let shutdown = signals()?;
     let server =
         Server::start_on(listen, plan).await.with_context(|| format!("listen on {listen}"))?;

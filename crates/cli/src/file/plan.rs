@@ -49,6 +49,8 @@ pub(crate) struct ServerPlan {
     /// Every so many calls it answers 500, so that there is something to try again. Default:
     /// never.
     pub(crate) fail_every: Option<u32>,
+    /// Decides how long each answer takes. Default: 0.
+    pub(crate) seed: u64,
 }
 
 /// Turns the sections of a file into a plan.
@@ -124,6 +126,7 @@ fn server(source: Source<'_>, section: &Section<'_>) -> Result<ServerPlan> {
         answer_ms_min: answer_ms_min as u64,
         answer_ms_max: answer_ms_max.unwrap_or(answer_ms_min.max(80)) as u64,
         fail_every: fields.number("fail_every", 2, 1_000_000)?.map(|calls| calls as u32),
+        seed: 0,
     })
 }
 

@@ -149,7 +149,7 @@ impl<'a> Call<'a> {
             return "503 Too Many At Once";
         }
         let span = plan.answer_ms_max - plan.answer_ms_min + 1;
-        let wait_ms = plan.answer_ms_min + scatter(self.number) % span;
+        let wait_ms = plan.answer_ms_min + scatter(plan.seed.wrapping_add(self.number)) % span;
         time::sleep(Duration::from_millis(wait_ms)).await;
         if plan.fail_every.is_some_and(|every| self.number.is_multiple_of(every.into())) {
             self.state.failed.fetch_add(1, Ordering::Relaxed);

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tidegate_core::{Attempt, Inspect, Limit, Scope};
-use tidegate_engine::{Ended, Observer, time};
+use tidegate_engine::{Asked, Ended, Observer, time};
 use tidegate_measure::clock::monotonic_ns;
 use tidegate_measure::history::{
-    Enter, Exit, Hold, Leave, LimitSeen, Outcome, Process, Record, Writer,
+    Claim, Enter, Exit, Hold, Leave, LimitSeen, Outcome, Process, Record, Writer,
 };
 
 use crate::tell::tell;
@@ -171,6 +171,17 @@ impl Observer for History {
             task: attempt.task.0,
             token: attempt.token.0,
             outcome: outcome(ended),
+        }));
+    }
+
+    fn asked(&self, asked: &Asked) {
+        self.write(&Record::Claim(Claim {
+            t_ns: monotonic_ns(),
+            process: self.process.clone(),
+            took_ns: asked.took.as_nanos() as u64,
+            wanted: asked.wanted,
+            ended: asked.ended,
+            found: asked.found,
         }));
     }
 }

@@ -8,7 +8,7 @@ use tidegate_core::{Claim, Error, ErrorKind, Finish, Finished, Result};
 use super::Shared;
 use super::outbox::Done;
 use super::rooms::Plan;
-use crate::time;
+use crate::{Asked, time};
 
 /// A call that takes longer than this, and longer than a lease, is given up: a connection that
 /// is dead without saying so must not hold the worker for ever.
@@ -32,7 +32,25 @@ pub(crate) async fn call(shared: Arc<Shared>, exits: Vec<Done>, plan: Option<Pla
     let answer = time::until(latest, ask(&shared, &exits, claim)).await;
     let no_answer = || Error::new(ErrorKind::Unavailable, "the store does not answer");
     let result = answer.unwrap_or_else(|| Err(no_answer()));
-    Answer { result, exits, plan, sent_at }
+    let answer = Answer { result, exits, plan, sent_at };
+    answer.tell(&shared);
+    answer
+}
+
+impl Answer {
+    /// Lets the observer see what came of a call for work.
+    fn tell(&self, shared: &Shared) {
+        if let (Some(observer), Some(plan), Ok(finished)) =
+            (&shared.observer, &self.plan, &self.result)
+        {
+            observer.asked(&Asked {
+                wanted: plan.tasks_max,
+                ended: self.exits.len() as u32,
+                found: finished.claimed.len() as u32,
+                took: time::now() - self.sent_at,
+            });
+        }
+    }
 }
 
 async fn ask(shared: &Shared, exits: &[Done], claim: Option<Claim>) -> Result<Finished> {

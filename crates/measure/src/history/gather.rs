@@ -99,6 +99,7 @@ impl History {
             Record::Enter(enter) => self.enter(enter),
             Record::Leave(leave) => self.leave(leave),
             Record::Exit(exit) => self.exit(exit),
+            Record::Claim(claim) => _ = self.process(claim.process, claim.t_ns),
             Record::Limit(seen) => self.limit(seen),
             Record::Kill(signal) => self.signals.push((Sent::Kill, signal)),
             Record::Stop(signal) => self.signals.push((Sent::Stop, signal)),

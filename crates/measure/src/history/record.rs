@@ -16,6 +16,8 @@ pub enum Record {
     Leave(Leave),
     /// The store has answered: this is how the attempt ended.
     Exit(Exit),
+    /// The store has answered a call for work.
+    Claim(Claim),
     /// A process knows this capacity from now on.
     Limit(LimitSeen),
     /// A harness killed the process.
@@ -108,6 +110,22 @@ pub enum Outcome {
     Released,
     Cancelled,
     Lost,
+}
+
+/// A call for work, as the worker that made it saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// When the answer came.
+    pub t_ns: u64,
+    pub process: Process,
+    /// From before the request left to the answer.
+    pub took_ns: u64,
+    /// Tasks that were asked for at most.
+    pub wanted: u32,
+    /// Attempts that the same call ended.
+    pub ended: u32,
+    /// Tasks that came.
+    pub found: u32,
 }
 
 /// A capacity a process has learned. To be written before the first `enter` it allows: whoever

@@ -10,6 +10,7 @@
 //! - [`explain`]: the plans of the hot statements, kept and compared.
 //! - [`estimate`]: how far the wait that `explain` tells is off.
 //! - [`fleet`]: many worker processes under limits, with or without being killed.
+//! - [`job_quota`]: how much of the quotas of many jobs is in use.
 //! - [`limit_changes`]: the same under limits that change all the time, with an audit of every commit.
 //! - [`restarts`]: the same while PostgreSQL crashes and comes back again and again.
 
@@ -23,6 +24,7 @@ pub mod estimate;
 pub mod explain;
 pub mod fleet;
 pub mod held;
+pub mod job_quota;
 pub mod latency;
 pub mod limit_changes;
 pub mod limit_on_backlog;

@@ -160,7 +160,8 @@ impl Restarts {
         url: &'a str,
         histories: &'a Histories,
     ) -> anyhow::Result<Workers<'a>> {
-        let job = Job { binary: &self.binary, url, permits: self.permits, lease: self.lease };
+        let (binary, permits, lease) = (&self.binary, self.permits, self.lease);
+        let job = Job { binary, url, permits, lease, calls: None, until_idle: true };
         Workers::start(job, histories, self.processes)
     }
 }

@@ -1,11 +1,13 @@
 //! Worker processes that run the built-in kinds, and the histories they write.
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tidegate_core::Inspect;
 use tidegate_engine::time;
@@ -69,9 +71,14 @@ pub(super) struct Job<'a> {
     /// Handlers that run at once.
     pub(super) permits: u32,
     pub(super) lease: Duration,
+    /// The server that its tasks call; none where they call nobody.
+    pub(super) calls: Option<SocketAddr>,
+    /// Whether its workers look themselves for the end of all work. To look they count what there is,
+    /// again and again.
+    pub(super) until_idle: bool,
 }
 
-/// Workers that end by themselves when no task is left.
+/// Workers that end when no task is left.
 pub(super) struct Workers<'a> {
     job: Job<'a>,
     histories: &'a Histories,
@@ -107,9 +114,14 @@ impl<'a> Workers<'a> {
         for name in set.filter(|name| name.to_string_lossy().starts_with("TIDEGATE_")) {
             command.env_remove(name);
         }
+        let kinds = if self.job.calls.is_some() { "http" } else { "noop,sleep" };
+        if let Some(server) = self.job.calls {
+            command.env("TIDEGATE_HTTP_ALLOW", server.to_string());
+        }
         command
             .env("TIDEGATE_CONFIG", "")
-            .args(["worker", "--until-idle", "--kinds", "noop,sleep"])
+            .args(["worker", "--kinds", kinds])
+            .args(self.job.until_idle.then_some("--until-idle"))
             .args(["--store", &named(self.job.url, &name)?])
             .args(["--concurrency", &self.job.permits.to_string()])
             .args(["--lease", &format!("{}ms", self.job.lease.as_millis())])
@@ -155,14 +167,23 @@ impl<'a> Workers<'a> {
         Ok(())
     }
 
-    /// The workers end by themselves when nothing is left.
+    /// To be called when nothing is left: the workers see it, or are told.
     pub(super) async fn end(mut self) -> anyhow::Result<()> {
+        for worker in &mut self.running {
+            if let (false, Some(pid)) = (self.job.until_idle, worker.id().and_then(pid)) {
+                kill_process(pid, Signal::TERM).context("ask a worker to end")?;
+            }
+        }
         for worker in &mut self.running {
             let status = worker.wait().await?;
             ensure!(status.success(), "a worker failed with {status}; see its log");
         }
         Ok(())
     }
+}
+
+fn pid(number: u32) -> Option<Pid> {
+    Pid::from_raw(number.try_into().ok()?)
 }
 
 /// On PostgreSQL a process gives the server its own name, so that its connections can be told apart.

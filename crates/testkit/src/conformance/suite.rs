@@ -268,6 +268,16 @@ macro_rules! conformance_suite {
                 a_cancelled_backlog_does_not_distort
                 a_job_shows_its_progress
             }
+            fairness {
+                small_jobs_are_not_held_up_by_a_large_one
+                small_jobs_are_not_held_up_behind_a_limit
+                permits_are_shared_as_weights_say
+                a_limit_is_shared_as_weights_say
+                a_window_full_of_waiters_opens_as_their_limit_gives_slots
+            }
+            quota {
+                every_way_out_gives_the_slot_back
+            }
             order {
                 a_higher_priority_goes_first
                 a_priority_counts_across_kinds_and_queues

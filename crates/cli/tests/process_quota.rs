@@ -1,0 +1,159 @@
+//! Worker processes with 2, 5 and 10 permits, and jobs with a quota: many at once and never more,
+//! an end that waits for what runs, and a slot that comes back however its task ends.
+
+mod common;
+#[allow(dead_code, reason = "not every test binary needs all of it")]
+mod fleet;
+
+use std::collections::BTreeSet;
+
+use fleet::server::Barrier;
+use fleet::{Fleet, enters};
+use tidegate_core::{JobSpec, NewTask};
+use tidegate_measure::history::{Expected, Outcome, Record, most_at_once};
+
+const PERMITS: [usize; 3] = [2, 5, 10];
+
+/// The quota of the jobs: more than the permits of one worker, or fewer.
+const QUOTA: usize = 3;
+
+/// Runs a case with every number of permits on every store.
+fn each(case: impl Fn(&mut Fleet, usize)) {
+    for permits in PERMITS {
+        for mut fleet in Fleet::on_each_store() {
+            case(&mut fleet, permits);
+        }
+    }
+}
+
+/// Starts a worker that may call a server.
+fn start(fleet: &mut Fleet, permits: usize, server: &Barrier) -> usize {
+    let (permits, address) = (permits.to_string(), server.address());
+    let arguments = ["--concurrency", &permits, "--http-allow", &address, "--exec-allow", "false"];
+    fleet.start(&[&arguments[..], &["--lease", "1s"]].concat())
+}
+
+fn job() -> JobSpec {
+    JobSpec { concurrency: Some(QUOTA as u32), ..JobSpec::new("nightly".to_owned()) }
+}
+
+fn of_job(task: NewTask) -> NewTask {
+    NewTask { job: Some(job().name), ..task }
+}
+
+/// The quota was reached and never exceeded.
+#[track_caller]
+fn kept_the_quota(fleet: &Fleet) {
+    let expected = Expected::default().with("job:nightly", QUOTA as u32);
+    let report = fleet.report(&expected);
+    assert!(report.clean() && report.limits.iter().any(|limit| limit.reached), "{report}");
+}
+
+/// Nobody is answered before as many call as may: the permits are used up, and then never exceeded.
+#[test]
+fn a_worker_runs_as_many_at_once_as_it_has_permits() {
+    each(|fleet, permits| {
+        let server = Barrier::of(permits);
+        fleet.submit(&[], &vec![server.task(); 4 * permits]);
+        start(fleet, permits, &server);
+        fleet.until_ended(4 * permits, Outcome::Completed);
+        fleet.end();
+        assert_eq!(most_at_once(&fleet.records, |_| true), permits);
+        fleet.is_clean();
+    });
+}
+
+#[test]
+fn a_worker_that_is_asked_to_end_waits_for_what_runs() {
+    each(|fleet, permits| {
+        let server = Barrier::of(usize::MAX);
+        fleet.submit(&[], &vec![server.task(); 3 * permits]);
+        let worker = start(fleet, permits, &server);
+        (0..permits).for_each(|_| drop(fleet.next_enter()));
+        fleet.ask_to_end(worker);
+        fleet.has_said(worker, "draining");
+        server.open();
+        assert!(fleet.wait(worker).success());
+        fleet.end();
+        assert_eq!(enters(&fleet.records).count(), permits, "nothing new is claimed");
+        let report = fleet.report(&Expected::default());
+        assert_eq!((report.completed, report.attempts), (permits as u64, permits as u64));
+        assert!(report.clean(), "{report}");
+    });
+}
+
+#[test]
+fn a_jobs_quota_holds_over_all_workers() {
+    each(|fleet, permits| {
+        let server = Barrier::of(QUOTA);
+        fleet.submit(&[job()], &vec![of_job(server.task()); 20]);
+        for _ in 0..2 {
+            start(fleet, permits, &server);
+        }
+        fleet.until_ended(20, Outcome::Completed);
+        fleet.end();
+        kept_the_quota(fleet);
+        fleet.is_clean();
+    });
+}
+
+/// As many tasks fail for good as would use the quota up several times.
+#[test]
+fn a_task_that_fails_gives_its_slot_back() {
+    each(|fleet, permits| {
+        let server = Barrier::of(QUOTA);
+        let fails =
+            NewTask { max_attempts: Some(1), ..NewTask::new("exec", "{\"argv\":[\"false\"]}") };
+        let mut tasks = vec![of_job(fails); 4 * QUOTA];
+        tasks.resize(6 * QUOTA, of_job(server.task()));
+        fleet.submit(&[job()], &tasks);
+        start(fleet, permits.max(QUOTA), &server);
+        fleet.until_ended(2 * QUOTA, Outcome::Completed);
+        fleet.end();
+        let is_failed = |record: &&Record| fleet::is_exit(record, Outcome::Failed);
+        assert_eq!(fleet.records.iter().filter(is_failed).count(), 4 * QUOTA);
+        kept_the_quota(fleet);
+        fleet.is_clean();
+    });
+}
+
+/// All of a quota is in the hands of a worker that is killed; all of it is used again elsewhere.
+#[test]
+fn the_slots_of_a_killed_worker_come_back() {
+    each(|fleet, permits| {
+        let server = Barrier::of(usize::MAX);
+        fleet.submit(&[job()], &vec![of_job(server.task()); 2 * QUOTA]);
+        let first = start(fleet, permits.max(QUOTA), &server);
+        let lost: BTreeSet<i64> = (0..QUOTA).map(|_| fleet.next_enter().task).collect();
+        start(fleet, permits.max(QUOTA), &server);
+        fleet.kill(first);
+        let again: BTreeSet<i64> = (0..QUOTA).map(|_| fleet.next_enter().task).collect();
+        assert_eq!(again, lost, "what was interrupted goes first");
+        server.open();
+        fleet.until_ended(2 * QUOTA, Outcome::Completed);
+        fleet.end();
+        kept_the_quota(fleet);
+        assert_eq!(fleet.is_clean().killed, QUOTA as u64);
+    });
+}
+
+/// What waits of a job is cancelled while one of its tasks runs in a worker that is then killed. The
+/// job can be made anew with all of its quota.
+#[test]
+fn a_job_that_was_cancelled_under_a_killed_worker_leaves_no_slot_behind() {
+    for mut fleet in Fleet::on_each_store() {
+        let server = Barrier::of(usize::MAX);
+        let all = fleet.submit(&[job()], &vec![of_job(server.task()); 4 * QUOTA]);
+        let first = start(&mut fleet, QUOTA, &server);
+        (0..QUOTA).for_each(|_| drop(fleet.next_enter()));
+        fleet.cancel(&all);
+        fleet.kill(first);
+        start(&mut fleet, QUOTA, &server);
+        server.open();
+        fleet.submit(&[job()], &vec![of_job(server.task()); QUOTA]);
+        fleet.until_ended(QUOTA, Outcome::Completed);
+        fleet.end();
+        assert_eq!(enters(&fleet.records).count(), 2 * QUOTA, "what was cancelled stays so");
+        fleet.is_clean();
+    }
+}

@@ -1,0 +1,138 @@
+//! What a fleet of worker processes promises, on every store that processes can share: the order of
+//! workflows, as many at once as there are permits, bounded memory, even shares, and that the work of
+//! a worker that is killed goes on elsewhere.
+
+mod common;
+#[allow(dead_code, reason = "not every test binary needs all of it")]
+mod fleet;
+
+use std::collections::BTreeMap;
+
+use fleet::server::Barrier;
+use fleet::{Fleet, enters, is_exit};
+use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
+use tidegate_core::{NewTask, TaskId};
+use tidegate_measure::history::{Outcome, Record, most_at_once};
+
+fn sleep(ms: u64) -> NewTask {
+    NewTask::new("sleep", format!("{{\"ms\":{ms}}}"))
+}
+
+fn step(workflow: &str, task: NewTask) -> NewTask {
+    NewTask { workflow: Some(workflow.to_owned()), ..task }
+}
+
+#[test]
+fn the_steps_of_a_workflow_keep_their_order_when_a_worker_is_killed() {
+    for mut fleet in Fleet::on_each_store() {
+        for _ in 0..3 {
+            fleet.start(&["--lease", "1s", "--concurrency", "4"]);
+        }
+        let steps = fleet.submit(&[], &vec![step("order", sleep(50)); 10]);
+        let fifth = loop {
+            let enter = fleet.next_enter();
+            if TaskId(enter.task) == steps[4] {
+                break enter;
+            }
+        };
+        fleet.kill(fleet.worker_of(&fifth.process));
+        fleet.until_ended(10, Outcome::Completed);
+        fleet.end();
+        let mut order: Vec<TaskId> =
+            enters(&fleet.records).map(|enter| TaskId(enter.task)).collect();
+        assert_eq!(order.iter().filter(|task| **task == steps[4]).count(), 2, "it ran again");
+        order.dedup();
+        assert_eq!(order, steps, "one after another, whoever runs them");
+        assert_eq!(fleet.is_clean().killed, 1);
+    }
+}
+
+/// Nobody is answered before as many call as may, so that the peak is reached; nobody is let in
+/// beside them, so that it is not exceeded.
+#[test]
+fn workflows_run_beside_each_other_as_far_as_there_are_permits() {
+    for permits in [10, 50] {
+        for mut fleet in Fleet::on_each_store() {
+            let peak = (3 * permits).min(100);
+            let server = Barrier::of(peak);
+            let workflows = (0..100).map(|number| format!("order-{number}"));
+            let steps: Vec<NewTask> =
+                workflows.flat_map(|workflow| vec![step(&workflow, server.task()); 3]).collect();
+            fleet.submit(&[], &steps);
+            let (address, permits) = (server.address(), permits.to_string());
+            for _ in 0..3 {
+                fleet.start(&["--concurrency", &permits, "--http-allow", &address]);
+            }
+            fleet.until_ended(steps.len(), Outcome::Completed);
+            fleet.end();
+            assert_eq!(most_at_once(&fleet.records, |_| true), peak, "of {permits} permits each");
+            let report = fleet.is_clean();
+            assert_eq!((report.workflows, report.attempts), (100, 300));
+        }
+    }
+}
+
+/// A backlog is several times larger than what a worker may hold of it.
+#[test]
+fn a_backlog_costs_a_worker_no_memory() {
+    const TASKS: usize = 10_000;
+    const IN_FLIGHT: u64 = 16;
+    for mut fleet in Fleet::on_each_store() {
+        let permits = IN_FLIGHT.to_string();
+        let worker = fleet.start(&["--concurrency", &permits]);
+        let base = fleet.memory(worker, "VmRSS");
+        let payload = format!("\"{}\"", "x".repeat(16 << 10));
+        let task = NewTask::new("noop", payload);
+        fleet.submit(&[], &vec![task; TASKS]);
+        fleet.until_ended(TASKS, Outcome::Completed);
+        let most = fleet.memory(worker, "VmHWM");
+        let bound = base + IN_FLIGHT * PAYLOAD_BYTES_MAX as u64 + (64 << 20);
+        assert!(most <= bound, "{most} bytes at most, {base} at the start, {bound} allowed");
+        fleet.end();
+        fleet.is_clean();
+    }
+}
+
+#[test]
+fn idle_workers_share_a_burst_evenly() {
+    const TASKS: usize = 1_500;
+    for mut fleet in Fleet::on_each_store() {
+        for _ in 0..3 {
+            fleet.start(&["--concurrency", "20"]);
+        }
+        fleet.submit(&[], &vec![sleep(100); TASKS]);
+        fleet.until_ended(TASKS, Outcome::Completed);
+        fleet.end();
+        let mut started: BTreeMap<u32, usize> = BTreeMap::new();
+        for enter in enters(&fleet.records) {
+            *started.entry(enter.process.pid).or_default() += 1;
+        }
+        let least = started.values().min().copied().unwrap_or_default();
+        let most = started.values().max().copied().unwrap_or_default();
+        assert_eq!(started.len(), 3, "{started:?}");
+        assert!(most * 5 <= least * 6, "not within 20 %: {started:?}");
+        fleet.is_clean();
+    }
+}
+
+#[test]
+fn the_task_of_a_killed_worker_is_completed_elsewhere() {
+    const LEASE_AND_TWO_SECONDS_NS: u64 = 3_000_000_000;
+    for mut fleet in Fleet::on_each_store() {
+        for _ in 0..2 {
+            fleet.start(&["--lease", "1s"]);
+        }
+        let task = fleet.submit(&[], &[sleep(500)])[0];
+        let first = fleet.next_enter();
+        let killed_ns = fleet.kill(fleet.worker_of(&first.process));
+        let second = fleet.next_enter();
+        assert_eq!((second.task, second.attempt), (task.0, 2));
+        assert_ne!(second.process, first.process);
+        let exit = fleet.until("its end", |record| is_exit(record, Outcome::Completed));
+        let Record::Exit(exit) = exit else { unreachable!("it is an exit") };
+        let took_ns = exit.t_ns - killed_ns;
+        assert!(took_ns <= LEASE_AND_TWO_SECONDS_NS, "completed after {took_ns} ns");
+        fleet.end();
+        assert_eq!(fleet.is_clean().killed, 1);
+    }
+}
