@@ -44,6 +44,11 @@ pub(crate) struct Global {
     /// The file with the configuration. Default: TIDEGATE_CONFIG, or tidegate.toml if it is there
     #[arg(long = "config", value_name = "FILE", global = true)]
     config_file: Option<PathBuf>,
+    /// Send traces and metrics to this OpenTelemetry collector by OTLP over gRPC, such as
+    /// http://127.0.0.1:4317. The binary must be built with the feature `otel`. Default:
+    /// OTEL_EXPORTER_OTLP_ENDPOINT, or nobody
+    #[arg(long, value_name = "URL", global = true)]
+    otlp: Option<String>,
     /// What holds, once it is read.
     #[arg(skip)]
     pub(crate) config: Config,
@@ -57,6 +62,24 @@ impl Global {
         let flags = Flags { file: self.config_file.as_deref(), store: self.store.as_deref() };
         self.config = Config::load(&flags, &variables)?;
         Ok(())
+    }
+
+    /// The collector that traces and metrics go to.
+    #[cfg(feature = "otel")]
+    pub(crate) fn otlp(&self) -> anyhow::Result<Option<String>> {
+        let variable = || std::env::var("OTEL_EXPORTER_OTLP_ENDPOINT").ok();
+        Ok(self.otlp.clone().or_else(variable).filter(|url| !url.is_empty()))
+    }
+
+    /// Whoever names one is told that this binary knows none. The variable may be meant for others.
+    #[cfg(not(feature = "otel"))]
+    pub(crate) fn otlp(&self) -> anyhow::Result<Option<String>> {
+        if self.otlp.is_some() {
+            anyhow::bail!(
+                "--otlp needs the feature: cargo install --locked --path crates/cli --features otel"
+            );
+        }
+        Ok(None)
     }
 
     /// The store's URL.

@@ -36,6 +36,7 @@ fn without_a_file_everything_is_a_default() {
          worker.claim_batch                                      100  default\n\
          worker.queues                                             -  default\n\
          worker.kinds                                              -  default\n\
+         worker.metrics                                            -  default\n\
          concurrency.default_lease_duration_secs                  30  default\n\
          concurrency.limits                                        -  default\n\
          http.allow                                                -  default\n\
@@ -230,7 +231,8 @@ fn variables_are_checked_too_and_a_mistyped_one_is_noted() {
 }
 
 const SECTIONS: &str = "`store`, `log`, `run`, `worker`, `concurrency`, `http`, `exec`";
-const WORKER: &str = "`worker.concurrency`, `worker.claim_batch`, `worker.queues`, `worker.kinds`";
+const WORKER: &str = "`worker.concurrency`, `worker.claim_batch`, `worker.queues`, `worker.kinds`, \
+                      `worker.metrics`";
 
 /// Whatever is wrong is told with its place, and no store is made.
 #[test]

@@ -32,6 +32,11 @@ fn the_page_of_the_configuration_is_as_the_code_makes_it() {
     check("configuration");
 }
 
+#[test]
+fn the_page_of_the_metrics_is_as_the_code_makes_it() {
+    check("metrics");
+}
+
 /// Every example of the page is a good file, the one with every setting too.
 #[test]
 fn the_examples_of_the_configuration_are_good() {

@@ -41,6 +41,12 @@ pub trait Inspect: Send + Sync + fmt::Debug {
     async fn waiters(&self, limit: LimitId, waiters_max: u32) -> Result<Vec<WaiterView>>;
     /// Every kind, by name.
     async fn kinds(&self) -> Result<Vec<Kind>>;
+    /// What waits, for whoever watches a store: cheap enough to ask for every few seconds.
+    async fn load(&self) -> Result<Load>;
+    /// Connections to the server, where the store has a pool of them. Asks nobody.
+    fn connections(&self) -> Option<Connections> {
+        None
+    }
     /// Everything the invariants speak of, for [`check`](crate::check::check).
     async fn snapshot(&self) -> Result<Snapshot>;
 }
@@ -308,6 +314,35 @@ pub struct WaiterView {
     pub weight: u32,
     /// Since when.
     pub since: Millis,
+}
+
+/// Ready tasks that a [`Load`] counts: who has more has enough to do.
+pub const LOAD_READY_MAX: u32 = 100_000;
+
+/// What waits in a store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Tasks that wait for a worker and for nothing else, up to [`LOAD_READY_MAX`]. Those of paused
+    /// queues are not among them.
+    pub ready: u32,
+    /// Leases that ran out and whose tasks nobody has taken back yet.
+    pub expired: u32,
+    /// By limit, since when the first in its line waits. Workflows are left out: a step waits for the
+    /// one before it.
+    pub first_waits: BTreeMap<LimitId, Millis>,
+    /// The store's time.
+    pub now: Millis,
+}
+
+/// A pool of connections.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Connections {
+    /// Those that somebody uses.
+    pub in_use: usize,
+    /// As many as there may be.
+    pub max: usize,
+    /// Calls that wait for one.
+    pub waiting: usize,
 }
 
 /// How long until a task starts whose turn comes after `ahead` others, where `running` run at

@@ -9,7 +9,9 @@ use tidegate_core::{
     Submission, Submitted, TaskId,
 };
 
-use crate::Task;
+use tracing::Instrument as _;
+
+use crate::{Task, trace};
 
 /// Submits, cancels and looks. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -50,11 +52,14 @@ impl Client {
         tasks: impl IntoIterator<Item = Task>,
     ) -> Result<Vec<Submitted>> {
         let tasks: Vec<Task> = tasks.into_iter().collect();
+        let span = trace::submit_span(tasks.len());
+        let parent = trace::parent_of(&span);
         let limits = limits_of(&tasks).into_iter().collect();
         let now = self.now_for(&tasks).await?;
-        let tasks: Result<_> = tasks.into_iter().map(|task| task.finish(now)).collect();
+        let finish = |task: Task| task.finish(now, parent.as_deref());
+        let tasks: Result<_> = tasks.into_iter().map(finish).collect();
         let submission = Submission { jobs: jobs.into_iter().collect(), limits, tasks: tasks? };
-        self.store.submit(submission).await
+        self.store.submit(submission).instrument(span).await
     }
 
     /// Cancels tasks: what waits ends at once, what runs is told by its worker's heartbeat.

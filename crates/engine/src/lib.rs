@@ -10,15 +10,18 @@ mod client;
 mod handler;
 pub mod id;
 pub mod keeper;
+pub mod metrics;
 mod observer;
 mod shutdown;
 mod task;
 pub mod time;
+mod trace;
 mod worker;
 
 pub use client::Client;
 pub use handler::{Context, Failure, Handler, IntoResult, KindOptions};
 pub use keeper::Keeper;
+pub use metrics::Metrics;
 pub use observer::{Asked, Ended, Observer};
 #[cfg(unix)]
 pub use shutdown::signals;

@@ -25,6 +25,17 @@ pub enum Ended {
 }
 
 impl Ended {
+    /// Every end.
+    pub const ALL: [Self; 7] = [
+        Self::Completed,
+        Self::Failed,
+        Self::Retry,
+        Self::Snoozed,
+        Self::Released,
+        Self::Cancelled,
+        Self::Lost,
+    ];
+
     /// The word for it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -79,9 +90,10 @@ pub trait Observer: Send + Sync + fmt::Debug {
     }
 
     /// A handler has returned, panicked or was dropped: comes when it is really gone, and
-    /// before the store is told, so before its slots can go to anybody else.
-    fn leave(&self, attempt: &Attempt) {
-        let _ = attempt;
+    /// before the store is told, so before its slots can go to anybody else. `ran` is how long it
+    /// was there.
+    fn leave(&self, attempt: &Attempt, ran: Duration) {
+        let _ = (attempt, ran);
     }
 
     /// The store has answered how an attempt ended. Left out where nobody can know: the store

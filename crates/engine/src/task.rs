@@ -120,12 +120,20 @@ impl Task {
         self
     }
 
-    /// The task as the store takes it; `now` is the store's time.
-    pub(crate) fn finish(self, now: Option<Millis>) -> Result<NewTask> {
+    /// Where it comes from, as a W3C `traceparent`; its handler is told. Default: the current span,
+    /// where the engine is built with `otel` and somebody traces.
+    pub fn trace(mut self, traceparent: impl Into<String>) -> Self {
+        self.new.trace = Some(traceparent.into());
+        self
+    }
+
+    /// The task as the store takes it; `now` is the store's time, `trace` where it is submitted.
+    pub(crate) fn finish(self, now: Option<Millis>, trace: Option<&str>) -> Result<NewTask> {
         if let Some(error) = self.error {
             return Err(error);
         }
         let mut new = self.new;
+        new.trace = new.trace.or_else(|| trace.map(str::to_owned));
         if let (Some(delay), Some(now)) = (self.delay, now) {
             new.run_at = Some(now.saturating_add(time::millis(delay)));
         }

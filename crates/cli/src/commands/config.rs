@@ -57,6 +57,7 @@ fn table(held: &[Held]) -> Table {
 
 fn words(value: &Value) -> String {
     match value {
+        Value::Text(text) if text.is_empty() => "-".to_owned(),
         Value::Text(text) => text.clone(),
         Value::Number(number) => number.to_string(),
         Value::List(list) if list.is_empty() => "-".to_owned(),

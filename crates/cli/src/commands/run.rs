@@ -83,7 +83,8 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         },
         kinds,
         limits: Vec::new(),
-        handlers: Handlers::new(permissions, server.as_ref().map(Server::address)),
+        handlers: Handlers::new(permissions, server.as_ref().map(Server::address), None),
+        metrics: None,
         observer: Some(watch.clone()),
     })?;
     let seen = Seen { global, opened: &opened, plan: &plan, watch: &watch };

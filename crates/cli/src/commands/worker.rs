@@ -1,4 +1,5 @@
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use crate::output::{self, STATES_OPEN};
 use crate::run::{Stall, has_work};
 use crate::tell::tell;
 use crate::worker::history::History;
-use crate::worker::{Parts, bring, build, register, settings};
+use crate::worker::watched::Watched;
+use crate::worker::{Parts, bring, build, endpoint, register, settings};
 
 /// How often `--until-idle` looks.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
@@ -36,6 +38,7 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 #[command(after_help = "Examples:\n  \
     tidegate worker --concurrency 50\n  \
     tidegate worker --queues mail,default --max-concurrent http=10 --history worker-1.jsonl\n  \
+    tidegate worker --metrics 9464\n  \
     tidegate worker --http-allow api.example.com --exec-allow sort")]
 pub(crate) struct Arguments {
     /// Queues to claim from, with commas between [default: `worker.queues` of the configuration, or
@@ -62,6 +65,10 @@ pub(crate) struct Arguments {
     /// Tasks of a kind that run at once over all workers; may be repeated
     #[arg(long, value_name = "KIND=N")]
     max_concurrent: Vec<String>,
+    /// Show metrics for Prometheus here, such as 127.0.0.1:9464 or 9464 alone, at /metrics [default:
+    /// `worker.metrics` of the configuration, or nowhere]
+    #[arg(long, value_name = "ADDRESS", value_parser = endpoint::parse)]
+    metrics: Option<SocketAddr>,
     #[command(flatten)]
     allow: Allow,
     /// End when the store has no unfinished task
@@ -76,6 +83,7 @@ struct Meaning {
     permissions: Permissions,
     limits: Vec<(String, u32)>,
     history: Option<PathBuf>,
+    metrics: Option<SocketAddr>,
     until_idle: bool,
 }
 
@@ -91,13 +99,16 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         None => None,
     };
     let (kinds, lease) = (meaning.kinds.join(", "), meaning.options.lease);
+    let beside = Watched::start(meaning.metrics, global.otlp()?, &opened, &shutdown).await?;
+    let metrics = beside.as_ref().map(|beside| beside.metrics.clone());
     let worker = build(Parts {
         store: opened.store.clone(),
         options: meaning.options,
         kinds: served,
         limits: meaning.limits.clone(),
-        handlers: Handlers::new(meaning.permissions, None),
+        handlers: Handlers::new(meaning.permissions, None, metrics.clone()),
         observer: history.clone().map(|history| history as Arc<dyn Observer>),
+        metrics,
     })?;
     bring(&*opened.store, &worker, &meaning.limits, lease).await?;
     tell!("worker {} works on {}: kinds {kinds}", worker.id(), global.shown());
@@ -120,6 +131,9 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         None => work.await?,
     };
     told.abort();
+    if let Some(beside) = beside {
+        beside.end().await;
+    }
     output::print(&words(&summary))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -142,6 +156,7 @@ impl Arguments {
             kinds,
             permissions,
             history: self.history,
+            metrics: self.metrics.or(config.address(Key::WorkerMetrics)),
             until_idle: self.until_idle,
         })
     }

@@ -11,11 +11,14 @@ mod variables;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 pub(crate) use limits::{apply, apply_to_jobs, tell_changed, tell_overruled};
 pub(crate) use settings::{FILE_VARIABLE, Key, SETTINGS, Setting, sections};
 pub(crate) use shape::{Shape, Value};
+
+use crate::worker::endpoint;
 
 /// The file that is read where none is named, if it is there.
 pub(crate) const FILE: &str = "tidegate.toml";
@@ -114,6 +117,11 @@ impl Config {
             Value::List(list) => list,
             other => unreachable!("{key:?} is no list but {other:?}"),
         }
+    }
+
+    /// The value of a setting that is an address, if there is one.
+    pub(crate) fn address(&self, key: Key) -> Option<SocketAddr> {
+        endpoint::parse(self.text(key)).ok()
     }
 
     /// Capacities by the whole name of the limit.

@@ -22,6 +22,7 @@ pub(crate) enum Key {
     WorkerClaimBatch,
     WorkerQueues,
     WorkerKinds,
+    WorkerMetrics,
     LeaseSeconds,
     Limits,
     HttpAllow,
@@ -49,7 +50,7 @@ pub(crate) struct Setting {
 }
 
 /// All of them, in the order of the file.
-pub(crate) const SETTINGS: [Setting; 11] = [
+pub(crate) const SETTINGS: [Setting; 12] = [
     Setting {
         key: Key::Store,
         name: "store",
@@ -127,6 +128,18 @@ pub(crate) const SETTINGS: [Setting; 11] = [
         default_words: Some("all built-in kinds"),
         meaning: "Kinds that a `tidegate worker` serves.",
         example: "[\"noop\", \"http\"]",
+    },
+    Setting {
+        key: Key::WorkerMetrics,
+        name: "worker.metrics",
+        variable: "TIDEGATE_WORKER_METRICS",
+        flag: Some("worker --metrics"),
+        shape: Shape::Address,
+        default: "",
+        default_words: Some("nowhere"),
+        meaning: "Where a `tidegate worker` shows its metrics to Prometheus: an address with a port, or \
+                  a port of the own machine.",
+        example: "\"127.0.0.1:9464\"",
     },
     Setting {
         key: Key::LeaseSeconds,

@@ -10,6 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::file::{self, Field, Node, Source, unknown};
 use crate::kinds;
+use crate::worker::endpoint;
 
 /// A value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -35,6 +36,8 @@ pub(crate) enum Shape {
     Queues,
     /// Names of built-in kinds.
     Kinds,
+    /// Where to listen; empty is nowhere.
+    Address,
     /// Words that somebody else looks into.
     Words,
     /// Capacities by group.
@@ -48,7 +51,7 @@ impl Shape {
     /// Reads what a variable says. `what` names the variable.
     pub(crate) fn parse(self, what: &str, text: &str) -> Read<Value> {
         match self {
-            Self::Store | Self::Log => {
+            Self::Store | Self::Log | Self::Address => {
                 self.check_text(text)?;
                 Ok(Value::Text(text.to_owned()))
             }
@@ -87,7 +90,7 @@ impl Shape {
             Ok(text)
         };
         match self {
-            Self::Store | Self::Log => Ok(Value::Text(text(node, "a string")?)),
+            Self::Store | Self::Log | Self::Address => Ok(Value::Text(text(node, "a string")?)),
             Self::Number { .. } => {
                 let number = node.integer().ok_or_else(|| wrong(node, "a whole number"))?;
                 let checked = self.check_number(&format!("`{what}`"), number);
@@ -115,6 +118,7 @@ impl Shape {
             Self::Log => EnvFilter::try_new(text)
                 .map(drop)
                 .map_err(|error| format!("{text:?} does not say what to log: {error}")),
+            Self::Address if !text.is_empty() => endpoint::parse(text).map(drop),
             Self::Kinds if !kinds::NAMES.contains(&text) => {
                 Err(unknown("kind", text, &kinds::NAMES))
             }

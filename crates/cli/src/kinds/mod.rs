@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tidegate_core::Kind;
-use tidegate_engine::{Builder, KindOptions};
+use tidegate_engine::{Builder, KindOptions, Metrics};
 
 pub(crate) use permissions::{Allow, Permissions, flag_of};
 
@@ -35,14 +35,19 @@ pub(crate) struct Handlers {
 }
 
 impl Handlers {
-    pub(crate) fn new(permissions: Permissions, server: Option<SocketAddr>) -> Self {
+    /// `metrics` count the calls of `http`.
+    pub(crate) fn new(
+        permissions: Permissions,
+        server: Option<SocketAddr>,
+        metrics: Option<Metrics>,
+    ) -> Self {
         let http = match server {
             Some(server) => permissions.http.and(server),
             None => permissions.http,
         };
         Self {
             server: server.map(|server| server.to_string()),
-            caller: Arc::new(Caller::new(http)),
+            caller: Arc::new(Caller::new(http).measured(metrics)),
             exec: Arc::new(permissions.exec),
         }
     }

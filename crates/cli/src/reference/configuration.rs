@@ -83,6 +83,7 @@ fn words(shape: Shape) -> String {
     match shape {
         Shape::Store => "URL of a [store](stores.md)".to_owned(),
         Shape::Log => "string".to_owned(),
+        Shape::Address => "address with a port, or a port".to_owned(),
         Shape::Number { low, high } => {
             format!("whole number, {} to {}", grouped(low as u64), grouped(high as u64))
         }

@@ -2,6 +2,7 @@
 
 mod commands;
 mod configuration;
+mod metrics;
 
 use clap::ValueEnum;
 
@@ -12,6 +13,8 @@ pub(crate) enum Page {
     Commands,
     /// Every setting, from the table of settings.
     Configuration,
+    /// Every metric, from the table of metrics.
+    Metrics,
 }
 
 impl Page {
@@ -20,6 +23,7 @@ impl Page {
         let page = match self {
             Self::Commands => commands::page(),
             Self::Configuration => configuration::page(),
+            Self::Metrics => metrics::page(),
         };
         format!("{NOTE}\n\n{page}")
     }

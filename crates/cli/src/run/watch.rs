@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tidegate_core::{Attempt, TaskId};
 use tidegate_engine::{Ended, Observer};
@@ -134,8 +135,8 @@ impl Observer for Watch {
         }
     }
 
-    fn leave(&self, attempt: &Attempt) {
-        self.history.leave(attempt);
+    fn leave(&self, attempt: &Attempt, ran: Duration) {
+        self.history.leave(attempt, ran);
         let mut counts = self.counts();
         let now_ns = monotonic_ns();
         counts.hold(attempt, now_ns, false);

@@ -155,7 +155,7 @@ impl Observer for History {
         }));
     }
 
-    fn leave(&self, attempt: &Attempt) {
+    fn leave(&self, attempt: &Attempt, _ran: Duration) {
         self.write(&Record::Leave(Leave {
             t_ns: monotonic_ns(),
             process: self.process.clone(),

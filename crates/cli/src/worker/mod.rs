@@ -1,12 +1,14 @@
 //! A worker that runs the built-in kinds.
 
+pub(crate) mod endpoint;
 pub(crate) mod history;
+pub(crate) mod watched;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{Inspect, Kind, Registration, Source, Store};
-use tidegate_engine::{KindOptions, Observer, Options, Result, Worker};
+use tidegate_engine::{KindOptions, Metrics, Observer, Options, Result, Worker};
 
 use crate::config::{tell_changed, tell_overruled};
 use crate::kinds::{self, Handlers};
@@ -23,6 +25,8 @@ pub(crate) struct Parts {
     /// What they need to run.
     pub(crate) handlers: Handlers,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    /// Who counts what it does.
+    pub(crate) metrics: Option<Metrics>,
 }
 
 /// Builds the worker.
@@ -38,6 +42,9 @@ pub(crate) fn build(parts: Parts) -> Result<Worker> {
     }
     if let Some(observer) = parts.observer {
         builder = builder.observer(observer);
+    }
+    if let Some(metrics) = parts.metrics {
+        builder = builder.metrics(&metrics);
     }
     builder.build()
 }

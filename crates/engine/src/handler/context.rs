@@ -65,6 +65,11 @@ impl Context {
         self.running.attempt.workflow.as_deref()
     }
 
+    /// Where it was submitted, as a W3C `traceparent`: for whatever the handler calls.
+    pub fn trace(&self) -> Option<&str> {
+        self.running.attempt.trace.as_deref()
+    }
+
     /// The slots it holds. No two holders have the same number of a limit, and a number stays
     /// as long as the slot is held, so it can name scarce things: ports, accounts, scratch
     /// folders. A number is below the capacity that was in force when the slot was taken; after

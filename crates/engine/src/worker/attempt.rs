@@ -3,23 +3,27 @@
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tidegate_core::Outcome;
+use tracing::Instrument as _;
 
 use super::Shared;
 use super::outbox::Done;
 use super::running::Running;
-use crate::{Context, Failure, time};
+use crate::{Context, Failure, time, trace};
 
 /// Runs a handler to its end, however it ends. Each attempt is a tokio task of its own: a
 /// handler that blocks or panics harms no other.
 pub(crate) async fn run(shared: Arc<Shared>, running: Arc<Running>, payload: Vec<u8>) {
     // Declared first, so dropped last: when it reports, the handler's future is gone.
-    let mut report = Report { shared, running, outcome: None };
+    let mut report = Report { shared, running, entered_at: time::now(), outcome: None };
     report.enter();
-    let outcome = watch(&report.shared, &report.running, payload).await;
+    let span = trace::run_span(&report.running.attempt);
+    let work = watch(&report.shared, &report.running, payload).instrument(span.clone());
+    let outcome = work.await;
+    trace::end(&span, &outcome);
     report.outcome = Some(outcome);
 }
 
@@ -66,21 +70,21 @@ fn panicked(panic: &(dyn Any + Send)) -> Outcome {
 struct Report {
     shared: Arc<Shared>,
     running: Arc<Running>,
+    entered_at: Instant,
     outcome: Option<Outcome>,
 }
 
 impl Report {
     fn enter(&self) {
-        if let Some(observer) = &self.shared.observer {
-            observer.enter(&self.running.attempt);
-        }
+        self.shared.observers.iter().for_each(|observer| observer.enter(&self.running.attempt));
     }
 }
 
 impl Drop for Report {
     fn drop(&mut self) {
-        if let Some(observer) = &self.shared.observer {
-            observer.leave(&self.running.attempt);
+        let ran = time::now() - self.entered_at;
+        for observer in &self.shared.observers {
+            observer.leave(&self.running.attempt, ran);
         }
         let outcome = self.outcome.take().unwrap_or_else(|| panicked(&"as it was dropped"));
         let running = self.running.clone();

@@ -12,7 +12,7 @@ use super::board::Board;
 use super::outbox::Outbox;
 use super::{Options, Registered, Shared, Worker};
 use crate::handler::Invoke;
-use crate::{Context, Handler, IntoResult, KindOptions, Observer, id};
+use crate::{Context, Handler, IntoResult, KindOptions, Metrics, Observer, id};
 
 /// Builds a worker.
 #[derive(Debug)]
@@ -20,12 +20,19 @@ pub struct Builder {
     store: Arc<dyn Store>,
     options: Options,
     handlers: Vec<Registered>,
-    observer: Option<Arc<dyn Observer>>,
+    observers: Vec<Arc<dyn Observer>>,
+    metrics: Option<Metrics>,
 }
 
 impl Builder {
     pub(super) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, options: Options::default(), handlers: Vec::new(), observer: None }
+        Self {
+            store,
+            options: Options::default(),
+            handlers: Vec::new(),
+            observers: Vec::new(),
+            metrics: None,
+        }
     }
 
     /// Sets every knob at once.
@@ -72,16 +79,27 @@ impl Builder {
         self
     }
 
-    /// Hooks that see every attempt come and go. Default: none.
+    /// Adds hooks that see every attempt come and go. Default: none.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.observer = Some(observer);
+        self.observers.push(observer);
+        self
+    }
+
+    /// Counts what the worker does and how its store answers. Default: nobody counts.
+    pub fn metrics(mut self, metrics: &Metrics) -> Self {
+        self.metrics = Some(metrics.clone());
         self
     }
 
     /// Checks everything. The worker takes a new id.
-    pub fn build(self) -> Result<Worker> {
+    pub fn build(mut self) -> Result<Worker> {
         self.options.check()?;
         let by_kind = self.by_kind()?;
+        let begun = self.metrics.take().map(|metrics| {
+            self.store = metrics.metered(self.store.clone());
+            self.observers.push(Arc::new(metrics.clone()));
+            metrics.begin(self.options.concurrency, by_kind.keys())
+        });
         let shared = Shared {
             queues: self.queue_names(),
             worker: id::worker(),
@@ -89,7 +107,8 @@ impl Builder {
             options: self.options,
             handlers: self.handlers,
             by_kind,
-            observer: self.observer,
+            observers: self.observers,
+            begun,
             board: Board::default(),
             outbox: Outbox::default(),
             old_lease: Notify::new(),

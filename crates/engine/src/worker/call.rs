@@ -38,18 +38,16 @@ pub(crate) async fn call(shared: Arc<Shared>, exits: Vec<Done>, plan: Option<Pla
 }
 
 impl Answer {
-    /// Lets the observer see what came of a call for work.
+    /// Lets the observers see what came of a call for work.
     fn tell(&self, shared: &Shared) {
-        if let (Some(observer), Some(plan), Ok(finished)) =
-            (&shared.observer, &self.plan, &self.result)
-        {
-            observer.asked(&Asked {
-                wanted: plan.tasks_max,
-                ended: self.exits.len() as u32,
-                found: finished.claimed.len() as u32,
-                took: time::now() - self.sent_at,
-            });
-        }
+        let (Some(plan), Ok(finished)) = (&self.plan, &self.result) else { return };
+        let asked = Asked {
+            wanted: plan.tasks_max,
+            ended: self.exits.len() as u32,
+            found: finished.claimed.len() as u32,
+            took: time::now() - self.sent_at,
+        };
+        shared.observers.iter().for_each(|observer| observer.asked(&asked));
     }
 }
 

@@ -27,6 +27,7 @@ pub use options::Options;
 pub use summary::Summary;
 
 use crate::handler::Invoke;
+use crate::metrics::Begun;
 use crate::{Keeper, KindOptions, Observer, Shutdown, keeper};
 
 /// Claims tasks and runs their handlers until it is shut down.
@@ -44,7 +45,9 @@ pub(crate) struct Shared {
     pub(crate) queues: Arc<[Arc<str>]>,
     pub(crate) handlers: Vec<Registered>,
     pub(crate) by_kind: HashMap<Arc<str>, usize>,
-    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) observers: Vec<Arc<dyn Observer>>,
+    /// Counts the worker among those that its metrics show.
+    pub(crate) begun: Option<Begun>,
     pub(crate) board: board::Board,
     pub(crate) outbox: outbox::Outbox,
     /// Tells the heartbeat of a lease that was old when it came, to look at it at once.
@@ -157,11 +160,12 @@ async fn pumping(pump: pump::Pump, shutdown: Shutdown) -> Result<Summary> {
     }
 }
 
-/// No handler outlives its heartbeat.
+/// No handler outlives its heartbeat, and its slots are not counted any more.
 struct AbortOnDrop(Arc<Shared>);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.board.shut();
+        self.0.begun.iter().for_each(|begun| begun.end());
     }
 }

@@ -338,8 +338,8 @@ impl Pump {
                 tracing::warn!(task = %attempt.task, token = %attempt.token, "the lease was gone");
             }
             self.summary.count(ended);
-            if let (Some(observer), true) = (&self.shared.observer, done.entered) {
-                observer.exit(attempt, ended);
+            if done.entered {
+                self.shared.observers.iter().for_each(|observer| observer.exit(attempt, ended));
             }
         }
     }
@@ -351,6 +351,7 @@ impl Pump {
             return;
         }
         self.phase = phase;
+        self.shared.begun.iter().for_each(|begun| begun.drain());
         let grace = match phase {
             Phase::Stopping => {
                 self.shared.board.abort_all();

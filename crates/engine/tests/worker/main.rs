@@ -6,6 +6,7 @@ mod faults;
 mod handlers;
 mod leases;
 mod limits;
+mod metrics;
 mod outcomes;
 mod panics;
 mod registrations;

@@ -206,7 +206,7 @@ impl Observer for Tell {
     fn enter(&self, attempt: &Attempt) {
         let _ = self.0.send(Seen::Enter(attempt.task));
     }
-    fn leave(&self, attempt: &Attempt) {
+    fn leave(&self, attempt: &Attempt, _ran: Duration) {
         let _ = self.0.send(Seen::Leave(attempt.task));
     }
     fn exit(&self, attempt: &Attempt, ended: Ended) {

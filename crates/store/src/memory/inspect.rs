@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_core::inspect::{
-    Explanation, Holder, Inspect, JobView, QueueView, Reason, SlotRow, Snapshot, TaskFilter,
-    TaskRow, TaskView, WaiterView, WorkerView, WorkflowView, estimate_ms,
+    Explanation, Holder, Inspect, JobView, LOAD_READY_MAX, Load, QueueView, Reason, SlotRow,
+    Snapshot, TaskFilter, TaskRow, TaskView, WaiterView, WorkerView, WorkflowView, estimate_ms,
 };
 use tidegate_core::tables::{LineRow, Position, ReadyRow, Tables};
 use tidegate_core::{
@@ -109,6 +109,10 @@ impl Inspect for Memory {
 
     async fn kinds(&self) -> Result<Vec<Kind>> {
         Ok(self.state().kinds.values().map(|kind| Kind::clone(kind)).collect())
+    }
+
+    async fn load(&self) -> Result<Load> {
+        Ok(self.state().load((self.inner.clock)()))
     }
 
     async fn snapshot(&self) -> Result<Snapshot> {
@@ -253,6 +257,23 @@ impl State {
             |notes: &Vec<(WorkerId, Option<u32>)>| notes.iter().find(|(w, _)| w == id).cloned();
         let notes = self.registrations.iter();
         notes.filter_map(|(group, notes)| Some((group.clone(), by(notes)?.1))).collect()
+    }
+
+    fn load(&self, now: Millis) -> Load {
+        let is_open = |row: &&ReadyRow| !self.paused.contains_key(&self.lane_name(row.lane).0);
+        let mut first_waits = BTreeMap::new();
+        for row in &self.line {
+            let limit = self.limits.get(&row.limit);
+            if limit.is_some_and(|limit| limit.scope() != Scope::Workflow) {
+                first_waits.entry(row.limit).or_insert(row.since);
+            }
+        }
+        Load {
+            ready: self.ready.iter().filter(is_open).take(LOAD_READY_MAX as usize).count() as u32,
+            expired: self.expiries.iter().take_while(|(at, _)| *at <= now).count() as u32,
+            first_waits,
+            now,
+        }
     }
 
     fn waiter(&self, row: &LineRow) -> Option<WaiterView> {

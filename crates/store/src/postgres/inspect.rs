@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_core::inspect::{
-    Explanation, Holder, Inspect, JobView, QueueView, Reason, Snapshot, TaskFilter, TaskView,
-    WaiterView, WorkerView, WorkflowView, estimate_ms,
+    Connections, Explanation, Holder, Inspect, JobView, LOAD_READY_MAX, Load, QueueView, Reason,
+    Snapshot, TaskFilter, TaskView, WaiterView, WorkerView, WorkflowView, estimate_ms,
 };
 use tidegate_core::tables::{Pace, Position};
 use tidegate_core::{
@@ -34,6 +34,8 @@ const WORKERS: &str = include_str!("queries/workers.sql");
 const WAITERS: &str = include_str!("queries/waiters.sql");
 const REGISTERED_BY: &str = include_str!("queries/registered_by.sql");
 const KINDS_ALL: &str = include_str!("queries/kinds_all.sql");
+const LOAD: &str = include_str!("queries/load.sql");
+const FIRST_WAITS: &str = include_str!("queries/first_waits.sql");
 const EXPLAIN_TASK: &str = include_str!("queries/explain_task.sql");
 const EXPLAIN_LINE: &str = include_str!("queries/explain_line.sql");
 const EXPLAIN_READY: &str = include_str!("queries/explain_ready.sql");
@@ -160,6 +162,20 @@ impl Inspect for Postgres {
 
     async fn kinds(&self) -> Result<Vec<Kind>> {
         Ok(self.read(KINDS_ALL).await?.iter().map(rows::kind).collect())
+    }
+
+    async fn load(&self) -> Result<Load> {
+        let read = move |store: std::sync::Arc<Inner>| async move {
+            let store = &*store;
+            Ok(transact!(reading store, tx => load(store, &tx)))
+        };
+        self.detached(read).await
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        let status = self.inner.pool.status();
+        let in_use = status.size.saturating_sub(status.available);
+        Some(Connections { in_use, max: status.max_size, waiting: status.waiting })
     }
 
     async fn snapshot(&self) -> Result<Snapshot> {
@@ -333,6 +349,19 @@ async fn workers_alive(store: &Inner, tx: &Tx<'_>) -> Result<Vec<WorkerView>, Fa
         }
     }
     Ok(workers)
+}
+
+async fn load(store: &Inner, tx: &Tx<'_>) -> Result<Load, Fault> {
+    tx.execute(SNAPSHOT_BEGIN, &[]).await?;
+    let now = moment(store, tx).await?.now;
+    let row = tx.one(LOAD, &[&now, &i64::from(LOAD_READY_MAX)]).await?;
+    let first = |row: &Row| (LimitId(row.get("limit_id")), row.get("since"));
+    Ok(Load {
+        ready: rows::number(&row, "ready"),
+        expired: rows::number(&row, "expired"),
+        first_waits: tx.query(FIRST_WAITS, &[]).await?.iter().map(first).collect(),
+        now,
+    })
 }
 
 async fn waiters(tx: &Tx<'_>, limit: LimitId, most: u32) -> Result<Vec<WaiterView>, Fault> {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::{Row, params};
 use tidegate_core::inspect::{
-    Explanation, Holder, Inspect, JobView, QueueView, Snapshot, TaskFilter, TaskView, WaiterView,
-    WorkerView, WorkflowView,
+    Explanation, Holder, Inspect, JobView, LOAD_READY_MAX, Load, QueueView, Snapshot, TaskFilter,
+    TaskView, WaiterView, WorkerView, WorkflowView,
 };
 use tidegate_core::tables::{Class, Position, Tables};
 use tidegate_core::{
@@ -89,6 +89,10 @@ impl Inspect for Sqlite {
 
     async fn kinds(&self) -> Result<Vec<Kind>> {
         self.read(|tx| tx.statements.rows(Query::Kinds, [], read_kind)).await
+    }
+
+    async fn load(&self) -> Result<Load> {
+        self.read(load).await
     }
 
     async fn snapshot(&self) -> Result<Snapshot> {
@@ -306,6 +310,16 @@ fn workers(tx: &mut Transaction<'_, '_>) -> Result<Vec<WorkerView>> {
         }
     }
     Ok(workers)
+}
+
+fn load(tx: &mut Transaction<'_, '_>) -> Result<Load> {
+    let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let counts = tx.statements.first(Query::Load, params![tx.now, LOAD_READY_MAX], read)?;
+    let (ready, expired) = counts.unwrap_or_default();
+    let read = |row: &Row<'_>| Ok((LimitId(row.get(0)?), row.get::<_, Option<Millis>>(1)?));
+    let first = tx.statements.rows(Query::FirstWaits, [], read)?.into_iter();
+    let first_waits = first.filter_map(|(limit, since)| Some((limit, since?))).collect();
+    Ok(Load { ready, expired, first_waits, now: tx.now })
 }
 
 fn waiters(

@@ -18,6 +18,7 @@ macro_rules! queries {
 }
 
 queries! {
+    FirstWaits "queries/first_waits.sql",
     ForgetKind "queries/forget_kind.sql",
     ForgetRegistrations "queries/forget_registrations.sql",
     IsKindUsed "queries/is_kind_used.sql",
@@ -89,6 +90,7 @@ queries! {
     LineByTask "queries/line_by_task.sql",
     LineFirst "queries/line_first.sql",
     LineNoWorker "queries/line_no_worker.sql",
+    Load "queries/load.sql",
     LowestFreeSlots "queries/lowest_free_slots.sql",
     Meta "queries/meta.sql",
     NextDue "queries/next_due.sql",

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::inspect::{Reason, TaskFilter};
+use tidegate_core::inspect::{Load, Reason, TaskFilter};
 use tidegate_core::tables::Class;
-use tidegate_core::{ErrorKind, Extend, NewTask, Ran, State, TaskId, WorkerId};
+use tidegate_core::{ErrorKind, Extend, NewTask, Pausable, Pause, Ran, State, TaskId, WorkerId};
 
 use super::fixture::{Fixture, LEASE_MS, asks, ids, task, tasks};
 
@@ -111,6 +111,31 @@ pub async fn a_line_is_listed_in_its_order(fx: &Fixture) {
     let line = waiters(2).await.expect("waiters");
     assert_eq!(line.iter().map(|one| one.task).collect::<Vec<_>>(), stored[1..3]);
     assert_eq!(waiters(0).await.expect("waiters"), []);
+}
+
+pub async fn the_load_says_what_waits(fx: &Fixture) {
+    let load = async || fx.inspect.load().await.expect("load");
+    let none = Load { now: fx.now(), ..Load::default() };
+    assert_eq!(load().await, none);
+    fx.set_limit("group:a", Some(1)).await;
+    let step = || NewTask { workflow: Some("w".into()), ..task("b") };
+    let far = NewTask { queue: Some("z".into()), ..task("b") };
+    fx.submit_all(vec![task("a"), task("a"), task("a"), far, step(), step()]).await;
+    let since = fx.now();
+    assert_eq!(fx.claim_as(asks("w", &["a"], 1)).await.len(), 1);
+    fx.advance(5);
+    let limit = fx.limit("group:a").await.id;
+    let wanted =
+        Load { ready: 2, expired: 0, first_waits: BTreeMap::from([(limit, since)]), now: fx.now() };
+    assert_eq!(load().await, wanted, "a step behind another is not counted");
+    let pause = |paused| fx.store.pause(Pause { what: Pausable::Queue("z".into()), paused });
+    assert!(pause(true).await.expect("pause"));
+    assert_eq!(load().await.ready, 1, "a paused queue waits for nobody");
+    assert!(pause(false).await.expect("resume"));
+    fx.advance(LEASE_MS);
+    assert_eq!(load().await.expired, 1);
+    fx.reap().await;
+    assert_eq!(load().await.expired, 0);
 }
 
 /// A task that is sent to the line was refused once, however long it stands there.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
@@ -13,7 +13,7 @@ use hyper::header::{HOST, HeaderMap, HeaderValue};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
-use tidegate_engine::time;
+use tidegate_engine::{Metrics, time};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -47,6 +47,7 @@ pub(crate) struct Caller {
     pub(super) allowed: Allowed,
     lookup: Lookup,
     tls: OnceLock<Arc<ClientConfig>>,
+    metrics: Option<Metrics>,
 }
 
 impl std::fmt::Debug for Caller {
@@ -85,14 +86,22 @@ impl Caller {
     }
 
     pub(super) fn with_lookup(allowed: Allowed, lookup: Lookup) -> Self {
-        Self { allowed, lookup, tls: OnceLock::new() }
+        Self { allowed, lookup, tls: OnceLock::new(), metrics: None }
+    }
+
+    /// Counts every call to a server, if somebody counts.
+    pub(crate) fn measured(self, metrics: Option<Metrics>) -> Self {
+        Self { metrics, ..self }
     }
 
     /// Sends a request once and reads the answer. Redirects are answers.
     pub(super) async fn exchange(&self, request: &Request) -> Result<Answer, Error> {
         let addresses = self.addresses(&request.url).await?;
+        let mut timed = Timed { metrics: &self.metrics, began_at: time::now(), status: None };
         let stream = self.connect(&request.url, &addresses).await.map_err(unreached)?;
-        ask(stream, request).await.map_err(unreached)
+        let answer = ask(stream, request).await.map_err(unreached)?;
+        timed.status = Some(answer.status);
+        Ok(answer)
     }
 
     /// Where a URL leads: every address is checked, and nobody resolves it again.
@@ -135,6 +144,21 @@ impl Caller {
         let name = server_name(url)?;
         let config = self.tls.get_or_init(|| Arc::new(tls())).clone();
         Ok(Box::new(TlsConnector::from(config).connect(name, stream).await?))
+    }
+}
+
+/// A call that is measured. One that is given up has no answer.
+struct Timed<'a> {
+    metrics: &'a Option<Metrics>,
+    began_at: Instant,
+    status: Option<u16>,
+}
+
+impl Drop for Timed<'_> {
+    fn drop(&mut self) {
+        if let Some(metrics) = self.metrics {
+            metrics.http_request(self.status, time::now() - self.began_at);
+        }
     }
 }
 

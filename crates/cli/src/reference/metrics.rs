@@ -1,0 +1,41 @@
+use tidegate_engine::metrics::about::{ALL, About};
+
+use super::row;
+
+/// Every metric, in the order of the table.
+pub(crate) fn page() -> String {
+    let mut page = INTRODUCTION.to_owned();
+    page.push_str(&row(&["name", "sort", "labels", "whose", "what"]));
+    page.push_str("|---|---|---|---|---|\n");
+    ALL.iter().for_each(|about| page.push_str(&line(about)));
+    page
+}
+
+fn line(about: &About) -> String {
+    let labels: Vec<String> = about.labels.iter().map(|label| format!("`{label}`")).collect();
+    let name = format!("`{}`", about.name);
+    row(&[&name, about.sort.as_str(), &labels.join(", "), about.whose.as_str(), about.help])
+}
+
+const INTRODUCTION: &str = "\
+# Metrics
+
+`tidegate worker --metrics 9464` shows these at `http://127.0.0.1:9464/metrics`, in the text form of \
+Prometheus. `--otlp URL` sends the same by OTLP, where the binary is built with the feature `otel`. A program \
+that has a worker of its own gets them from `tidegate_engine::Metrics`. [deploy] has alert rules, a \
+dashboard, and what to do when an alert fires.
+
+[deploy]: ../../deploy/README.md
+
+**Whose** a number is says how to put those of several processes together. `worker`: each process counts \
+its own, so `sum` them. `store`: every process reads the same from the store, so take the `max`.
+
+What is read from the store is read in the background, every 5 s or less often where the store takes \
+long to answer; `tidegate_sample_age_seconds` says how old it is. Nothing is read when somebody asks for \
+the metrics.
+
+Names of limits and jobs come from whoever submits. The 20 busiest groups and the 20 busiest jobs have \
+series of their own; all others share one with the name `other`. Workflows have none. No label carries the \
+id of a task or a part of a payload.
+
+";

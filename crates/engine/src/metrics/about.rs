@@ -1,0 +1,170 @@
+//! Every metric there is. This table is the one place that names a metric, its labels and its
+//! meaning: the endpoint, OpenTelemetry and the reference page all go by it.
+
+/// What is known of a metric before anything is measured.
+#[derive(Debug, PartialEq, Eq)]
+pub struct About {
+    /// Its name, with its unit and, for a counter, `_total`.
+    pub name: &'static str,
+    /// What its numbers are.
+    pub sort: Sort,
+    /// Whose number it is.
+    pub whose: Whose,
+    /// The names of its labels. None carries an id or a payload, and none is `job` or `instance`: those
+    /// are what Prometheus itself calls whom it asks.
+    pub labels: &'static [&'static str],
+    /// One sentence.
+    pub help: &'static str,
+}
+
+/// What the numbers of a metric are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    /// It only grows, from the start of the process.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// Numbers sorted into buckets.
+    Histogram,
+}
+
+impl Sort {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// Whose number it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// This process counts its own: those of a fleet are added up.
+    Worker,
+    /// What the store holds for all: every process says the same, and the largest is taken.
+    Store,
+}
+
+impl Whose {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Store => "store",
+        }
+    }
+}
+
+macro_rules! metrics {
+    ($($sort:ident $whose:ident $id:ident = $name:literal [$($label:literal),*] $help:literal;)+) => {
+        $(pub(super) const $id: About = About {
+            name: $name,
+            sort: Sort::$sort,
+            whose: Whose::$whose,
+            labels: &[$($label),*],
+            help: $help,
+        };)+
+
+        /// All of them, in the order of the page.
+        pub const ALL: &[About] = &[$($id),+];
+    };
+}
+
+metrics! {
+    Gauge Worker IN_FLIGHT = "tidegate_worker_in_flight_tasks" []
+        "Tasks whose handler runs.";
+    Counter Worker COMPLETED = "tidegate_worker_tasks_completed_total" ["kind", "outcome"]
+        "Attempts that ended, by how they ended.";
+    Histogram Worker DURATION = "tidegate_worker_task_duration_seconds" ["kind"]
+        "How long handlers ran.";
+    Counter Worker CLAIMS = "tidegate_worker_claims_total" ["result"]
+        "Claims: that found tasks, that found none, that failed.";
+    Histogram Worker CLAIM_SIZE = "tidegate_worker_claim_size" []
+        "Tasks in one claim that found some.";
+    Gauge Worker SLOTS = "tidegate_worker_slots" []
+        "Handlers that may run at once.";
+    Gauge Worker SLOTS_IN_USE = "tidegate_worker_slots_in_use" []
+        "Those of them that run.";
+    Gauge Worker ACCEPTING = "tidegate_worker_accepting" ["reason"]
+        "1 where the worker takes new tasks, 0 where it does not; the label says why.";
+    Histogram Worker WORKER_WAIT = "tidegate_worker_wait_seconds" []
+        "How long tasks that were through the gate waited for a worker.";
+    Gauge Worker ASYNC_TASKS = "tidegate_worker_async_tasks" []
+        "Live tasks of the async runtime.";
+    Gauge Worker MEMORY = "tidegate_worker_resident_memory_bytes" []
+        "Resident memory of the process.";
+    Histogram Worker HTTP = "tidegate_http_request_seconds" ["status"]
+        "How long calls of the kind `http` took, by the class of the answer; `none` is no answer.";
+    Counter Worker JOB_TASKS = "tidegate_job_tasks_total" ["job_name"]
+        "Tasks of a job that started.";
+    Counter Worker ACQUIRED = "tidegate_concurrency_acquisition_total" ["limit", "result"]
+        "`acquired`: tasks that started with a slot of the limit; `rejected`: times the limit stopped \
+         a task, in the whole store since the process looks, so of these the largest is taken.";
+    Histogram Worker LIMIT_WAIT = "tidegate_concurrency_wait_seconds" ["limit"]
+        "How long tasks waited to get through the gate, by each limit of which they got a slot.";
+    Histogram Worker STORE_CALL = "tidegate_store_call_seconds" ["verb"]
+        "How long calls to the store took.";
+    Counter Worker STORE_FAILED = "tidegate_store_call_failures_total" ["verb"]
+        "Calls to the store that failed or were given up.";
+    Gauge Worker CONNECTIONS_IN_USE = "tidegate_store_connections_in_use" []
+        "Connections of the pool in use; PostgreSQL only.";
+    Gauge Worker CONNECTIONS = "tidegate_store_connections" []
+        "Connections that the pool may have; PostgreSQL only.";
+    Gauge Worker CONNECTIONS_WAITING = "tidegate_store_connections_waiting" []
+        "Calls that wait for a connection; PostgreSQL only.";
+    Counter Worker EXPIRED = "tidegate_leases_expired_total" []
+        "Attempts that this process took back because their lease had run out.";
+    Gauge Worker SAMPLE_AGE = "tidegate_sample_age_seconds" []
+        "How old the numbers are that are read from the store.";
+    Gauge Store TASKS = "tidegate_tasks" ["state"]
+        "Tasks by state, as far as they are kept.";
+    Gauge Store READY = "tidegate_ready_tasks" []
+        "Tasks that wait for a worker and for nothing else; counted up to 100,000.";
+    Gauge Store OVERDUE = "tidegate_leases_overdue" []
+        "Leases that ran out and that nobody has taken back yet.";
+    Gauge Store WORKERS = "tidegate_workers" []
+        "Live workers.";
+    Gauge Store WANTED = "tidegate_workers_wanted" []
+        "How many more workers such as this would help: ready tasks beyond the free slots of all, over \
+         the slots of one.";
+    Gauge Store LIMIT_ACTIVE = "tidegate_concurrency_slots_active" ["limit"]
+        "Slots of a limit that are held.";
+    Gauge Store LIMIT_SLOTS = "tidegate_concurrency_slots_limit" ["limit"]
+        "Slots of a limit in all; missing where it is unlimited.";
+    Gauge Store LIMIT_WAITING = "tidegate_concurrency_slots_waiting" ["limit"]
+        "Tasks in the line of a limit.";
+    Gauge Store LIMIT_OLDEST = "tidegate_concurrency_oldest_wait_seconds" ["limit"]
+        "How long the first in the line of a limit has waited.";
+    Gauge Store JOB_ACTIVE = "tidegate_job_slots_active" ["job_name"]
+        "Slots of a job that are held.";
+    Gauge Store JOB_SLOTS = "tidegate_job_slots_limit" ["job_name"]
+        "Slots of a job in all; missing where it is unlimited.";
+    Gauge Store JOB_WAITING = "tidegate_job_slots_waiting" ["job_name"]
+        "Tasks in the line of a job.";
+    Gauge Store JOB_PAUSED = "tidegate_job_paused" ["job_name"]
+        "1 where a job is paused.";
+    Gauge Store JOB_OLDEST = "tidegate_job_oldest_wait_seconds" ["job_name"]
+        "How long the first in the line of a job has waited.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_their_sort_and_are_there_once() {
+        for (at, about) in ALL.iter().enumerate() {
+            let name = about.name;
+            assert!(ALL[..at].iter().all(|other| other.name != name), "{name} is there twice");
+            assert_eq!(about.sort == Sort::Counter, name.ends_with("_total"), "{name}");
+            assert!(about.help.ends_with('.'), "{name}");
+            let may_be =
+                ["kind", "outcome", "result", "reason", "status", "job_name", "limit", "verb"];
+            let known = |label: &&str| may_be.contains(label) || *label == "state";
+            assert!(about.labels.iter().all(known), "{name}: {:?}", about.labels);
+        }
+    }
+}
