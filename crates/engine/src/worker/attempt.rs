@@ -71,6 +71,7 @@ struct Report {
 
 impl Report {
     fn enter(&self) {
+        self.shared.controller.begins(self.running.started_at);
         if let Some(observer) = &self.shared.observer {
             observer.enter(&self.running.attempt);
         }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::board::Board;
 use super::outbox::Outbox;
-use super::{Options, Registered, Shared, Worker};
+use super::{Controller, Options, Registered, Shared, Worker};
 use crate::handler::Invoke;
 use crate::{Context, Handler, IntoResult, KindOptions, Observer, id};
 
@@ -21,11 +22,13 @@ pub struct Builder {
     options: Options,
     handlers: Vec<Registered>,
     observer: Option<Arc<dyn Observer>>,
+    controller: Option<Arc<Controller>>,
 }
 
 impl Builder {
     pub(super) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, options: Options::default(), handlers: Vec::new(), observer: None }
+        let (options, handlers) = (Options::default(), Vec::new());
+        Self { store, options, handlers, observer: None, controller: None }
     }
 
     /// Sets every knob at once.
@@ -78,9 +81,21 @@ impl Builder {
         self
     }
 
+    /// What it shares with other workers of the process: permits, calls to the store, and the
+    /// readings of memory and latency. Default: it has one of its own.
+    pub fn controller(mut self, controller: Arc<Controller>) -> Self {
+        self.controller = Some(controller);
+        self
+    }
+
     /// Checks everything. The worker takes a new id.
     pub fn build(self) -> Result<Worker> {
         self.options.check()?;
+        let Options { concurrency, calls, marks, .. } = self.options;
+        let controller = match &self.controller {
+            Some(controller) => controller.clone(),
+            None => Arc::new(Controller::new(concurrency, calls, marks)?),
+        };
         let by_kind = self.by_kind()?;
         let shared = Shared {
             queues: self.queue_names(),
@@ -93,6 +108,10 @@ impl Builder {
             board: Board::default(),
             outbox: Outbox::default(),
             old_lease: Notify::new(),
+            controller,
+            free: AtomicU32::new(concurrency),
+            is_stopping: AtomicBool::new(false),
+            peers: AtomicU32::new(0),
         };
         Ok(Worker { shared: Arc::new(shared) })
     }

@@ -11,7 +11,7 @@ use tidegate_core::repair::Repair;
 use tidegate_core::{
     Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
     Inspect, Pause, Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result,
-    RetryOutcome, SetLimit, State, Store, Submission, Submitted, TaskId,
+    RetryOutcome, SetJob, SetLimit, State, Store, Submission, Submitted, TaskId,
 };
 use tidegate_engine::{
     Builder, Client, Ended, Observer, Options, Shutdown, Summary, Task, Worker, time,
@@ -164,6 +164,9 @@ impl Store for Faulty {
     }
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
         self.memory.set_limit(set).await
+    }
+    async fn set_job(&self, set: SetJob) -> Result<()> {
+        self.memory.set_job(set).await
     }
     async fn retry(&self, tasks: Vec<TaskId>) -> Result<Vec<RetryOutcome>> {
         self.memory.retry(tasks).await
