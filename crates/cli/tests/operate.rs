@@ -376,10 +376,16 @@ fn workers_are_listed() {
     assert_eq!(busy[0]["queues"], serde_json::json!(["default"]));
     let table = seen(&shell, &["workers"]);
     assert!(
-        table.starts_with("exit 0\nworker running queues kinds seen again within\n"),
+        table.starts_with(
+            "exit 0\nworker running free memory accepts queues kinds seen again within\n"
+        ),
         "{table}"
     );
-    assert!(table.lines().any(|line| line.ends_with(" 2 default noop,sleep T")), "{table}");
+    assert!(
+        table.lines().any(|line| line.contains(" 2 ") && line.ends_with(" default noop,sleep T")),
+        "{table}"
+    );
+    assert_eq!(busy[0]["report"]["maximum"], 16, "{listed:?}");
     assert_eq!(
         Shell::new().run(&["workers", "--store", "memory:"]),
         "exit 0\nno worker lives; start one with `tidegate worker --store memory:`\n"

@@ -111,7 +111,7 @@ impl Builder {
             controller,
             free: AtomicU32::new(concurrency),
             is_stopping: AtomicBool::new(false),
-            peers: AtomicU32::new(0),
+            peers: AtomicU32::new(1),
         };
         Ok(Worker { shared: Arc::new(shared) })
     }

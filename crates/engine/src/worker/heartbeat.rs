@@ -127,7 +127,10 @@ impl Heartbeat {
         match self.renew(&mut beat, sent_at).await {
             Ok(extended) => {
                 self.beat_at = sent_at + self.interval;
-                self.said_at = Some(sent_at);
+                // The first beat may come before those of others that start at the same time.
+                if self.said_at.replace(sent_at).is_some() {
+                    self.shared.peers.store(extended.peers, Ordering::Relaxed);
+                }
                 self.learn(&beat, &extended, sent_at);
             }
             Err(error) => {
@@ -184,7 +187,6 @@ impl Heartbeat {
         let mut held = beat.tokens.clone();
         held.retain(|token| !extended.lost.contains(token));
         board.renewed(&held, sent_at);
-        self.shared.peers.store(extended.peers, Ordering::Relaxed);
         let now = time::now();
         // A lease that ended with its last attempt is gone too, if this beat met the finish. Its
         // attempts were taken down before they were told, so there is nobody to stop.

@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     /// Permits that neither a handler nor a claim under way holds.
     pub(crate) free: AtomicU32,
     pub(crate) is_stopping: AtomicBool,
-    /// Other workers that had room when the heartbeat last asked.
+    /// Other workers that had room when the heartbeat last asked; it is reckoned with one before.
     pub(crate) peers: AtomicU32,
 }
 

@@ -213,6 +213,9 @@ mod tests {
             workflow: None,
             slots: Vec::new(),
             expires_at: 0,
+            arrived_at: 0,
+            ready_at: 0,
+            trace: None,
         };
         let lease = Lease::new(Token(1), time::now(), Duration::from_secs(1), 1);
         Running::new(attempt, lease.into(), 0, 0)

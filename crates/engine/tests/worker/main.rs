@@ -7,6 +7,7 @@ mod handlers;
 mod leases;
 mod limits;
 mod outcomes;
+mod pressure;
 mod registrations;
 mod rig;
 mod shutdowns;

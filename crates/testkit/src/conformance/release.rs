@@ -2,7 +2,7 @@
 
 use tidegate_core::{Extend, NewTask, Release, ReleaseOutcome, State, WorkerId};
 
-use super::fixture::{Fixture, LEASE_MS, done, fatal, ids, task, tasks};
+use super::fixture::{Fixture, LEASE_MS, done, ids, task, tasks};
 
 async fn release(fx: &Fixture, limit: &str, slot: u32) -> ReleaseOutcome {
     let release = Release { limit: limit.into(), slot };

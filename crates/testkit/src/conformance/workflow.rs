@@ -2,7 +2,7 @@
 
 use tidegate_core::{Attempt, NewTask, Outcome, State};
 
-use super::fixture::{Fixture, asks, fatal, ids, job, retry_in, task};
+use super::fixture::{Fixture, asks, ids, job, retry_in, task};
 
 fn step(workflow: &str) -> NewTask {
     NewTask { workflow: Some(workflow.into()), ..task("a") }

@@ -34,8 +34,8 @@ pub struct Controller {
     calls: Semaphore,
     meter: memory::Meter,
     memory: Mutex<Option<Memory>>,
-    store_us: AtomicU64,
-    start_us: AtomicU64,
+    store_ns: AtomicU64,
+    start_ns: AtomicU64,
     brakes: Mutex<Brakes>,
 }
 
@@ -58,8 +58,8 @@ impl Controller {
             calls: Semaphore::new(calls.min(Semaphore::MAX_PERMITS)),
             meter: memory::Meter::new(),
             memory: Mutex::new(None),
-            store_us: AtomicU64::new(0),
-            start_us: AtomicU64::new(0),
+            store_ns: AtomicU64::new(0),
+            start_ns: AtomicU64::new(0),
             brakes: Mutex::new(Brakes::default()),
         })
     }
@@ -76,12 +76,12 @@ impl Controller {
 
     /// How long the store's calls take, the latest of them above all.
     pub fn store_latency(&self) -> Duration {
-        Duration::from_micros(self.store_us.load(Ordering::Relaxed))
+        Duration::from_nanos(self.store_ns.load(Ordering::Relaxed))
     }
 
     /// How long handlers wait for their start behind the answer to their claim.
     pub fn start_latency(&self) -> Duration {
-        Duration::from_micros(self.start_us.load(Ordering::Relaxed))
+        Duration::from_nanos(self.start_ns.load(Ordering::Relaxed))
     }
 
     /// Memory as it was last read.
@@ -139,21 +139,21 @@ impl Controller {
 
     /// A call to the store was answered.
     pub(crate) fn answered(&self, took: Duration) {
-        self.note(&self.store_us, took);
+        self.note(&self.store_ns, took);
     }
 
     /// A handler begins that was claimed at `since`.
     pub(crate) fn begins(&self, since: Instant) {
-        self.note(&self.start_us, time::now().saturating_duration_since(since));
+        self.note(&self.start_ns, time::now().saturating_duration_since(since));
     }
 
     /// One that is far too long counts as four times the mark: alone it does not brake.
     fn note(&self, mean: &AtomicU64, took: Duration) {
-        let took = took.min(self.marks.latency_high * 4).as_micros() as u64;
+        let took = took.min(self.marks.latency_high.saturating_mul(4)).as_nanos() as u64;
         let before = mean.load(Ordering::Relaxed);
         // Two that come at once may count as one.
         let share = u64::from(LATENCY_SHARE);
-        mean.store((before * (share - 1) + took) / share, Ordering::Relaxed);
+        mean.store(before - before / share + took / share, Ordering::Relaxed);
     }
 }
 
