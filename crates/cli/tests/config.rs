@@ -120,7 +120,7 @@ fn a_worker_says_how_many_tasks_it_runs_at_once() {
         told(&production, &["--workers", "2"]),
         "10 tasks at once (2 workers x 5), profile production"
     );
-    assert_eq!(told(&[("MAX_CONCURRENT_TASKS", "1000")], &[]), "1000 tasks at once");
+    assert_eq!(told(&[("MAX_CONCURRENT_TASKS", "1000")], &[]), "1,000 tasks at once");
     let bounded = ["--workers", "9", "--concurrency", "4", "--max-concurrent-tasks", "8"];
     assert_eq!(told(&[], &bounded), "8 tasks at once");
     let many = shell.run(&["worker", "--workers", "1000", "--concurrency", "1000"]);

@@ -531,7 +531,7 @@ fn a_worker_says_why_it_is_not_idle() {
     let mut lines = std::io::BufReader::new(worker.stderr.take().expect("stderr")).lines();
     let mut next = || lines.next().expect("a line").expect("text");
     let first = next();
-    assert!(first.ends_with(": kinds noop, sleep"), "{first}");
+    assert!(first.ends_with(": 16 tasks at once, kinds noop, sleep"), "{first}");
     let why = next();
     assert!(why.starts_with("nothing runs, 1 task left; task 1 is pending: "), "{why}");
     assert!(why.contains("--exec-allow"), "{why}");
