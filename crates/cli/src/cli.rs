@@ -9,7 +9,7 @@ use crate::commands::{
     bench, completions, concurrency, config, doctor, job, migrate, prune, queue, reference, run,
     submit, task, test_server, top, verify, worker, workers, workflow,
 };
-use crate::config::{Config, Flags, Key, Origin, note_mistyped, variables};
+use crate::config::{Config, Flags, Key, note_mistyped, variables};
 use crate::output::quoted;
 
 /// Durable tasks under exact concurrency limits.
@@ -49,6 +49,10 @@ pub(crate) struct Global {
     /// OTEL_EXPORTER_OTLP_ENDPOINT, or nobody
     #[arg(long, value_name = "URL", global = true)]
     otlp: Option<String>,
+    /// How much a worker takes on where nothing else says so: production, staging or development.
+    /// Default: TIDEGATE_ENV, or `profile` of the configuration
+    #[arg(long, value_name = "PROFILE", global = true)]
+    profile: Option<String>,
     /// What holds, once it is read.
     #[arg(skip)]
     pub(crate) config: Config,
@@ -59,7 +63,11 @@ impl Global {
     pub(crate) fn configure(&mut self) -> anyhow::Result<()> {
         let variables = variables();
         note_mistyped(&variables);
-        let flags = Flags { file: self.config_file.as_deref(), store: self.store.as_deref() };
+        let flags = Flags {
+            file: self.config_file.as_deref(),
+            store: self.store.as_deref(),
+            profile: self.profile.as_deref(),
+        };
         self.config = Config::load(&flags, &variables)?;
         Ok(())
     }
@@ -89,7 +97,7 @@ impl Global {
 
     /// The store's URL, if it was named for this command and not for all of them.
     pub(crate) fn named_url(&self) -> Option<&str> {
-        Some(self.url()).filter(|_| self.config.origin(Key::Store) >= Origin::Variable)
+        Some(self.url()).filter(|_| self.config.origin(Key::Store).is_of_the_command())
     }
 
     /// A command that a person can type next, on the same store: what was given is given again,

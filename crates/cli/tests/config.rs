@@ -31,9 +31,16 @@ fn without_a_file_everything_is_a_default() {
          setting                                               value     from\n\
          store                                    sqlite:tidegate.db  default\n\
          log                                                    warn  default\n\
+         profile                                                   -  default\n\
          run.concurrency                                          64  default\n\
          worker.concurrency                                       16  default\n\
+         worker.workers                                            1  default\n\
+         worker.max_concurrent_tasks                               0  default\n\
          worker.claim_batch                                      100  default\n\
+         worker.poll_interval_ms                                1000  default\n\
+         worker.permits_low_percent                               10  default\n\
+         worker.memory_high_percent                               80  default\n\
+         worker.latency_high_ms                                  500  default\n\
          worker.queues                                             -  default\n\
          worker.kinds                                              -  default\n\
          worker.metrics                                            -  default\n\
@@ -64,6 +71,61 @@ fn a_flag_goes_before_a_variable_and_a_variable_before_the_file() {
     );
     shell.good(&["submit", "noop"]);
     assert!(shell.path("file.db").exists(), "the file names the store");
+}
+
+#[test]
+fn a_profile_is_weaker_than_whatever_else_is_said() {
+    let shell = shell("profile = \"staging\"\n[worker]\nconcurrency = 7\n");
+    let line = |setting: &str, value: u32, from: &str| {
+        format!("{{\"setting\":\"{setting}\",\"value\":{value},\"from\":\"{from}\"}}")
+    };
+    let workers = |variables: &[(&str, &str)], arguments: &[&str]| {
+        held(&shell, variables, arguments, "worker.workers")
+    };
+    assert_eq!(workers(&[], &[]), line("worker.workers", 20, "profile staging"));
+    assert_eq!(
+        held(&shell, &[], &[], "worker.concurrency"),
+        line("worker.concurrency", 7, "tidegate.toml:3")
+    );
+    let development = [("TIDEGATE_ENV", "development")];
+    assert_eq!(workers(&development, &[]), line("worker.workers", 5, "profile development"));
+    assert_eq!(
+        workers(&development, &["--profile", "production"]),
+        line("worker.workers", 100, "profile production")
+    );
+    assert_eq!(workers(&[("WORKERS", "3")], &[]), line("worker.workers", 3, "WORKERS"));
+    let both = [("WORKERS", "3"), ("TIDEGATE_WORKERS", "4")];
+    assert_eq!(workers(&both, &[]), line("worker.workers", 4, "TIDEGATE_WORKERS"));
+    assert_eq!(
+        shell.run(&["config", "--profile", "prod"]).lines().next(),
+        Some("exit 1"),
+        "an unknown profile"
+    );
+}
+
+#[test]
+fn a_worker_says_how_many_tasks_it_runs_at_once() {
+    let shell = Shell::new();
+    let told = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let mut command = shell.command(&["worker", "--until-idle"]);
+        command.args(arguments).envs(variables.iter().copied());
+        let text = shown(&command.output().expect("run"));
+        let line = text.lines().find(|line| line.contains(" works on ")).unwrap_or(&text);
+        let (_, said) = line.split_once("tidegate.db: ").expect(line);
+        said.split_once(", kinds").expect(said).0.to_owned()
+    };
+    let production = [("TIDEGATE_ENV", "production")];
+    assert_eq!(told(&[], &[]), "16 tasks at once");
+    assert_eq!(told(&production, &[]), "500 tasks at once (100 workers x 5), profile production");
+    assert_eq!(
+        told(&production, &["--workers", "2"]),
+        "10 tasks at once (2 workers x 5), profile production"
+    );
+    assert_eq!(told(&[("MAX_CONCURRENT_TASKS", "1000")], &[]), "1,000 tasks at once");
+    let bounded = ["--workers", "9", "--concurrency", "4", "--max-concurrent-tasks", "8"];
+    assert_eq!(told(&[], &bounded), "8 tasks at once");
+    let many = shell.run(&["worker", "--workers", "1000", "--concurrency", "1000"]);
+    assert!(many.contains("more than 100000 tasks at once"), "{many}");
 }
 
 #[test]
@@ -230,9 +292,11 @@ fn variables_are_checked_too_and_a_mistyped_one_is_noted() {
     assert!(!run("TIDEGATE_PG_DIR", "x").contains("note"), "it is somebody else's");
 }
 
-const SECTIONS: &str = "`store`, `log`, `run`, `worker`, `concurrency`, `http`, `exec`";
-const WORKER: &str = "`worker.concurrency`, `worker.claim_batch`, `worker.queues`, `worker.kinds`, \
-                      `worker.metrics`";
+const SECTIONS: &str = "`store`, `log`, `profile`, `run`, `worker`, `concurrency`, `http`, `exec`";
+const WORKER: &str = "`worker.concurrency`, `worker.workers`, `worker.max_concurrent_tasks`, \
+    `worker.claim_batch`, `worker.poll_interval_ms`, `worker.permits_low_percent`, \
+    `worker.memory_high_percent`, `worker.latency_high_ms`, `worker.queues`, `worker.kinds`, \
+    `worker.metrics`";
 
 /// Whatever is wrong is told with its place, and no store is made.
 #[test]

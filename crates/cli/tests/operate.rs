@@ -370,10 +370,16 @@ fn workers_are_listed() {
     assert_eq!(busy[0]["queues"], serde_json::json!(["default"]));
     let table = seen(&shell, &["workers"]);
     assert!(
-        table.starts_with("exit 0\nworker running queues kinds seen again within\n"),
+        table.starts_with(
+            "exit 0\nworker running free memory accepts queues kinds seen again within\n"
+        ),
         "{table}"
     );
-    assert!(table.lines().any(|line| line.ends_with(" 2 default noop,sleep T")), "{table}");
+    assert!(
+        table.lines().any(|line| line.contains(" 2 ") && line.ends_with(" default noop,sleep T")),
+        "{table}"
+    );
+    assert_eq!(busy[0]["report"]["maximum"], 16, "{listed:?}");
     assert_eq!(
         Shell::new().run(&["workers", "--store", "memory:"]),
         "exit 0\nno worker lives; start one with `tidegate worker --store memory:`\n"
@@ -519,7 +525,7 @@ fn a_worker_says_why_it_is_not_idle() {
     let mut lines = std::io::BufReader::new(worker.stderr.take().expect("stderr")).lines();
     let mut next = || lines.next().expect("a line").expect("text");
     let first = next();
-    assert!(first.ends_with(": kinds noop, sleep"), "{first}");
+    assert!(first.ends_with(": 16 tasks at once, kinds noop, sleep"), "{first}");
     let why = next();
     assert!(why.starts_with("nothing runs, 1 task left; task 1 is pending: "), "{why}");
     assert!(why.contains("--exec-allow"), "{why}");

@@ -21,6 +21,9 @@ pub const ERROR_BYTES_MAX: usize = 4096;
 /// Bytes in the message of a progress report.
 pub const PROGRESS_BYTES_MAX: usize = 200;
 
+/// Bytes in the reason that a worker's report gives.
+pub const REPORT_BYTES_MAX: usize = 200;
+
 /// The largest capacity of a limit.
 pub const CAPACITY_MAX: i64 = i32::MAX as i64;
 

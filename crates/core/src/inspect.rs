@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::tables::{Class, Counters, Lease, Pace, Position};
 use crate::{
     Halt, Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId,
+    WorkerReport,
 };
 
 /// The reads. Each sees one committed state of the store.
@@ -284,6 +285,8 @@ pub struct WorkerView {
     pub kinds: Vec<Arc<str>>,
     /// Attempts it runs.
     pub running: u64,
+    /// What it last said of itself.
+    pub report: Option<WorkerReport>,
     /// What it registered: the capacity it brings for a group, or none where it brings none.
     pub registered: BTreeMap<Arc<str>, Option<u32>>,
 }

@@ -22,6 +22,7 @@ mod order;
 mod outcome;
 pub mod payload;
 pub mod planted;
+mod report;
 mod retry;
 pub mod rules;
 mod store;
@@ -37,6 +38,7 @@ pub use kind::Kind;
 pub use limit::{Halt, Hold, Limit, Scope, Share, Source, check_capacity};
 pub use order::{RANK_RESERVED, SHARE_SCALE, ready_rank};
 pub use outcome::{Exit, Ledger, Next, Outcome, after_death, after_exit, after_fence};
+pub use report::{Memory, WorkerReport};
 pub use retry::Backoff;
 pub use store::{
     Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, JobSpec, Lost,

@@ -14,7 +14,7 @@ use crate::repair::Repair;
 use crate::tables::Said;
 use crate::{
     Error, Exit, Kind, LimitId, Millis, Result, Scope, Source, TaskId, Token, WorkerId,
-    check_capacity, name,
+    WorkerReport, check_capacity, name,
 };
 
 /// The verbs that write.
@@ -294,6 +294,8 @@ pub struct Extend {
     pub progress: Vec<(TaskId, Token, Progress)>,
     /// How long handlers ran that ended since the last heartbeat.
     pub ran: Vec<Ran>,
+    /// What the worker says of itself. None leaves what it said before.
+    pub report: Option<WorkerReport>,
 }
 
 /// How long the handlers of one group ran.
@@ -316,6 +318,8 @@ pub struct Extended {
     pub lost: Vec<Token>,
     /// Attempts that should stop because somebody cancelled the task or took their slot away.
     pub cancelled: Vec<(TaskId, Token)>,
+    /// Other live workers that last reported room for a task.
+    pub peers: u32,
 }
 
 /// Attempts that end, and what the worker wants next.
@@ -525,6 +529,7 @@ impl Extend {
         check_number("reports of progress", self.progress.len(), LEASES_MAX)?;
         check_number("groups", self.ran.len(), BATCH_MAX)?;
         self.ran.iter().try_for_each(|ran| name::check("group", &ran.group))?;
+        self.report.iter().try_for_each(WorkerReport::check)?;
         if self.leaves() { Ok(()) } else { check_lease(self.lease_ms) }
     }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::bounds::{GATE_STEP, JOB_WINDOW};
 use crate::{
     Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, OnFailure, Progress, Result,
-    Share, Source, State, TaskId, Token, WorkerId,
+    Share, Source, State, TaskId, Token, WorkerId, WorkerReport,
 };
 
 /// Numbers the store counts up. They change in the same transaction as what they number.
@@ -314,6 +314,9 @@ pub trait Tables {
         alive_until: Millis,
         lanes: Option<&[Lane]>,
     ) -> Result<()>;
+    /// Notes what a worker says of itself, if it says anything, and counts the other live workers
+    /// that last reported room.
+    fn report(&mut self, worker: &WorkerId, report: Option<&WorkerReport>) -> Result<u32>;
     /// Whether a worker serves the lane: it asked for its tasks within its last lease. One
     /// that only sends heartbeats is busy or on its way out and has no room for more.
     fn is_served(&mut self, lane: LaneId) -> Result<bool>;

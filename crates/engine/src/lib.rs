@@ -28,11 +28,11 @@ pub use shutdown::signals;
 pub use shutdown::{Phase, Shutdown};
 pub use task::Task;
 pub use tidegate_core::{
-    Attempt, CancelOutcome, DayWindow, Error, ErrorKind, Inspect, JobSpec, Kind, OnFailure, Result,
-    Store, Submitted, TaskId, Token, WorkerId,
+    Attempt, CancelOutcome, DayWindow, Error, ErrorKind, Inspect, JobSpec, Kind, Memory, OnFailure,
+    Result, Store, Submitted, TaskId, Token, WorkerId, WorkerReport,
 };
 pub use tidegate_macros::task;
-pub use worker::{Builder, Options, Summary, Worker};
+pub use worker::{Builder, Controller, Marks, Options, Pressure, Reason, Summary, Worker};
 
 /// What the attribute's code needs, wherever it stands.
 #[doc(hidden)]

@@ -366,6 +366,7 @@ async fn only_news_of_others_wake_who_waits() {
             lease_ms: 60_000,
             progress: vec![],
             ran: vec![],
+            report: None,
         };
         two.extend(extend).await.unwrap();
         assert!(commits.is_new());

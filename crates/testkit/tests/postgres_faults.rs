@@ -78,8 +78,14 @@ fn a_heartbeat_goes_through_while_the_threads_of_the_handlers_are_blocked() {
     let beating = store.clone();
     let heart = std::thread::spawn(move || {
         let worker = WorkerId("worker".into());
-        let extend =
-            Extend { worker, tokens: vec![token], lease_ms: 30_000, progress: vec![], ran: vec![] };
+        let extend = Extend {
+            worker,
+            tokens: vec![token],
+            lease_ms: 30_000,
+            progress: vec![],
+            ran: vec![],
+            report: None,
+        };
         let extended = runtime().expect("a runtime").block_on(beating.extend(extend));
         let _ = answer.send(extended.expect("extend").lost);
     });
@@ -280,6 +286,7 @@ async fn ten_thousand_dropped_futures_leave_nothing_open() {
                     lease_ms: 30_000,
                     progress: Vec::new(),
                     ran: Vec::new(),
+                    report: None,
                 };
                 drop_after(polls, store.extend(extend)).await;
             }

@@ -10,7 +10,7 @@ use crate::output::{print, print_json};
 
 /// Shows every setting, its value, and where it comes from
 ///
-/// A flag is stronger than a variable, a variable than the file, the file than the default. The
+/// A flag is stronger than a variable, a variable than the file, the file than a profile, a profile than the default. The
 /// password of a store is not shown.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  TIDEGATE_LOG=info tidegate config")]

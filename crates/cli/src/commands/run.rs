@@ -83,6 +83,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         },
         kinds,
         limits: Vec::new(),
+        caps: Vec::new(),
         handlers: Handlers::new(permissions, server.as_ref().map(Server::address), None),
         metrics: None,
         observer: Some(watch.clone()),

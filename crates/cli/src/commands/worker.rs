@@ -9,12 +9,12 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use tidegate_core::inspect::TaskFilter;
 use tidegate_core::{Inspect, Kind, Source, State, check_capacity};
-use tidegate_engine::{Observer, Options, Phase, Shutdown, Summary, signals, time};
+use tidegate_engine::{Marks, Observer, Options, Phase, Shutdown, Summary, signals, time};
 use tidegate_measure::table::counted;
 use tokio::task::AbortHandle;
 
 use crate::cli::Global;
-use crate::config::{Config, Key};
+use crate::config::{Config, Key, Origin};
 use crate::explain;
 use crate::file::unknown;
 use crate::kinds::{self, Allow, Handlers, Permissions};
@@ -28,6 +28,9 @@ use crate::worker::{Parts, bring, build, endpoint, register, settings};
 /// How often `--until-idle` looks.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Tasks that run at once in one process at most.
+const PERMITS_MAX: u32 = 100_000;
+
 /// Works on tasks of the built-in kinds: noop, sleep, http, exec
 ///
 /// It takes `http` and `exec` tasks only where --http-allow or --exec-allow says whom they may call
@@ -37,6 +40,7 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidegate worker --concurrency 50\n  \
+    tidegate worker --profile production --max-running exec=4 --exec-allow sort\n  \
     tidegate worker --queues mail,default --max-concurrent http=10 --history worker-1.jsonl\n  \
     tidegate worker --metrics 9464\n  \
     tidegate worker --http-allow api.example.com --exec-allow sort")]
@@ -49,12 +53,25 @@ pub(crate) struct Arguments {
     /// built-in ones that are allowed]
     #[arg(long, value_name = "KIND,..", value_delimiter = ',')]
     kinds: Vec<String>,
-    /// Tasks that run at once [default: `worker.concurrency` of the configuration, 16]
+    /// Tasks that run at once, for each of its workers [default: `worker.concurrency` of the
+    /// configuration, or of the profile, 16]
     #[arg(long, value_name = "N")]
     concurrency: Option<u32>,
+    /// How many workers it counts as [default: `worker.workers` of the configuration, or of the
+    /// profile, 1]
+    #[arg(long, value_name = "N")]
+    workers: Option<u32>,
+    /// Tasks that run at once in all [default: `worker.max_concurrent_tasks` of the configuration,
+    /// or workers times concurrency]
+    #[arg(long, value_name = "N")]
+    max_concurrent_tasks: Option<u32>,
     /// Tasks in one claim [default: `worker.claim_batch` of the configuration, 100]
     #[arg(long, value_name = "N")]
     claim_batch: Option<u32>,
+    /// How often it asks for work that nobody told it about, such as 500ms [default:
+    /// `worker.poll_interval_ms` of the configuration, 1s]
+    #[arg(long, value_name = "DURATION")]
+    poll_interval: Option<jiff::SignedDuration>,
     /// How long the store waits for a sign of life, such as 2s [default:
     /// `concurrency.default_lease_duration_secs` of the configuration, 30s]
     #[arg(long, value_name = "DURATION")]
@@ -69,6 +86,9 @@ pub(crate) struct Arguments {
     /// `worker.metrics` of the configuration, or nowhere]
     #[arg(long, value_name = "ADDRESS", value_parser = endpoint::parse)]
     metrics: Option<SocketAddr>,
+    /// Tasks of a kind that run at once in this process; may be repeated
+    #[arg(long, value_name = "KIND=N")]
+    max_running: Vec<String>,
     #[command(flatten)]
     allow: Allow,
     /// End when the store has no unfinished task
@@ -82,6 +102,9 @@ struct Meaning {
     kinds: Vec<String>,
     permissions: Permissions,
     limits: Vec<(String, u32)>,
+    caps: Vec<(String, u32)>,
+    /// How its permits come about, in words.
+    permits: String,
     history: Option<PathBuf>,
     metrics: Option<SocketAddr>,
     until_idle: bool,
@@ -106,12 +129,14 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         options: meaning.options,
         kinds: served,
         limits: meaning.limits.clone(),
+        caps: meaning.caps,
         handlers: Handlers::new(meaning.permissions, None, metrics.clone()),
         observer: history.clone().map(|history| history as Arc<dyn Observer>),
         metrics,
     })?;
     bring(&*opened.store, &worker, &meaning.limits, lease).await?;
-    tell!("worker {} works on {}: kinds {kinds}", worker.id(), global.shown());
+    let permits = meaning.permits;
+    tell!("worker {} works on {}: {permits}, kinds {kinds}", worker.id(), global.shown());
     let told = tokio::spawn(tell_phases(shutdown.clone()));
     let idle = Idle { inspect: opened.inspect.clone(), shutdown: shutdown.clone() };
     let watched = async {
@@ -143,14 +168,25 @@ impl Arguments {
         let permissions = self.allow.permissions(config)?;
         let kinds = first_said([&self.kinds, config.list(Key::WorkerKinds)]);
         let kinds = served(kinds, &permissions)?;
-        let limits = self.max_concurrent.iter().map(|text| max_concurrent(text));
+        let numbers = |flag: &str, texts: &[String]| {
+            texts.iter().map(|text| kind_and_number(flag, text)).collect::<anyhow::Result<_>>()
+        };
+        let (concurrency, permits) = self.permits(config)?;
         Ok(Meaning {
-            limits: limits.collect::<anyhow::Result<_>>()?,
+            limits: numbers("--max-concurrent", &self.max_concurrent)?,
+            caps: numbers("--max-running", &self.max_running)?,
+            permits,
             options: Options {
                 queues: first_said([&self.queues, config.list(Key::WorkerQueues)]),
-                concurrency: self.concurrency.unwrap_or(config.number(Key::WorkerConcurrency)),
+                concurrency,
                 claim_batch: self.claim_batch.unwrap_or(config.number(Key::WorkerClaimBatch)),
+                poll_interval: self.poll_interval(config)?,
                 lease: lease(self.lease, config)?,
+                marks: Marks {
+                    permits_low_percent: config.number(Key::WorkerPermitsLow),
+                    memory_high_percent: config.number(Key::WorkerMemoryHigh),
+                    latency_high: milliseconds(config, Key::WorkerLatencyHigh),
+                },
                 ..Options::default()
             },
             kinds,
@@ -160,6 +196,53 @@ impl Arguments {
             until_idle: self.until_idle,
         })
     }
+
+    /// Tasks that run at once in all, and how that comes about.
+    fn permits(&self, config: &Config) -> anyhow::Result<(u32, String)> {
+        let held = |flag: Option<u32>, key| flag.unwrap_or_else(|| config.number(key));
+        let workers = held(self.workers, Key::WorkerWorkers);
+        let each = held(self.concurrency, Key::WorkerConcurrency);
+        let most = held(self.max_concurrent_tasks, Key::WorkerTasksMax);
+        let is_said =
+            |flag: Option<u32>, key| flag.is_some() || config.origin(key) > Origin::Profile;
+        let is_product_said = is_said(self.workers, Key::WorkerWorkers)
+            || is_said(self.concurrency, Key::WorkerConcurrency);
+        let Some(product) = workers.checked_mul(each).filter(|product| *product <= PERMITS_MAX)
+        else {
+            bail!(
+                "{workers} workers with {each} tasks each are more than {PERMITS_MAX} tasks at once, \
+                 the most of one process"
+            );
+        };
+        let permits = match most {
+            0 => product,
+            most if is_product_said => most.min(product),
+            most => most,
+        };
+        let words = match (permits == product, workers) {
+            (true, 2..) => format!("{permits} tasks at once ({workers} workers x {each})"),
+            _ => format!("{} at once", counted(permits.into(), "task")),
+        };
+        let is_profiled = [Key::WorkerWorkers, Key::WorkerConcurrency]
+            .iter()
+            .any(|key| config.origin(*key) == Origin::Profile);
+        let profile = config.text(Key::Profile);
+        Ok(match is_profiled {
+            true => (permits, format!("{words}, profile {profile}")),
+            false => (permits, words),
+        })
+    }
+
+    fn poll_interval(&self, config: &Config) -> anyhow::Result<Duration> {
+        match self.poll_interval {
+            Some(interval) => interval.try_into().context("--poll-interval cannot be negative"),
+            None => Ok(milliseconds(config, Key::WorkerPollInterval)),
+        }
+    }
+}
+
+fn milliseconds(config: &Config, key: Key) -> Duration {
+    Duration::from_millis(config.number(key).into())
 }
 
 /// The first list that says something.
@@ -198,12 +281,12 @@ fn check_kind(kind: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn max_concurrent(text: &str) -> anyhow::Result<(String, u32)> {
+fn kind_and_number(flag: &str, text: &str) -> anyhow::Result<(String, u32)> {
     let Some((kind, number)) = text.rsplit_once('=') else {
-        bail!("--max-concurrent {text:?} is not KIND=N");
+        bail!("{flag} {text:?} is not KIND=N");
     };
     check_kind(kind)?;
-    let number: i64 = number.parse().with_context(|| format!("read --max-concurrent {text:?}"))?;
+    let number: i64 = number.parse().with_context(|| format!("read {flag} {text:?}"))?;
     Ok((kind.to_owned(), check_capacity(kind, number)?))
 }
 

@@ -1,15 +1,15 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tidegate_core::Millis;
 use tidegate_core::inspect::WorkerView;
+use tidegate_core::{Millis, WorkerReport};
 use tidegate_measure::table::Table;
 
 use crate::cli::Global;
 use crate::output::{duration, or_dash, print, print_json};
 use crate::tell::tell;
 
-/// Lists live workers: what they serve and how much of it they run
+/// Lists live workers: what they serve, how much of it they run, and how much room they have
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tidegate workers")]
 pub(crate) struct Arguments {
@@ -32,17 +32,41 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 }
 
 fn table(workers: &[WorkerView], now: Millis) -> Table {
-    let mut table = Table::new(&["worker", "running", "queues", "kinds", "seen again within"]);
+    let mut table = Table::new(&[
+        "worker",
+        "running",
+        "free",
+        "memory",
+        "accepts",
+        "queues",
+        "kinds",
+        "seen again within",
+    ]);
     for worker in workers {
         let names =
             |names: &[std::sync::Arc<str>]| or_dash((!names.is_empty()).then(|| names.join(",")));
         table.row(vec![
             worker.id.to_string(),
             worker.running.to_string(),
+            of_report(worker, |report| Some(format!("{} of {}", report.available, report.maximum))),
+            of_report(worker, |report| {
+                report.memory.map(|memory| format!("{} %", memory.percent()))
+            }),
+            of_report(worker, |report| Some(accepts(report))),
             names(&worker.queues),
             names(&worker.kinds),
             duration((worker.alive_until - now).max(0)),
         ]);
     }
     table
+}
+
+/// What a worker says of itself, where it says it.
+fn of_report(worker: &WorkerView, words: impl Fn(&WorkerReport) -> Option<String>) -> String {
+    or_dash(worker.report.as_ref().and_then(words))
+}
+
+fn accepts(report: &WorkerReport) -> String {
+    let word = if report.accepting { "yes" } else { "no" };
+    format!("{word}: {}", report.reason)
 }

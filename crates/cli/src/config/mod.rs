@@ -4,6 +4,7 @@
 
 mod file;
 mod limits;
+mod profile;
 mod settings;
 mod shape;
 mod variables;
@@ -15,6 +16,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 pub(crate) use limits::{apply, apply_to_jobs, tell_changed, tell_overruled};
+use profile::Profile;
 pub(crate) use settings::{FILE_VARIABLE, Key, SETTINGS, Setting, sections};
 pub(crate) use shape::{Shape, Value};
 
@@ -35,10 +37,19 @@ pub(crate) struct Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
     Default,
+    Profile,
     /// The file, in this line.
     File(usize),
-    Variable,
+    /// The variable of this name.
+    Variable(&'static str),
     Flag,
+}
+
+impl Origin {
+    /// Whether it was said for this command, and not for all of them.
+    pub(crate) fn is_of_the_command(self) -> bool {
+        matches!(self, Self::Variable(_) | Self::Flag)
+    }
 }
 
 /// What was typed.
@@ -46,6 +57,7 @@ pub(crate) enum Origin {
 pub(crate) struct Flags<'a> {
     pub(crate) file: Option<&'a Path>,
     pub(crate) store: Option<&'a str>,
+    pub(crate) profile: Option<&'a str>,
 }
 
 impl Default for Config {
@@ -71,14 +83,33 @@ impl Config {
             }
             config.file = Some(path);
         }
-        for (key, value) in variables::read(variables)? {
-            config.set(key, value, Origin::Variable);
+        for (key, value, variable) in variables::read(variables)? {
+            config.set(key, value, Origin::Variable(variable));
         }
-        if let Some(store) = flags.store {
-            let value = Shape::Store.parse("--store", store).map_err(anyhow::Error::msg)?;
-            config.set(Key::Store, value, Origin::Flag);
+        let typed = [
+            (Key::Store, Shape::Store, "--store", flags.store),
+            (Key::Profile, Shape::Profile, "--profile", flags.profile),
+        ];
+        for (key, shape, flag, text) in typed {
+            if let Some(text) = text {
+                let value = shape.parse(flag, text).map_err(anyhow::Error::msg)?;
+                config.set(key, value, Origin::Flag);
+            }
         }
+        config.apply_profile();
         Ok(config)
+    }
+
+    /// A profile sets what nobody else does.
+    fn apply_profile(&mut self) {
+        let Some(profile) = Profile::named(self.text(Key::Profile)) else { return };
+        for (key, number) in
+            [(Key::WorkerWorkers, profile.workers), (Key::WorkerConcurrency, profile.concurrency)]
+        {
+            if self.origin(key) == Origin::Default {
+                self.set(key, Value::Number(number), Origin::Profile);
+            }
+        }
     }
 
     fn set(&mut self, key: Key, value: Value, origin: Origin) {
@@ -140,7 +171,8 @@ impl Config {
                 let file = self.file.as_deref().unwrap_or(Path::new(FILE));
                 format!("{}:{line}", file.display())
             }
-            Origin::Variable => setting.variable.to_owned(),
+            Origin::Profile => format!("profile {}", self.text(Key::Profile)),
+            Origin::Variable(name) => name.to_owned(),
             Origin::Flag => setting.flag.unwrap_or_default().to_owned(),
         }
     }
@@ -148,9 +180,9 @@ impl Config {
 
 /// The variables of this process.
 pub(crate) fn variables() -> Vec<(OsString, OsString)> {
-    std::env::vars_os()
-        .filter(|(name, _)| name.to_string_lossy().starts_with("TIDEGATE_"))
-        .collect()
+    let is_alias = |name: &str| SETTINGS.iter().any(|setting| setting.aliases.contains(&name));
+    let is_ours = |name: &str| name.starts_with("TIDEGATE_") || is_alias(name);
+    std::env::vars_os().filter(|(name, _)| is_ours(&name.to_string_lossy())).collect()
 }
 
 /// Says which variables look like a mistyped one.
@@ -188,12 +220,35 @@ mod tests {
     #[test]
     fn a_flag_goes_before_a_variable() {
         let variables = [("TIDEGATE_STORE".into(), "memory:".into())];
-        let load = |store| Config::load(&Flags { file: Some(Path::new("")), store }, &variables);
+        let load = |store| {
+            let flags = Flags { file: Some(Path::new("")), store, profile: None };
+            Config::load(&flags, &variables)
+        };
         let by_variable = load(None).unwrap();
         assert_eq!(by_variable.text(Key::Store), "memory:");
-        assert_eq!(by_variable.origin(Key::Store), Origin::Variable);
+        assert_eq!(by_variable.origin(Key::Store), Origin::Variable("TIDEGATE_STORE"));
         let by_flag = load(Some("a.db")).unwrap();
         assert_eq!(by_flag.text(Key::Store), "a.db");
         assert_eq!(by_flag.origin(Key::Store), Origin::Flag);
+    }
+
+    #[test]
+    fn a_profile_sets_what_nobody_else_does() {
+        let load = |variables: &[(&str, &str)], profile| {
+            let variables: Vec<(OsString, OsString)> =
+                variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+            Config::load(&Flags { file: Some(Path::new("")), store: None, profile }, &variables)
+        };
+        let held = |config: &Config| {
+            [Key::WorkerWorkers, Key::WorkerConcurrency]
+                .map(|key| (config.number(key), config.origin(key)))
+        };
+        let by_variable = load(&[("TIDEGATE_ENV", "staging"), ("WORKERS", "7")], None).unwrap();
+        assert_eq!(held(&by_variable), [(7, Origin::Variable("WORKERS")), (3, Origin::Profile)]);
+        let by_flag = load(&[("TIDEGATE_ENV", "staging")], Some("production")).unwrap();
+        assert_eq!(held(&by_flag), [(100, Origin::Profile), (5, Origin::Profile)]);
+        assert_eq!(held(&load(&[], None).unwrap()), [(1, Origin::Default), (16, Origin::Default)]);
+        let wrong = load(&[("TIDEGATE_ENV", "prodction")], None).unwrap_err().to_string();
+        assert!(wrong.contains("production"), "{wrong}");
     }
 }

@@ -12,14 +12,23 @@ pub(crate) const FILE_VARIABLE: &str = "TIDEGATE_CONFIG";
 /// Handlers that may run at once in one process.
 const CONCURRENCY: Shape = Shape::Number { low: 1, high: 100_000 };
 
+const PERCENT: Shape = Shape::Number { low: 0, high: 100 };
+
 /// Which setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
     Store,
     Log,
+    Profile,
     RunConcurrency,
     WorkerConcurrency,
+    WorkerWorkers,
+    WorkerTasksMax,
     WorkerClaimBatch,
+    WorkerPollInterval,
+    WorkerPermitsLow,
+    WorkerMemoryHigh,
+    WorkerLatencyHigh,
     WorkerQueues,
     WorkerKinds,
     WorkerMetrics,
@@ -36,6 +45,8 @@ pub(crate) struct Setting {
     /// Its key in the file, with the sections it stands in.
     pub(crate) name: &'static str,
     pub(crate) variable: &'static str,
+    /// Other variables that say the same; the first of all that says something counts.
+    pub(crate) aliases: &'static [&'static str],
     /// Its flag, behind the commands that take it.
     pub(crate) flag: Option<&'static str>,
     pub(crate) shape: Shape,
@@ -50,11 +61,12 @@ pub(crate) struct Setting {
 }
 
 /// All of them, in the order of the file.
-pub(crate) const SETTINGS: [Setting; 12] = [
+pub(crate) const SETTINGS: [Setting; 19] = [
     Setting {
         key: Key::Store,
         name: "store",
         variable: "TIDEGATE_STORE",
+        aliases: &[],
         flag: Some("--store"),
         shape: Shape::Store,
         default: "sqlite:tidegate.db",
@@ -66,6 +78,7 @@ pub(crate) const SETTINGS: [Setting; 12] = [
         key: Key::Log,
         name: "log",
         variable: "TIDEGATE_LOG",
+        aliases: &[],
         flag: None,
         shape: Shape::Log,
         default: "warn",
@@ -75,9 +88,23 @@ pub(crate) const SETTINGS: [Setting; 12] = [
         example: "\"info\"",
     },
     Setting {
+        key: Key::Profile,
+        name: "profile",
+        variable: "TIDEGATE_PROFILE",
+        aliases: &["TIDEGATE_ENV"],
+        flag: Some("--profile"),
+        shape: Shape::Profile,
+        default: "",
+        default_words: None,
+        meaning: "Sets how many workers a `tidegate worker` is, and how many tasks each runs, where \
+                  nothing else does: `production` 100 x 5, `staging` 20 x 3, `development` 5 x 2.",
+        example: "\"production\"",
+    },
+    Setting {
         key: Key::RunConcurrency,
         name: "run.concurrency",
         variable: "TIDEGATE_RUN_CONCURRENCY",
+        aliases: &[],
         flag: Some("run --concurrency"),
         shape: CONCURRENCY,
         default: "64",
@@ -89,17 +116,46 @@ pub(crate) const SETTINGS: [Setting; 12] = [
         key: Key::WorkerConcurrency,
         name: "worker.concurrency",
         variable: "TIDEGATE_WORKER_CONCURRENCY",
+        aliases: &["WORKER_CONCURRENCY"],
         flag: Some("worker --concurrency"),
         shape: CONCURRENCY,
         default: "16",
         default_words: None,
-        meaning: "Tasks that run at once in a `tidegate worker`.",
+        meaning: "Tasks that run at once in a `tidegate worker`, for each of its \
+                  [workers](#workerworkers).",
         example: "50",
+    },
+    Setting {
+        key: Key::WorkerWorkers,
+        name: "worker.workers",
+        variable: "TIDEGATE_WORKER_WORKERS",
+        aliases: &["TIDEGATE_WORKERS", "WORKERS"],
+        flag: Some("worker --workers"),
+        shape: CONCURRENCY,
+        default: "1",
+        default_words: None,
+        meaning: "How many workers a `tidegate worker` counts as: `worker.concurrency` tasks run at \
+                  once for each. They share one id, one heartbeat and one claim.",
+        example: "4",
+    },
+    Setting {
+        key: Key::WorkerTasksMax,
+        name: "worker.max_concurrent_tasks",
+        variable: "TIDEGATE_WORKER_MAX_CONCURRENT_TASKS",
+        aliases: &["TIDEGATE_MAX_CONCURRENT_TASKS", "MAX_CONCURRENT_TASKS"],
+        flag: Some("worker --max-concurrent-tasks"),
+        shape: Shape::Number { low: 0, high: 100_000 },
+        default: "0",
+        default_words: Some("0, which is workers times concurrency"),
+        meaning: "Tasks that run at once in a `tidegate worker` in all. Where its workers or their \
+                  concurrency are said too (a profile does not count), the smaller holds.",
+        example: "1000",
     },
     Setting {
         key: Key::WorkerClaimBatch,
         name: "worker.claim_batch",
         variable: "TIDEGATE_WORKER_CLAIM_BATCH",
+        aliases: &["TIDEGATE_CLAIM_BATCH_SIZE", "CLAIM_BATCH_SIZE"],
         flag: Some("worker --claim-batch"),
         shape: Shape::Number { low: 1, high: BATCH_MAX as i64 },
         default: "100",
@@ -108,9 +164,62 @@ pub(crate) const SETTINGS: [Setting; 12] = [
         example: "100",
     },
     Setting {
+        key: Key::WorkerPollInterval,
+        name: "worker.poll_interval_ms",
+        variable: "TIDEGATE_WORKER_POLL_INTERVAL_MS",
+        aliases: &["TIDEGATE_POLL_INTERVAL_MS", "POLL_INTERVAL_MS"],
+        flag: Some("worker --poll-interval"),
+        shape: Shape::Number { low: 1, high: DURATION_MS_MAX },
+        default: "1000",
+        default_words: None,
+        meaning: "Milliseconds, give or take a quarter, after which an idle `tidegate worker` asks for \
+                  work that nobody told it about; the store wakes it for the rest.",
+        example: "1000",
+    },
+    Setting {
+        key: Key::WorkerPermitsLow,
+        name: "worker.permits_low_percent",
+        variable: "TIDEGATE_WORKER_PERMITS_LOW_PERCENT",
+        aliases: &[],
+        flag: None,
+        shape: PERCENT,
+        default: "10",
+        default_words: None,
+        meaning: "With fewer percent of its permits free a `tidegate worker` of 20 or more lets a claim \
+                  wait for a moment, so that it takes a batch.",
+        example: "10",
+    },
+    Setting {
+        key: Key::WorkerMemoryHigh,
+        name: "worker.memory_high_percent",
+        variable: "TIDEGATE_WORKER_MEMORY_HIGH_PERCENT",
+        aliases: &[],
+        flag: None,
+        shape: PERCENT,
+        default: "80",
+        default_words: None,
+        meaning: "With more percent of the memory in use (of the control group if it has a limit, else \
+                  of the machine) a `tidegate worker` uses half of its permits.",
+        example: "80",
+    },
+    Setting {
+        key: Key::WorkerLatencyHigh,
+        name: "worker.latency_high_ms",
+        variable: "TIDEGATE_WORKER_LATENCY_HIGH_MS",
+        aliases: &[],
+        flag: None,
+        shape: Shape::Number { low: 1, high: DURATION_MS_MAX },
+        default: "500",
+        default_words: None,
+        meaning: "Where the store's calls or the starts of handlers take more milliseconds a `tidegate \
+                  worker` leaves 30 % of its permits unused; how long tasks run does not count.",
+        example: "500",
+    },
+    Setting {
         key: Key::WorkerQueues,
         name: "worker.queues",
         variable: "TIDEGATE_WORKER_QUEUES",
+        aliases: &[],
         flag: Some("worker --queues"),
         shape: Shape::Queues,
         default: "",
@@ -122,6 +231,7 @@ pub(crate) const SETTINGS: [Setting; 12] = [
         key: Key::WorkerKinds,
         name: "worker.kinds",
         variable: "TIDEGATE_WORKER_KINDS",
+        aliases: &[],
         flag: Some("worker --kinds"),
         shape: Shape::Kinds,
         default: "",
@@ -133,6 +243,7 @@ pub(crate) const SETTINGS: [Setting; 12] = [
         key: Key::WorkerMetrics,
         name: "worker.metrics",
         variable: "TIDEGATE_WORKER_METRICS",
+        aliases: &[],
         flag: Some("worker --metrics"),
         shape: Shape::Address,
         default: "",
@@ -145,6 +256,7 @@ pub(crate) const SETTINGS: [Setting; 12] = [
         key: Key::LeaseSeconds,
         name: "concurrency.default_lease_duration_secs",
         variable: "TIDEGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS",
+        aliases: &[],
         flag: Some("worker --lease"),
         shape: Shape::Number { low: 1, high: DURATION_MS_MAX / 1000 },
         default: "30",
@@ -158,6 +270,7 @@ pub(crate) const SETTINGS: [Setting; 12] = [
         key: Key::Limits,
         name: "concurrency.limits",
         variable: "TIDEGATE_CONCURRENCY_LIMITS",
+        aliases: &[],
         flag: None,
         shape: Shape::Limits,
         default: "",
@@ -170,6 +283,7 @@ pub(crate) const SETTINGS: [Setting; 12] = [
         key: Key::HttpAllow,
         name: "http.allow",
         variable: "TIDEGATE_HTTP_ALLOW",
+        aliases: &[],
         flag: Some("worker, run --http-allow"),
         shape: Shape::Words,
         default: "",
@@ -181,6 +295,7 @@ pub(crate) const SETTINGS: [Setting; 12] = [
         key: Key::ExecAllow,
         name: "exec.allow",
         variable: "TIDEGATE_EXEC_ALLOW",
+        aliases: &[],
         flag: Some("worker, run --exec-allow"),
         shape: Shape::Words,
         default: "",
@@ -194,6 +309,11 @@ impl Setting {
     /// The setting of a key in the file.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.name == name)
+    }
+
+    /// The variables that say it, the strongest first.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = &'static str> + use<> {
+        [self.variable].into_iter().chain(self.aliases.iter().copied())
     }
 
     /// The section it stands in, and its key there.

@@ -8,6 +8,7 @@ use tidegate_core::{Scope, check_capacity, name};
 use tidegate_store::Place;
 use tracing_subscriber::EnvFilter;
 
+use super::profile::Profile;
 use crate::file::{self, Field, Node, Source, unknown};
 use crate::kinds;
 use crate::worker::endpoint;
@@ -30,6 +31,8 @@ pub(crate) enum Shape {
     Store,
     /// How much is told.
     Log,
+    /// The name of a profile.
+    Profile,
     /// A whole number between two bounds.
     Number { low: i64, high: i64 },
     /// Names of queues.
@@ -51,7 +54,7 @@ impl Shape {
     /// Reads what a variable says. `what` names the variable.
     pub(crate) fn parse(self, what: &str, text: &str) -> Read<Value> {
         match self {
-            Self::Store | Self::Log | Self::Address => {
+            Self::Store | Self::Log | Self::Address | Self::Profile => {
                 self.check_text(text)?;
                 Ok(Value::Text(text.to_owned()))
             }
@@ -90,7 +93,9 @@ impl Shape {
             Ok(text)
         };
         match self {
-            Self::Store | Self::Log | Self::Address => Ok(Value::Text(text(node, "a string")?)),
+            Self::Store | Self::Log | Self::Address | Self::Profile => {
+                Ok(Value::Text(text(node, "a string")?))
+            }
             Self::Number { .. } => {
                 let number = node.integer().ok_or_else(|| wrong(node, "a whole number"))?;
                 let checked = self.check_number(&format!("`{what}`"), number);
@@ -119,6 +124,9 @@ impl Shape {
                 .map(drop)
                 .map_err(|error| format!("{text:?} does not say what to log: {error}")),
             Self::Address if !text.is_empty() => endpoint::parse(text).map(drop),
+            Self::Profile if !text.is_empty() && Profile::named(text).is_none() => {
+                Err(unknown("profile", text, &Profile::ALL.map(|profile| profile.name)))
+            }
             Self::Kinds if !kinds::NAMES.contains(&text) => {
                 Err(unknown("kind", text, &kinds::NAMES))
             }

@@ -4,26 +4,26 @@ use std::ffi::OsString;
 
 use anyhow::anyhow;
 
-use super::settings::{FILE_VARIABLE, Key, SETTINGS};
+use super::settings::{FILE_VARIABLE, Key, SETTINGS, Setting};
 use super::shape::Value;
 use crate::suggest::suggest;
 
 const PREFIX: &str = "TIDEGATE_";
 
-/// What the variables set. An empty one sets nothing.
-pub(crate) fn read(variables: &[(OsString, OsString)]) -> anyhow::Result<Vec<(Key, Value)>> {
+/// What the variables set, and which of them. An empty one sets nothing.
+pub(crate) fn read(
+    variables: &[(OsString, OsString)],
+) -> anyhow::Result<Vec<(Key, Value, &'static str)>> {
     let mut values = Vec::new();
     for setting in &SETTINGS {
-        let name = setting.variable;
-        let Some((_, text)) = variables.iter().find(|(variable, _)| variable == name) else {
-            continue;
+        let said = |name: &'static str| {
+            let (_, text) = variables.iter().find(|(variable, _)| variable == name)?;
+            (!text.is_empty()).then_some((name, text))
         };
+        let Some((name, text)) = setting.variables().find_map(said) else { continue };
         let text = text.to_str().ok_or_else(|| anyhow!("{name} is not UTF-8"))?;
-        if text.is_empty() {
-            continue;
-        }
         let value = setting.shape.parse("it", text);
-        values.push((setting.key, value.map_err(|error| anyhow!("read {name}: {error}"))?));
+        values.push((setting.key, value.map_err(|error| anyhow!("read {name}: {error}"))?, name));
     }
     Ok(values)
 }
@@ -31,7 +31,7 @@ pub(crate) fn read(variables: &[(OsString, OsString)]) -> anyhow::Result<Vec<(Ke
 /// Notes about variables that look like a mistyped one. Others may have variables with this
 /// beginning too, so what is near to none is not spoken of.
 pub(crate) fn mistyped(variables: &[(OsString, OsString)]) -> Vec<String> {
-    let names = SETTINGS.iter().map(|setting| setting.variable).chain([FILE_VARIABLE]);
+    let names = SETTINGS.iter().flat_map(Setting::variables).chain([FILE_VARIABLE]);
     let known: Vec<&str> = names.filter_map(|name| name.strip_prefix(PREFIX)).collect();
     let note = |(name, _): &(OsString, OsString)| {
         let word = name.to_str()?.strip_prefix(PREFIX)?;
@@ -61,11 +61,29 @@ mod tests {
         assert_eq!(
             read(&given).unwrap(),
             [
-                (Key::WorkerConcurrency, Value::Number(7)),
-                (Key::WorkerQueues, Value::List(vec!["a".to_owned(), "b".to_owned()])),
-                (Key::Limits, Value::Limits(limits.into())),
+                (Key::WorkerConcurrency, Value::Number(7), "TIDEGATE_WORKER_CONCURRENCY"),
+                (
+                    Key::WorkerQueues,
+                    Value::List(vec!["a".to_owned(), "b".to_owned()]),
+                    "TIDEGATE_WORKER_QUEUES"
+                ),
+                (Key::Limits, Value::Limits(limits.into()), "TIDEGATE_CONCURRENCY_LIMITS"),
             ]
         );
+    }
+
+    #[test]
+    fn a_variable_with_our_prefix_goes_before_a_bare_one() {
+        let bare = ("MAX_CONCURRENT_TASKS", "2");
+        let read = |pairs: &[(&str, &str)]| read(&variables(pairs)).unwrap().pop();
+        let said = |number, name| Some((Key::WorkerTasksMax, Value::Number(number), name));
+        assert_eq!(read(&[bare]), said(2, "MAX_CONCURRENT_TASKS"));
+        let prefixed = ("TIDEGATE_MAX_CONCURRENT_TASKS", "3");
+        assert_eq!(read(&[bare, prefixed]), said(3, "TIDEGATE_MAX_CONCURRENT_TASKS"));
+        let empty = ("TIDEGATE_MAX_CONCURRENT_TASKS", "");
+        assert_eq!(read(&[empty, bare]), said(2, "MAX_CONCURRENT_TASKS"));
+        let whole = ("TIDEGATE_WORKER_MAX_CONCURRENT_TASKS", "4");
+        assert_eq!(read(&[bare, prefixed, whole]), said(4, "TIDEGATE_WORKER_MAX_CONCURRENT_TASKS"));
     }
 
     #[test]

@@ -17,8 +17,9 @@ fn intro() -> String {
     format!(
         "\
 A setting may be said by a flag, by a variable of the environment, or by a file. A flag is stronger
-than a variable, a variable than the file, the file than the default. `tidegate config` shows what
-holds and where each value comes from; it never shows the password of a store.
+than a variable, a variable than the file, the file than a [profile](#profile), a profile than the
+default. `tidegate config` shows what holds and where each value comes from; it never shows the
+password of a store.
 
 The file is `{FILE}` in the current folder, if it is there, or the one that `--config FILE` or the
 variable `{FILE_VARIABLE}` names, which must be there. An empty `{FILE_VARIABLE}` reads no file. The
@@ -28,7 +29,8 @@ that may be meant.
 
 A variable that is empty sets nothing. A list has commas between its items, and limits are written
 `NAME=N,NAME=N`; such a variable takes the place of the whole list of the file. A variable whose name
-is nearly that of a setting is noted on stderr.
+is nearly that of a setting is noted on stderr. Where a setting has several variables, the first that
+is listed and says something holds.
 "
     )
 }
@@ -73,8 +75,9 @@ fn section(setting: &Setting) -> String {
     let flag = setting.flag.map_or_else(|| "none".to_owned(), |flag| format!("`{flag}`"));
     text.push_str(&row(&["type", "default", "variable", "flag"]));
     text.push_str("|---|---|---|---|\n");
-    let variable = format!("`{}`", setting.variable);
-    text.push_str(&row(&[&words(setting.shape), &default, &variable, &flag]));
+    let variables: Vec<String> = setting.variables().map(|name| format!("`{name}`")).collect();
+    let variables = variables.join(", ");
+    text.push_str(&row(&[&words(setting.shape), &default, &variables, &flag]));
     text.push_str(&format!("\n```toml\n{}\n```\n", setting.sample()));
     text
 }
@@ -84,6 +87,7 @@ fn words(shape: Shape) -> String {
         Shape::Store => "URL of a [store](stores.md)".to_owned(),
         Shape::Log => "string".to_owned(),
         Shape::Address => "address with a port, or a port".to_owned(),
+        Shape::Profile => "`production`, `staging` or `development`".to_owned(),
         Shape::Number { low, high } => {
             format!("whole number, {} to {}", grouped(low as u64), grouped(high as u64))
         }

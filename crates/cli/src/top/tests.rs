@@ -75,6 +75,7 @@ fn view() -> View {
         queues: vec!["default".into(), "mail".into()],
         kinds: vec!["call".into()],
         running: 5,
+        report: None,
         registered: Default::default(),
     };
     View {

@@ -22,6 +22,8 @@ pub(crate) struct Parts {
     pub(crate) kinds: Vec<Kind>,
     /// The limits it brings for kinds.
     pub(crate) limits: Vec<(String, u32)>,
+    /// Tasks of kinds that run at once in this process.
+    pub(crate) caps: Vec<(String, u32)>,
     /// What they need to run.
     pub(crate) handlers: Handlers,
     pub(crate) observer: Option<Arc<dyn Observer>>,
@@ -37,6 +39,9 @@ pub(crate) fn build(parts: Parts) -> Result<Worker> {
         let mut options = KindOptions::from(kind).keep_stored();
         if let Some((_, limit)) = parts.limits.iter().find(|(of, _)| **of == *name) {
             options = options.max_concurrent(*limit);
+        }
+        if let Some((_, cap)) = parts.caps.iter().find(|(of, _)| **of == *name) {
+            options = options.max_running(*cap);
         }
         builder = parts.handlers.add(builder, options, &name);
     }

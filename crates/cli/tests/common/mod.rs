@@ -61,9 +61,17 @@ impl Shell {
 
 /// Takes away what the environment sets for the binary.
 pub(crate) fn without_settings(command: &mut Command) {
+    const BARE: [&str; 5] = [
+        "CLAIM_BATCH_SIZE",
+        "MAX_CONCURRENT_TASKS",
+        "POLL_INTERVAL_MS",
+        "WORKERS",
+        "WORKER_CONCURRENCY",
+    ];
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("TIDEGATE_") {
-            command.env_remove(name);
+        let text = name.to_string_lossy();
+        if text.starts_with("TIDEGATE_") || BARE.contains(&&*text) {
+            command.env_remove(&name);
         }
     }
 }

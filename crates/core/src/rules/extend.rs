@@ -7,11 +7,13 @@ pub fn extend(tables: &mut dyn Tables, extend: &Extend) -> Result<Extended> {
     extend.check()?;
     extend.progress.iter().try_for_each(|(_, _, progress)| check(progress))?;
     let expires_at = tables.now() + extend.lease_ms;
-    match extend.leaves() {
-        true => tables.forget_worker(&extend.worker)?,
-        false => tables.see_worker(&extend.worker, expires_at, None)?,
-    }
     let mut extended = Extended::default();
+    if extend.leaves() {
+        tables.forget_worker(&extend.worker)?;
+    } else {
+        tables.see_worker(&extend.worker, expires_at, None)?;
+        extended.peers = tables.report(&extend.worker, extend.report.as_ref())?;
+    }
     for token in &extend.tokens {
         if !tables.renew_lease(*token, &extend.worker, expires_at)? {
             extended.lost.push(*token);

@@ -26,7 +26,7 @@ pub use buckets::Buckets;
 pub use family::{Family, Series, Value};
 pub use sample::Sampler;
 
-use crate::{Ended, Observer};
+use crate::{Ended, Observer, Reason};
 use counted::Counted;
 use family::Reading;
 use sample::Sample;
@@ -122,7 +122,7 @@ impl Metrics {
     pub(crate) fn begin<'a>(&self, slots: u32, kinds: impl Iterator<Item = &'a Arc<str>>) -> Begun {
         self.counted().expect(kinds);
         self.inner.slots.fetch_add(slots.into(), Ordering::Relaxed);
-        self.set_accepting(true, "open");
+        self.set_accepting(true, Reason::Room.as_str());
         Begun { metrics: self.clone(), slots, has_ended: AtomicBool::new(false) }
     }
 
@@ -145,9 +145,9 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// It takes nothing new any more.
-    pub(crate) fn drain(&self) {
-        self.metrics.set_accepting(false, "draining");
+    /// Whether it takes on more, and why.
+    pub(crate) fn accepts(&self, accepts: bool, reason: Reason) {
+        self.metrics.set_accepting(accepts, reason.as_str());
     }
 
     /// Its slots are gone.

@@ -76,6 +76,7 @@ struct Report {
 
 impl Report {
     fn enter(&self) {
+        self.shared.controller.begins(self.running.started_at);
         self.shared.observers.iter().for_each(|observer| observer.enter(&self.running.attempt));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::board::Board;
 use super::outbox::Outbox;
-use super::{Options, Registered, Shared, Worker};
+use super::{Controller, Options, Registered, Shared, Worker};
 use crate::handler::Invoke;
 use crate::{Context, Handler, IntoResult, KindOptions, Metrics, Observer, id};
 
@@ -22,6 +23,7 @@ pub struct Builder {
     handlers: Vec<Registered>,
     observers: Vec<Arc<dyn Observer>>,
     metrics: Option<Metrics>,
+    controller: Option<Arc<Controller>>,
 }
 
 impl Builder {
@@ -32,6 +34,7 @@ impl Builder {
             handlers: Vec::new(),
             observers: Vec::new(),
             metrics: None,
+            controller: None,
         }
     }
 
@@ -91,9 +94,21 @@ impl Builder {
         self
     }
 
+    /// What it shares with other workers of the process: permits, calls to the store, and the
+    /// readings of memory and latency. Default: it has one of its own.
+    pub fn controller(mut self, controller: Arc<Controller>) -> Self {
+        self.controller = Some(controller);
+        self
+    }
+
     /// Checks everything. The worker takes a new id.
     pub fn build(mut self) -> Result<Worker> {
         self.options.check()?;
+        let Options { concurrency, calls, marks, .. } = self.options;
+        let controller = match &self.controller {
+            Some(controller) => controller.clone(),
+            None => Arc::new(Controller::new(concurrency, calls, marks)?),
+        };
         let by_kind = self.by_kind()?;
         let begun = self.metrics.take().map(|metrics| {
             self.store = metrics.metered(self.store.clone());
@@ -112,6 +127,10 @@ impl Builder {
             board: Board::default(),
             outbox: Outbox::default(),
             old_lease: Notify::new(),
+            controller,
+            free: AtomicU32::new(concurrency),
+            is_stopping: AtomicBool::new(false),
+            peers: AtomicU32::new(1),
         };
         Ok(Worker { shared: Arc::new(shared) })
     }

@@ -7,6 +7,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,9 @@ use tokio::sync::oneshot;
 use super::Shared;
 use super::board::Beat;
 use crate::time;
+
+/// How often memory is read.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Keeps the heartbeat going until it is dropped.
 #[derive(Debug)]
@@ -56,6 +60,7 @@ pub(crate) async fn leave(shared: &Shared) {
         lease_ms: 0,
         progress: Vec::new(),
         ran,
+        report: None,
     };
     let latest = time::now() + shared.options.heartbeat_interval();
     if let Some(Err(error)) = time::until(latest, shared.store.extend(extend)).await {
@@ -67,24 +72,34 @@ struct Heartbeat {
     shared: Arc<Shared>,
     interval: Duration,
     beat_at: Instant,
+    /// When it last said something.
+    said_at: Option<Instant>,
+    sample_at: Instant,
 }
 
 impl Heartbeat {
     fn new(shared: Arc<Shared>) -> Self {
         let interval = shared.options.heartbeat_interval();
-        Self { shared, interval, beat_at: time::now() + interval }
+        // The first beat says at once how much room there is, and learns who else has some.
+        let now = time::now();
+        Self { shared, interval, beat_at: now, said_at: None, sample_at: now }
     }
 
     async fn beat_for_ever(mut self) {
         loop {
             let now = time::now();
             self.watch(now);
+            if now >= self.sample_at {
+                self.shared.controller.sample();
+                self.sample_at = now + SAMPLE_INTERVAL;
+            }
             if now >= self.beat_at {
                 self.beat().await;
                 continue;
             }
             let deadline = self.shared.board.next_deadline();
-            let wake_at = deadline.map_or(self.beat_at, |at| at.min(self.beat_at));
+            let wake_at = self.beat_at.min(self.sample_at);
+            let wake_at = deadline.map_or(wake_at, |at| at.min(wake_at));
             tokio::select! {
                 () = time::sleep_until(wake_at) => {}
                 () = self.shared.old_lease.notified() => {}
@@ -104,13 +119,18 @@ impl Heartbeat {
     async fn beat(&mut self) {
         let sent_at = time::now();
         let mut beat = self.shared.board.beat();
-        if beat.is_empty() {
+        if beat.is_empty() && self.said_at.is_some_and(|at| sent_at < at + self.interval * 3 / 2) {
+            // Who is idle reports half as often: little changes, and there may be many of them.
             self.beat_at = sent_at + self.interval;
             return;
         }
         match self.renew(&mut beat, sent_at).await {
             Ok(extended) => {
                 self.beat_at = sent_at + self.interval;
+                // The first beat may come before those of others that start at the same time.
+                if self.said_at.replace(sent_at).is_some() {
+                    self.shared.peers.store(extended.peers, Ordering::Relaxed);
+                }
                 self.learn(&beat, &extended, sent_at);
             }
             Err(error) => {
@@ -148,6 +168,7 @@ impl Heartbeat {
                 })
                 .collect(),
             ran: beat.ran.clone(),
+            report: Some(self.shared.report()),
         };
         let latest = sent_at + self.interval;
         let latest = self.shared.board.next_deadline().map_or(latest, |at| at.min(latest));

@@ -7,6 +7,8 @@ mod call;
 mod heartbeat;
 mod options;
 mod outbox;
+mod pace;
+pub(crate) mod pressure;
 mod pump;
 mod rooms;
 pub(crate) mod running;
@@ -15,6 +17,7 @@ mod wake;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use tidegate_core::{
     Error, ErrorKind, RegisteredChange, Registration, Result, Source, Store, WorkerId,
@@ -24,6 +27,7 @@ use tokio::task::JoinSet;
 
 pub use builder::Builder;
 pub use options::Options;
+pub use pressure::{Controller, Marks, Pressure, Reason};
 pub use summary::Summary;
 
 use crate::handler::Invoke;
@@ -52,6 +56,12 @@ pub(crate) struct Shared {
     pub(crate) outbox: outbox::Outbox,
     /// Tells the heartbeat of a lease that was old when it came, to look at it at once.
     pub(crate) old_lease: Notify,
+    pub(crate) controller: Arc<Controller>,
+    /// Permits that neither a handler nor a claim under way holds.
+    pub(crate) free: AtomicU32,
+    pub(crate) is_stopping: AtomicBool,
+    /// Other workers that had room when the heartbeat last asked; it is reckoned with one before.
+    pub(crate) peers: AtomicU32,
 }
 
 /// A handler and how its tasks are treated.
@@ -70,6 +80,11 @@ impl Worker {
     /// Its id, new for every worker that is built.
     pub fn id(&self) -> &WorkerId {
         &self.shared.worker
+    }
+
+    /// How much it takes on and why, also while it runs.
+    pub fn pressure(&self) -> Pressure {
+        Pressure { shared: self.shared.clone() }
     }
 
     /// Registers its kinds, then works until the shutdown has been gone through: the first

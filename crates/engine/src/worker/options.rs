@@ -5,10 +5,11 @@ use std::time::Duration;
 use tidegate_core::bounds::{BATCH_MAX, LEASE_MS, LEASE_MS_MIN};
 use tidegate_core::{Error, Result, name};
 
+use super::Marks;
 use crate::time;
 
 /// The most permits of one worker.
-const CONCURRENCY_MAX: u32 = 100_000;
+pub(super) const CONCURRENCY_MAX: u32 = 100_000;
 
 /// The knobs of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct Options {
     /// How often an idle worker asks for work that nobody told it about; jittered.
     /// Default: 1 s.
     pub poll_interval: Duration,
+    /// The marks of memory and latency at which it claims less.
+    pub marks: Marks,
     /// How long a handler may take to stop by itself after its task was cancelled.
     /// Default: 5 s.
     pub cancel_grace: Duration,
@@ -54,6 +57,7 @@ impl Default for Options {
             lease: Duration::from_millis(LEASE_MS as u64),
             heartbeat_interval: None,
             poll_interval: Duration::from_secs(1),
+            marks: Marks::default(),
             cancel_grace: Duration::from_secs(5),
             shutdown_grace: None,
             release_grace: Duration::from_secs(5),
@@ -73,7 +77,8 @@ impl Options {
         within("lease in ms", time::millis(self.lease), LEASE_MS_MIN, year)?;
         let heartbeat = time::millis(self.heartbeat_interval());
         within("heartbeat_interval in ms", heartbeat, 1, time::millis(self.lease) / 3)?;
-        within("poll_interval in ms", time::millis(self.poll_interval), 1, year)
+        within("poll_interval in ms", time::millis(self.poll_interval), 1, year)?;
+        self.marks.check()
     }
 
     pub(crate) fn heartbeat_interval(&self) -> Duration {

@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
@@ -18,16 +19,24 @@ use tidegate_core::{Attempt, Error, LimitId, Outcome, Result, TaskId, Token};
 use super::board::Started;
 use super::call::{Answer, call};
 use super::outbox::Done;
+use super::pace::Pace;
 use super::rooms::{Plan, Rooms, Turn};
 use super::running::StopReason;
 use super::wake::Wake;
-use super::{Shared, Summary, attempt};
+use super::{Reason, Shared, Summary, attempt};
 use crate::time::{self, Pauses};
 use crate::{Ended, Phase, Shutdown};
 
 /// A worker asks a store that fails at least this often, give or take a quarter: work goes on within
 /// two seconds of the store's return, however long it was away.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How long a claim of its own waits for more permits where few are free. It makes batches: what few
+/// permits there are is used all the same.
+const FEW_WAIT: Duration = Duration::from_millis(10);
+
+/// How soon a worker that is held back looks again whether it still is.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Times the pump lets handlers run before it tells how some have ended.
 const GATHER_ROUNDS: u32 = 3;
@@ -40,6 +49,13 @@ pub(crate) struct Pump {
     calls: FuturesUnordered<BoxFuture<'static, Answer>>,
     /// Permits that nobody holds: no handler and no claim under way.
     permits: u32,
+    /// Tasks that one claim may ask for now.
+    room: u32,
+    /// When to look again whether there is more room, where something holds the worker back.
+    look_at: Option<Instant>,
+    /// Since when a claim waits for more permits.
+    few_since: Option<Instant>,
+    pace: Pace,
     /// Handlers that run.
     running: u32,
     /// Attempts whose handlers are gone and that are in no call.
@@ -75,6 +91,10 @@ impl Pump {
             wake: Wake::new(shared.store.clone(), shared.options.poll_interval),
             calls: FuturesUnordered::new(),
             permits: shared.options.concurrency,
+            room: 0,
+            look_at: None,
+            few_since: None,
+            pace: Pace::new(time::now()),
             running: 0,
             exits: Vec::new(),
             releasing: HashSet::new(),
@@ -95,11 +115,13 @@ impl Pump {
     pub(crate) async fn run(mut self, shutdown: &Shutdown) -> Result<Summary> {
         loop {
             self.collect();
+            self.look();
             while self.may_call() {
                 self.send().await;
+                self.look();
             }
             if self.is_over() {
-                return self.failed.map_or(Ok(self.summary), Err);
+                return self.failed.take().map_or(Ok(self.summary), Err);
             }
             self.wait(shutdown).await;
         }
@@ -120,6 +142,8 @@ impl Pump {
             Some(answer) = self.calls.next() => self.learn(answer),
             () = shared.outbox.filled() => {}
             () = maybe_until(self.retry_at), if self.retry_at.is_some() => self.retry_at = None,
+            () = maybe_until(self.look_at), if self.is_held_back() => {}
+            () = shared.controller.freed(), if self.is_held_back() => {}
             () = maybe_until(self.phase_ends_at), if self.phase_ends_at.is_some() => {
                 self.end_phase();
             }
@@ -128,6 +152,47 @@ impl Pump {
                 self.wake.asking();
             }
         }
+    }
+
+    // Room
+
+    /// Looks how many tasks a claim may ask for now.
+    fn look(&mut self) {
+        let now = time::now();
+        let batch = self.shared.options.claim_batch;
+        let (brakes, readings) = self.shared.controller.judge();
+        let wanted = self.permits.min(batch);
+        self.shared.free.store(self.permits, Ordering::Relaxed);
+        self.room = brakes.claim(&readings, batch).min(wanted);
+        self.look_at = (self.room < wanted).then(|| now + LOOK_INTERVAL);
+        if self.shared.peers.load(Ordering::Relaxed) > 0 {
+            let in_flight = self.shared.options.concurrency - self.permits;
+            let room = self.pace.room(in_flight, now);
+            self.hold_back(room, self.pace.next_step_at());
+        }
+        if !brakes.permits || self.has_exits() || !self.is_hungry() {
+            self.few_since = None;
+        } else {
+            let until = *self.few_since.get_or_insert(now) + FEW_WAIT;
+            if now < until {
+                self.hold_back(0, until);
+            }
+        }
+    }
+
+    fn hold_back(&mut self, room: u32, until: Instant) {
+        if room < self.room {
+            self.room = room;
+            self.look_at = Some(self.look_at.map_or(until, |at| at.min(until)));
+        }
+    }
+
+    fn is_held_back(&self) -> bool {
+        self.look_at.is_some() && self.is_hungry()
+    }
+
+    fn is_hungry(&self) -> bool {
+        self.phase == Phase::Running && self.hungry.contains(&true)
     }
 
     // Calls
@@ -160,20 +225,37 @@ impl Pump {
     async fn send(&mut self) {
         if !self.exits.is_empty() {
             self.gather().await;
+            self.look();
         }
-        let plan = self.plan();
-        if let Some(plan) = &plan {
-            self.wake.asking();
-            self.permits -= plan.tasks_max;
-            self.rooms.reserve(plan);
-            self.hungry[plan.turn as usize] = false;
-            self.last_turn = plan.turn;
-            self.asking += 1;
-        }
+        let plan = self.plan().and_then(|plan| self.reserve(plan));
         let exits = self.next_exits();
+        if plan.is_none() && exits.is_empty() {
+            return;
+        }
         self.releasing.extend(limits_of(&exits));
         self.ending.extend(exits.iter().map(|done| done.running.attempt.token));
         self.calls.push(Box::pin(call(self.shared.clone(), exits, plan)));
+    }
+
+    /// Takes the permits of a claim, or as many as other workers of the process have left.
+    fn reserve(&mut self, mut plan: Plan) -> Option<Plan> {
+        plan.tasks_max = self.shared.controller.take(plan.tasks_max);
+        if plan.tasks_max == 0 {
+            return None;
+        }
+        self.wake.asking();
+        self.permits -= plan.tasks_max;
+        self.rooms.reserve(&plan);
+        self.hungry[plan.turn as usize] = false;
+        self.last_turn = plan.turn;
+        self.asking += 1;
+        self.few_since = None;
+        Some(plan)
+    }
+
+    fn give_back(&mut self, permits: u32) {
+        self.permits += permits;
+        self.shared.controller.give_back(permits);
     }
 
     /// Handlers that are done but not yet polled hand in their exits first, for a few rounds and as long
@@ -209,14 +291,13 @@ impl Pump {
             Turn::Wide => [Turn::Narrow, Turn::Wide],
             Turn::Narrow => [Turn::Wide, Turn::Narrow],
         };
-        let permits = self.permits.min(self.shared.options.claim_batch);
         let hungry = turns.into_iter().filter(|turn| self.hungry[*turn as usize]);
-        hungry.filter_map(|turn| self.rooms.plan(turn, permits)).next()
+        hungry.filter_map(|turn| self.rooms.plan(turn, self.room)).next()
     }
 
     fn learn(&mut self, answer: Answer) {
+        let reserved = answer.plan.as_ref().map_or(0, |plan| plan.tasks_max);
         if let Some(plan) = &answer.plan {
-            self.permits += plan.tasks_max;
             self.rooms.unreserve(plan);
             self.asking -= 1;
         }
@@ -237,9 +318,13 @@ impl Pump {
                     self.wake.answered(found > 0 || !answer.exits.is_empty());
                     self.hungry[plan.turn as usize] |= found == plan.tasks_max as usize;
                 }
-                self.start(finished.claimed, answer.sent_at);
+                let started = self.start(finished.claimed, answer.sent_at);
+                self.give_back(reserved.saturating_sub(started));
             }
-            Err(error) => self.fail(error, answer.exits, answer.plan),
+            Err(error) => {
+                self.give_back(reserved);
+                self.fail(error, answer.exits, answer.plan);
+            }
         }
     }
 
@@ -263,9 +348,10 @@ impl Pump {
 
     // Attempts
 
-    fn start(&mut self, claimed: Vec<Attempt>, sent_at: Instant) {
+    /// Starts handlers, each with a permit of the claim's. Tells how many.
+    fn start(&mut self, claimed: Vec<Attempt>, sent_at: Instant) -> u32 {
         if claimed.is_empty() {
-            return;
+            return 0;
         }
         let shared = self.shared.clone();
         let served = claimed.into_iter().filter_map(|attempt| {
@@ -277,10 +363,9 @@ impl Pump {
             // The heartbeat reckons with leases that are younger than its interval.
             shared.old_lease.notify_one();
         }
-        for Started { running, payload } in
-            shared.board.put_up(served.collect(), sent_at, shared.options.lease)
-        {
-            self.permits = self.permits.saturating_sub(1);
+        let all = shared.board.put_up(served.collect(), sent_at, shared.options.lease);
+        let started = all.len() as u32;
+        for Started { running, payload } in all {
             self.rooms.take(running.handler, 1);
             self.running += 1;
             if self.phase == Phase::Running && now < running.lease.give_up_at() {
@@ -292,6 +377,7 @@ impl Pump {
                 shared.outbox.put(Done { running, outcome, entered: false, resent: false });
             }
         }
+        started
     }
 
     /// Takes over the attempts whose handlers are gone. Their permits are free from here on.
@@ -306,8 +392,9 @@ impl Pump {
         for done in new {
             self.rooms.give_back(done.running.handler, 1);
         }
-        self.permits += new.len() as u32;
-        self.running = self.running.saturating_sub(new.len() as u32);
+        let ended = new.len() as u32;
+        self.give_back(ended);
+        self.running = self.running.saturating_sub(ended);
         self.hungry = [true; 2];
         self.drop_lost();
     }
@@ -351,7 +438,8 @@ impl Pump {
             return;
         }
         self.phase = phase;
-        self.shared.begun.iter().for_each(|begun| begun.drain());
+        self.shared.is_stopping.store(true, Ordering::Relaxed);
+        self.shared.begun.iter().for_each(|begun| begun.accepts(false, Reason::Stopping));
         let grace = match phase {
             Phase::Stopping => {
                 self.shared.board.abort_all();
@@ -382,6 +470,14 @@ impl Pump {
             && self.running == 0
             && self.exits.is_empty()
             && self.calls.is_empty()
+    }
+}
+
+/// What other workers share comes back, however the pump ends.
+impl Drop for Pump {
+    fn drop(&mut self) {
+        let held = self.shared.options.concurrency - self.permits;
+        self.shared.controller.give_back(held);
     }
 }
 

@@ -10,7 +10,7 @@ use tidegate_engine::{Context, Ended, Failure, Keeper, Options, Task, keeper, ti
 use tidegate_store::memory::Memory;
 use tokio::sync::Notify;
 
-use crate::rig::{Rig, Seen};
+use crate::rig::{Rig, Seen, soon};
 
 fn lease(ms: u64) -> Options {
     Options {
@@ -171,7 +171,9 @@ async fn meets_a_heartbeat(lost_replies: u32) {
         let next = rig.submit(Task::new("goes", &())).await;
         rig.exited(next, Ended::Completed).await;
     }
-    assert!(rig.store.lost_leases.load(Ordering::SeqCst) > 0, "the heartbeat asked in between");
+    let mut beats = rig.store.beats.subscribe();
+    let asked = beats.wait_for(|_| rig.store.lost_leases.load(Ordering::SeqCst) > 0);
+    soon("the heartbeat to ask in between", asked).await.expect("the store lives");
     assert_eq!(rig.state(goes).await, State::Completed);
     done.notify_one();
     rig.exited(stays, Ended::Completed).await;

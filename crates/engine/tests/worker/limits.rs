@@ -13,18 +13,18 @@ use crate::rig::{Rig, soon};
 
 /// Counts the handlers inside. Nobody leaves before `expected` have been inside at once, so
 /// that a limit is reached, and a limit that is never reached fails the test.
-struct Gauge {
+pub(crate) struct Gauge {
     expected: u32,
     inside: AtomicU32,
     most: watch::Sender<u32>,
 }
 
 impl Gauge {
-    fn new(expected: u32) -> Arc<Self> {
+    pub(crate) fn new(expected: u32) -> Arc<Self> {
         Arc::new(Self { expected, inside: AtomicU32::new(0), most: watch::Sender::new(0) })
     }
 
-    fn most(&self) -> u32 {
+    pub(crate) fn most(&self) -> u32 {
         *self.most.borrow()
     }
 
@@ -41,7 +41,7 @@ impl Gauge {
     }
 }
 
-fn counted(
+pub(crate) fn counted(
     gauge: &Arc<Gauge>,
 ) -> impl Fn(Context, ()) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'static {
     let gauge = gauge.clone();
@@ -54,7 +54,7 @@ fn counted(
     }
 }
 
-async fn submit(rig: &Rig, kind: &str, tasks: usize) {
+pub(crate) async fn submit(rig: &Rig, kind: &str, tasks: usize) {
     rig.client.submit_many((0..tasks).map(|_| Task::new(kind, &()))).await.unwrap();
 }
 

@@ -9,6 +9,7 @@ mod limits;
 mod metrics;
 mod outcomes;
 mod panics;
+mod pressure;
 mod registrations;
 mod rig;
 mod shutdowns;

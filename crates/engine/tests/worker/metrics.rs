@@ -54,7 +54,7 @@ async fn attempts_are_counted_by_how_they_end() {
     rig.exited(bad, Ended::Failed).await;
     let panics = rig.submit(Task::new("panics", &()).max_attempts(1)).await;
     rig.exited(panics, Ended::Failed).await;
-    assert_eq!(number(&metrics, "tidegate_worker_accepting", &["open"]), Some(1.0));
+    assert_eq!(number(&metrics, "tidegate_worker_accepting", &["room"]), Some(1.0));
     rig.end(worker).await;
 
     let ended = |kind: &str, outcome: &str| {
@@ -72,8 +72,8 @@ async fn attempts_are_counted_by_how_they_end() {
     assert_eq!(number(&metrics, "tidegate_worker_claims_total", &["found"]), Some(3.0));
     assert_eq!(number(&metrics, "tidegate_worker_claim_size", &[]), Some(3.0));
     assert_eq!(number(&metrics, "tidegate_store_call_seconds", &["register"]), Some(1.0));
-    assert_eq!(number(&metrics, "tidegate_worker_accepting", &["draining"]), Some(0.0));
-    assert_eq!(number(&metrics, "tidegate_worker_accepting", &["open"]), None, "one reason");
+    assert_eq!(number(&metrics, "tidegate_worker_accepting", &["stopping"]), Some(0.0));
+    assert_eq!(number(&metrics, "tidegate_worker_accepting", &["room"]), None, "one reason");
     assert_eq!(number(&metrics, "tidegate_worker_slots", &[]), Some(0.0), "the worker has ended");
     assert!(number(&metrics, "tidegate_worker_resident_memory_bytes", &[]) > Some(1e6));
 }

@@ -54,7 +54,7 @@ pub(crate) struct Faulty {
     /// Claims so far.
     pub(crate) claims: watch::Sender<u32>,
     /// Heartbeats so far.
-    beats: watch::Sender<u32>,
+    pub(crate) beats: watch::Sender<u32>,
     /// Leases that heartbeats were told are gone.
     pub(crate) lost_leases: AtomicU32,
 }

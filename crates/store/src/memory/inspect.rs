@@ -241,6 +241,7 @@ impl State {
                 queues: Vec::new(),
                 kinds: Vec::new(),
                 running: self.running.keys().filter(|(token, _)| is_own(token)).count() as u64,
+                report: worker.report.clone(),
                 registered: self.registered_by(id),
             };
             for (lane, _) in worker.lanes.iter().filter(|(_, until)| **until > now) {

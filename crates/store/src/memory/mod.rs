@@ -6,6 +6,7 @@ mod rows;
 mod slots;
 pub(crate) mod state;
 mod tables;
+mod workers;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tidegate_core::tables::{Position, Tags};
-use tidegate_core::{LaneId, Millis, NewTask, Progress};
+use tidegate_core::{LaneId, Millis, NewTask, Progress, WorkerReport};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Worker {
     pub(super) alive_until: Millis,
     /// Until when it serves which lanes.
     pub(super) lanes: BTreeMap<LaneId, Millis>,
+    /// What it last said of itself.
+    pub(super) report: Option<WorkerReport>,
 }
 
 #[derive(Debug, Clone)]

@@ -10,12 +10,11 @@ use tidegate_core::tables::{
 };
 use tidegate_core::{
     Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Share,
-    Source, TaskId, Token, WorkerId,
+    Source, TaskId, Token, WorkerId, WorkerReport,
 };
 
-use super::registrations;
-use super::state::{Running, State, Worker};
-use crate::clock;
+use super::state::{Running, State};
+use super::{registrations, workers};
 
 const FIRST: TaskId = TaskId(i64::MIN);
 
@@ -84,19 +83,16 @@ impl Tables for State {
         alive_until: Millis,
         lanes: Option<&[Lane]>,
     ) -> Result<()> {
-        let worker = self.workers.entry(worker.clone()).or_default();
-        worker.alive_until = alive_until;
-        let lanes = lanes.unwrap_or_default();
-        let noted = lanes.iter().map(|lane| worker.lanes.get(&lane.id).copied());
-        if !clock::is_noted(noted, self.now, alive_until) {
-            worker.lanes.extend(lanes.iter().map(|lane| (lane.id, alive_until)));
-        }
+        workers::see(self, worker, alive_until, lanes.unwrap_or_default());
         Ok(())
     }
 
+    fn report(&mut self, worker: &WorkerId, report: Option<&WorkerReport>) -> Result<u32> {
+        Ok(workers::report(self, worker, report))
+    }
+
     fn is_served(&mut self, lane: LaneId) -> Result<bool> {
-        let serves = |w: &Worker| w.lanes.get(&lane).is_some_and(|until| *until > self.now);
-        Ok(self.workers.values().any(serves))
+        Ok(workers::is_served(self, lane))
     }
 
     fn is_paused(&mut self, queue: &str) -> Result<bool> {

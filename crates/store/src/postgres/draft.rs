@@ -14,7 +14,7 @@ use tidegate_core::tables::{
 };
 use tidegate_core::{
     Attempt, Error, ErrorKind, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress,
-    Result, Scope, Share, Source, TaskId, Token, WorkerId,
+    Result, Scope, Share, Source, TaskId, Token, WorkerId, WorkerReport,
 };
 
 use super::floors::first_of_lanes;
@@ -323,9 +323,13 @@ impl Tables for Draft {
         self.state.lanes(queues, kinds)
     }
 
-    /// Workers are noted by a statement of their own, before the transaction.
+    /// Workers and their reports are noted by a statement of their own, before the transaction.
     fn see_worker(&mut self, _: &WorkerId, _: Millis, _: Option<&[Lane]>) -> Result<()> {
         Ok(())
+    }
+
+    fn report(&mut self, _: &WorkerId, _: Option<&WorkerReport>) -> Result<u32> {
+        Ok(0)
     }
 
     fn is_served(&mut self, lane: LaneId) -> Result<bool> {

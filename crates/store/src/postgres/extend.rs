@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::tables::{Pace, Tables};
-use tidegate_core::{Extend, Extended, Result, TaskId, Token, rules};
+use tidegate_core::{Extend, Extended, Result, TaskId, Token, WorkerReport, rules};
 
 use super::draft::Draft;
 use super::error::{Fault, quietly};
@@ -11,9 +11,10 @@ use super::load::moment;
 use super::pack::unpack_in;
 use super::rows;
 use super::session::{Params, Tx};
-use super::{Inner, claim, transact};
+use super::{Inner, transact};
 use crate::memory::State;
 
+const PUT_REPORT: &str = include_str!("queries/put_report.sql");
 const FORGET_WORKER: &str = include_str!("queries/forget_worker.sql");
 const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
 const RENEW_LEASES: &str = include_str!("queries/renew_leases.sql");
@@ -26,17 +27,21 @@ const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
     // Refusals come before any write: the rules are asked over empty tables.
     rules::extend(&mut State::default(), &extend)?;
-    transact!(beating store, tx => alive(store, &tx, &extend));
-    // Renewal commits by itself: it does not wait for the row of every attempt that reports.
-    let extended = transact!(beating store, tx => renew(store, &tx, &extend));
+    let peers = transact!(beating store, tx => alive(store, &tx, &extend));
+    let mut extended = Extended::default();
+    if !extend.tokens.is_empty() {
+        // Renewal commits by itself: it does not wait for the row of every attempt that reports.
+        extended = transact!(beating store, tx => renew(store, &tx, &extend));
+    }
+    extended.peers = peers;
     if !extend.progress.is_empty() || !extend.ran.is_empty() {
         // The lease is renewed: a report that is lost must not look like a lease that is.
-        quietly(report(store, &extend).await)?;
+        quietly(tell(store, &extend).await)?;
     }
     Ok(extended)
 }
 
-async fn report(store: &Inner, extend: &Extend) -> Result<()> {
+async fn tell(store: &Inner, extend: &Extend) -> Result<()> {
     if !extend.progress.is_empty() {
         let tokens: BTreeSet<i64> = extend.progress.iter().map(|(_, token, _)| token.0).collect();
         let tokens: Vec<i64> = tokens.into_iter().collect();
@@ -65,12 +70,18 @@ async fn paces(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<(), Fault>
     Ok(())
 }
 
-async fn alive(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<(), Fault> {
+/// Notes the worker and what it says, and counts the others that have room.
+async fn alive(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<u32, Fault> {
+    let worker = &*extend.worker.0;
     if extend.leaves() {
-        return tx.execute(FORGET_WORKER, &[&&*extend.worker.0]).await.map(drop);
+        tx.execute(FORGET_WORKER, &[&worker]).await?;
+        return Ok(0);
     }
     let now = moment(store, tx).await?.now;
-    claim::see_worker(tx, &extend.worker.0, now + extend.lease_ms).await
+    let report = extend.report.as_ref().map(WorkerReport::write);
+    let until = now + extend.lease_ms;
+    let peers = tx.one(PUT_REPORT, &[&worker, &until, &report, &now]).await?;
+    Ok(u32::try_from(peers.get::<_, i64>(0)).unwrap_or(u32::MAX))
 }
 
 async fn renew(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<Extended, Fault> {

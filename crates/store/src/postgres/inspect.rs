@@ -11,6 +11,7 @@ use tidegate_core::inspect::{
 use tidegate_core::tables::{Pace, Position};
 use tidegate_core::{
     Halt, Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId,
+    WorkerReport,
 };
 use tokio_postgres::Row;
 
@@ -333,6 +334,7 @@ async fn workers_alive(store: &Inner, tx: &Tx<'_>) -> Result<Vec<WorkerView>, Fa
                 queues: Vec::new(),
                 kinds: Vec::new(),
                 running: row.get::<_, i64>("running") as u64,
+                report: rows::text(&row, "report").and_then(|text| WorkerReport::read(&text)),
                 registered: BTreeMap::new(),
             });
         }

@@ -17,6 +17,7 @@ use tidegate_core::inspect::{
 use tidegate_core::tables::{Class, Position, Tables};
 use tidegate_core::{
     Halt, Kind, LaneId, Limit, LimitId, Millis, Progress, Result, State, TaskId, Token, WorkerId,
+    WorkerReport,
 };
 
 use super::Sqlite;
@@ -289,6 +290,7 @@ fn workers(tx: &mut Transaction<'_, '_>) -> Result<Vec<WorkerView>> {
             queues: Vec::new(),
             kinds: Vec::new(),
             running: row.get::<_, i64>(2)? as u64,
+            report: row.get::<_, Option<String>>(3)?.and_then(|text| WorkerReport::read(&text)),
             registered: BTreeMap::new(),
         })
     };

@@ -36,6 +36,7 @@ const MIGRATIONS: &[Migration] = &[
         name: "0004_jobs_and_workflows",
         sql: include_str!("migrations/0004_jobs_and_workflows.sql"),
     },
+    Migration { name: "0005_reports", sql: include_str!("migrations/0005_reports.sql") },
 ];
 
 /// How a file's schema relates to the one this version needs.

@@ -18,7 +18,7 @@ use tidegate_core::tables::{
 };
 use tidegate_core::{
     Attempt, Kind, LaneId, Ledger, Limit, LimitId, Millis, NewTask, Progress, Result, Share,
-    Source, TaskId, Token, WorkerId,
+    Source, TaskId, Token, WorkerId, WorkerReport,
 };
 
 use super::cache::{Cache, Meta};
@@ -162,6 +162,10 @@ impl Tables for Transaction<'_, '_> {
         lanes: Option<&[Lane]>,
     ) -> Result<()> {
         workers::see(self, worker, alive_until, lanes)
+    }
+
+    fn report(&mut self, worker: &WorkerId, report: Option<&WorkerReport>) -> Result<u32> {
+        workers::report(self, worker, report)
     }
 
     fn is_served(&mut self, lane: LaneId) -> Result<bool> {

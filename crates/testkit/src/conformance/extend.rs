@@ -1,9 +1,10 @@
 //! Heartbeats.
 
-use tidegate_core::bounds::{DURATION_MS_MAX, PROGRESS_BYTES_MAX};
+use tidegate_core::bounds::{DURATION_MS_MAX, PROGRESS_BYTES_MAX, REPORT_BYTES_MAX};
 use tidegate_core::tables::Class;
 use tidegate_core::{
-    Attempt, CancelOutcome, ErrorKind, Extend, Extended, Progress, State, Token, WorkerId,
+    Attempt, CancelOutcome, ErrorKind, Extend, Extended, Memory, Progress, State, Token, WorkerId,
+    WorkerReport,
 };
 
 use super::fixture::{Fixture, LEASE_MS, asks, ids, task, tasks};
@@ -15,6 +16,7 @@ fn beat(worker: &str, tokens: &[Token]) -> Extend {
         lease_ms: LEASE_MS,
         progress: vec![],
         ran: vec![],
+        report: None,
     }
 }
 
@@ -81,7 +83,7 @@ pub async fn a_cancel_is_told_until_the_attempt_ends(fx: &Fixture) {
     assert_eq!(fx.cancel(all[1]).await, CancelOutcome::Requested);
     for _ in 0..2 {
         let extended = extend(fx, beat("worker", &[token])).await;
-        assert_eq!(extended, Extended { lost: vec![], cancelled: vec![(all[1], token)] });
+        assert_eq!(extended, Extended { cancelled: vec![(all[1], token)], ..Extended::default() });
     }
     fx.exit(&claimed[1], tidegate_core::Outcome::Cancelled).await;
     assert_eq!(extend(fx, beat("worker", &[token])).await, Extended::default());
@@ -149,6 +151,54 @@ pub async fn a_heartbeat_asks_for_nothing(fx: &Fixture) {
     assert_eq!(ids(&fx.claim_as(asks("full", &["a", "b"], 1)).await), [id]);
 }
 
+fn says(available: u32, accepting: bool) -> WorkerReport {
+    let memory = Some(Memory { used: 1 << 40, limit: 1 << 41 });
+    WorkerReport { available, maximum: 9, memory, accepting, reason: "it \"has\" room".into() }
+}
+
+/// Idle workers send reports too. What one says is kept until it says something else.
+pub async fn a_worker_says_how_much_room_it_has(fx: &Fixture) {
+    let report = |worker, report| Extend { report, ..beat(worker, &[]) };
+    let seen = async || {
+        let workers = fx.inspect.workers().await.expect("workers");
+        workers.into_iter().map(|worker| (worker.id, worker.report)).collect::<Vec<_>>()
+    };
+    let one = WorkerId("one".into());
+    extend(fx, report("one", Some(says(3, true)))).await;
+    assert_eq!(seen().await, [(one.clone(), Some(says(3, true)))]);
+    extend(fx, report("one", None)).await;
+    assert_eq!(seen().await, [(one.clone(), Some(says(3, true)))], "nothing new");
+    extend(fx, report("one", Some(says(0, false)))).await;
+    assert_eq!(seen().await, [(one.clone(), Some(says(0, false)))]);
+    fx.claim_as(asks("one", &["a"], 0)).await;
+    assert_eq!(seen().await, [(one, Some(says(0, false)))], "a claim leaves it");
+    fx.advance(LEASE_MS);
+    assert_eq!(seen().await, []);
+}
+
+pub async fn a_heartbeat_tells_how_many_others_have_room(fx: &Fixture) {
+    let told =
+        async |worker, report| extend(fx, Extend { report, ..beat(worker, &[]) }).await.peers;
+    assert_eq!(told("one", Some(says(3, true))).await, 0, "it is no peer of its own");
+    assert_eq!(told("two", None).await, 1);
+    assert_eq!(told("one", None).await, 0, "who says nothing does not count");
+    assert_eq!(told("three", Some(says(0, true))).await, 1);
+    assert_eq!(told("four", Some(says(5, false))).await, 1);
+    assert_eq!(told("two", Some(says(1, true))).await, 1);
+    assert_eq!(told("four", None).await, 2, "neither who is full nor who does not accept");
+    fx.advance(LEASE_MS);
+    assert_eq!(told("one", None).await, 0, "the others are gone");
+}
+
+pub async fn a_bad_report_is_refused(fx: &Fixture) {
+    for reason in ["x".repeat(REPORT_BYTES_MAX + 1), "\0".to_owned()] {
+        let report = Some(WorkerReport { reason, ..says(1, true) });
+        let refused = fx.store.extend(Extend { report, ..beat("worker", &[]) }).await;
+        assert_eq!(refused.expect_err("a bad report").kind(), ErrorKind::Invalid);
+    }
+    assert_eq!(fx.inspect.workers().await.expect("workers"), []);
+}
+
 /// A heartbeat that was on its way while the last attempt ended. The attempts that run under
 /// another lease are none of its business.
 pub async fn a_lease_whose_attempts_have_ended_is_gone(fx: &Fixture) {
@@ -157,7 +207,7 @@ pub async fn a_lease_whose_attempts_have_ended_is_gone(fx: &Fixture) {
     fx.exit(&ended, tidegate_core::Outcome::Released).await;
     fx.advance(1000);
     let extended = extend(fx, beat("worker", &[ended.token, runs.token])).await;
-    assert_eq!(extended, Extended { lost: vec![ended.token], cancelled: vec![] });
+    assert_eq!(extended, Extended { lost: vec![ended.token], ..Extended::default() });
     let leases = fx.snapshot().await.leases;
     assert_eq!(leases.len(), 1, "a heartbeat makes no lease");
     assert_eq!((leases[0].token, leases[0].expires_at), (runs.token, fx.now() + LEASE_MS));

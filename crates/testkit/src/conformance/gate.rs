@@ -229,6 +229,7 @@ pub async fn a_full_worker_keeps_no_slot_for_later(fx: &Fixture) {
         lease_ms: LEASE_MS,
         progress: vec![],
         ran: vec![],
+        report: None,
     };
     for _ in 0..3 {
         assert_eq!(fx.claim(1).await, [], "the slot is taken");
@@ -328,6 +329,7 @@ pub async fn who_collects_slots_does_not_wait_for_a_window(fx: &Fixture) {
         lease_ms: LEASE_MS,
         progress: vec![],
         ran: vec![],
+        report: None,
     };
     fx.store.extend(beat).await.expect("extend");
     fx.advance(LEASE_MS / 2 + 1);

@@ -15,6 +15,7 @@ async fn ran(fx: &Fixture, group: &str, tasks: u32, total_ms: i64) {
         lease_ms: LEASE_MS,
         progress: vec![],
         ran: vec![Ran { group: group.into(), tasks, total_ms }],
+        report: None,
     };
     fx.store.extend(beat).await.expect("extend");
 }
@@ -70,6 +71,7 @@ pub async fn a_worker_that_leaves_is_forgotten(fx: &Fixture) {
         lease_ms: 0,
         progress: vec![],
         ran: vec![],
+        report: None,
     };
     fx.store.extend(goodbye.clone()).await.expect("leave");
     fx.store.extend(goodbye.clone()).await.expect("leave again");

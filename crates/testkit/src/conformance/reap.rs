@@ -88,6 +88,7 @@ pub async fn a_reaped_attempt_changes_nothing_any_more(fx: &Fixture) {
         lease_ms: LEASE_MS,
         progress: vec![],
         ran: vec![],
+        report: None,
     };
     assert_eq!(fx.store.extend(beat).await.expect("extend").lost, [stale.token]);
     fx.exit(&attempt, done()).await;

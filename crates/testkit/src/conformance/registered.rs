@@ -28,7 +28,8 @@ pub(super) async fn start(fx: &Fixture, worker: &str, capacity: Option<u32>) -> 
 
 async fn beat(fx: &Fixture, worker: &str, lease_ms: i64) {
     let worker = WorkerId(worker.into());
-    let extend = Extend { worker, tokens: vec![], lease_ms, progress: vec![], ran: vec![] };
+    let extend =
+        Extend { worker, tokens: vec![], lease_ms, progress: vec![], ran: vec![], report: None };
     fx.store.extend(extend).await.expect("extend");
 }
 

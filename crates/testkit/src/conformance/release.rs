@@ -42,6 +42,7 @@ pub async fn a_heartbeat_tells_the_fenced_attempt(fx: &Fixture) {
         lease_ms: LEASE_MS,
         progress: vec![],
         ran: vec![],
+        report: None,
     };
     let told = fx.store.extend(beat()).await.expect("extend");
     assert_eq!((told.lost.len(), &told.cancelled[..]), (0, &[(stuck.task, stuck.token)][..]));

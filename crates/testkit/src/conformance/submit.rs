@@ -171,6 +171,7 @@ pub async fn too_much_in_one_call_is_refused(fx: &Fixture) {
         lease_ms: LEASE_MS,
         progress: vec![],
         ran: vec![],
+        report: None,
     };
     let beat = fx.store.extend(beat).await;
     let errors = [

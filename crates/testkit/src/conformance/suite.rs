@@ -118,6 +118,9 @@ macro_rules! conformance_suite {
                 bad_progress_is_refused
                 a_lease_out_of_bounds_is_refused
                 a_heartbeat_asks_for_nothing
+                a_worker_says_how_much_room_it_has
+                a_heartbeat_tells_how_many_others_have_room
+                a_bad_report_is_refused
                 a_lease_whose_attempts_have_ended_is_gone
             }
             cancel {

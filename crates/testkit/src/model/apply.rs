@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_core::{
     Attempt, Claim, DayWindow, ErrorKind, Exit, Extend, Finish, JobSpec, Kind, Millis, NewTask,
     OnFailure, Outcome, Pausable, Pause, Progress, Ran, Registration, Release, ReleaseOutcome,
-    Result, SetJob, SetLimit, Store, Submission, TaskId, Token, WorkerId,
+    Result, SetJob, SetLimit, Store, Submission, TaskId, Token, WorkerId, WorkerReport,
 };
 
 use super::op::{ClaimSpec, ExitSpec, JobOp, KindSpec, Op, TaskSpec};
@@ -78,9 +78,11 @@ impl Side {
             Op::Register(spec) => answer(self.store.register(registration(spec)).await),
             Op::Beat { worker, leaves } => {
                 let lease_ms = if *leaves { 0 } else { 30_000 };
+                let report = reports(*worker);
                 let worker = fleet(*worker);
                 let (tokens, progress, ran) = Default::default();
-                answer(self.store.extend(Extend { worker, tokens, lease_ms, progress, ran }).await)
+                let beat = Extend { worker, tokens, lease_ms, progress, ran, report };
+                answer(self.store.extend(beat).await)
             }
             Op::Job(op) => {
                 let job = job(op);
@@ -226,6 +228,7 @@ impl Side {
                 lease_ms: 30_000,
                 progress: progress.into_iter().collect(),
                 ran: last.iter().map(|_| ran(worker)).collect(),
+                report: None,
             }
         };
         match self.store.extend(extend).await {
@@ -235,7 +238,7 @@ impl Side {
                 let asked = extended.cancelled.iter();
                 let asked: Vec<_> =
                     asked.map(|(task, token)| (known.task(*task), known.token(*token))).collect();
-                Ok(format!("lost {lost:?} cancelled {asked:?}"))
+                Ok(format!("lost {lost:?} cancelled {asked:?} peers {}", extended.peers))
             }
             Err(error) => answer::<()>(Err(error)),
         }
@@ -312,6 +315,16 @@ fn job(op: &JobOp) -> JobSpec {
 /// A worker that registers, lives and leaves.
 fn fleet(worker: u8) -> WorkerId {
     WorkerId(format!("fleet {worker}").into())
+}
+
+/// Some have room, some have none, and some say nothing.
+fn reports(worker: u8) -> Option<WorkerReport> {
+    let has_room = match worker % 3 {
+        0 => return None,
+        rest => rest == 1,
+    };
+    let reason = format!("worker {worker}");
+    Some(WorkerReport { available: 3, maximum: 5, memory: None, accepting: has_room, reason })
 }
 
 fn new_task(spec: &TaskSpec, now: Millis) -> NewTask {

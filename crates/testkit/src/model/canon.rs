@@ -174,7 +174,7 @@ pub async fn shown(inspect: &dyn Inspect, known: &Known) -> Vec<String> {
     }
     let workers = inspect.workers().await.expect("workers");
     for worker in workers.iter().filter(|worker| !worker.registered.is_empty()) {
-        lines.push(format!("{} {:?}", worker.id, worker.registered));
+        lines.push(format!("{} {:?} {:?}", worker.id, worker.registered, worker.report));
     }
     let workflows = inspect.workflows().await.expect("workflows");
     lines.extend(workflows.iter().map(|workflow| format!("{workflow:?}")));

@@ -324,6 +324,7 @@ impl Process {
             lease_ms: context.world.lease_ms,
             progress: first.map(|(token, task)| (*task, *token, progress)).into_iter().collect(),
             ran: vec![],
+            report: None,
         });
         self.call(step, context, What::Extend(tokens), request);
     }

@@ -164,8 +164,14 @@ async fn late_heartbeat(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
     let running = x.start(task("a")).await;
     let (store, token) = (y.store.clone(), running.token);
     let worker = WorkerId("worker".into());
-    let extend =
-        Extend { worker, tokens: vec![token], lease_ms: LEASE_MS, progress: vec![], ran: vec![] };
+    let extend = Extend {
+        worker,
+        tokens: vec![token],
+        lease_ms: LEASE_MS,
+        progress: vec![],
+        ran: vec![],
+        report: None,
+    };
     Race {
         a: x.finish(&running),
         b: Box::pin(async move { store.extend(extend).await.map(drop) }),
@@ -353,6 +359,7 @@ async fn late_renewal(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
             tidegate_core::Progress { percent: 5, message: "going".into() },
         )],
         ran: vec![],
+        report: None,
     };
     Race {
         a: Box::pin(async move {

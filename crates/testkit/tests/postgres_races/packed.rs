@@ -114,7 +114,7 @@ async fn reported_and_ended(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
     let (store, Attempt { task, token, .. }) = (y.store.clone(), running.clone());
     let progress = vec![(task, token, Progress { percent: 5, message: "going".into() })];
     let (worker, tokens) = (WorkerId("worker".into()), vec![token]);
-    let extend = Extend { worker, tokens, lease_ms: LEASE_MS, progress, ran: vec![] };
+    let extend = Extend { worker, tokens, lease_ms: LEASE_MS, progress, ran: vec![], report: None };
     Race {
         a: x.finish(&running),
         b: Box::pin(async move { store.extend(extend).await.map(drop) }),

@@ -211,7 +211,7 @@ async fn unpacked(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
     let (store, Attempt { task, token, .. }) = (y.store.clone(), running[0].clone());
     let progress = vec![(task, token, Progress { percent: 5, message: "going".into() })];
     let (worker, tokens) = (WorkerId("worker".into()), vec![token]);
-    let extend = Extend { worker, tokens, lease_ms: LEASE_MS, progress, ran: vec![] };
+    let extend = Extend { worker, tokens, lease_ms: LEASE_MS, progress, ran: vec![], report: None };
     Race {
         a: going_on(&x, &running[0], 1),
         b: Box::pin(async move { store.extend(extend).await.map(drop) }),

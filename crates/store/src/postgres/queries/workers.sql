@@ -1,4 +1,4 @@
-SELECT w.id, w.alive_until, n.queue, n.kind,
+SELECT w.id, w.alive_until, w.report::text AS report, n.queue, n.kind,
        (SELECT count(*) FROM tidegate.leases e JOIN tidegate.attempts u ON u.token = e.token
         WHERE e.worker = w.id) AS running
 FROM tidegate.workers w

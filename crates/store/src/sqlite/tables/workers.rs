@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rusqlite::{Row, params};
 use tidegate_core::tables::Lane;
-use tidegate_core::{Backoff, DayWindow, Kind, LaneId, Millis, Result, WorkerId};
+use tidegate_core::{Backoff, DayWindow, Kind, LaneId, Millis, Result, WorkerId, WorkerReport};
 
 use super::Transaction;
 use crate::clock;
@@ -122,6 +122,20 @@ pub(super) fn see(
     }
     tx.cache.workers.insert(worker.clone(), seen);
     Ok(())
+}
+
+/// Notes a report and counts the others that have room.
+pub(super) fn report(
+    tx: &mut Transaction<'_, '_>,
+    worker: &WorkerId,
+    report: Option<&WorkerReport>,
+) -> Result<u32> {
+    if let Some(report) = report {
+        let row = params![worker.0, report.write()];
+        tx.statements.execute(Query::PutReport, row)?;
+    }
+    let peers = tx.statements.first(Query::Peers, params![worker.0, tx.now], |row| row.get(0))?;
+    Ok(peers.unwrap_or_default())
 }
 
 /// Its lanes are read as they are asked for.

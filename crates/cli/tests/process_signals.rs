@@ -1,0 +1,174 @@
+//! Workers that are told to end, or that stand still for longer than their leases.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Shell, shown};
+use rustix::process::{Pid, Signal, kill_process};
+use tidegate_core::{Inspect, NewTask, State, Store, Submission};
+use tidegate_engine::time;
+use tidegate_measure::history::{Outcome, Record};
+use tidegate_store::OpenOptions;
+use tidegate_testkit::postgres::{Database, Server};
+
+/// No test waits longer than this.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A store, and the folder that its workers run in.
+struct Lab {
+    shell: Shell,
+    url: String,
+    store: Arc<dyn Store>,
+    inspect: Arc<dyn Inspect>,
+    _database: Option<Database>,
+}
+
+impl Lab {
+    async fn sqlite() -> Self {
+        let shell = Shell::new();
+        let url = format!("sqlite:{}", shell.path("tasks.db").display());
+        Self::on(shell, url, None).await
+    }
+
+    async fn postgres() -> Self {
+        let database = Server::shared().database();
+        Self::on(Shell::new(), database.url(), Some(database)).await
+    }
+
+    async fn on(shell: Shell, url: String, database: Option<Database>) -> Self {
+        let opened = tidegate_store::open(&url, OpenOptions::default()).await.expect("open");
+        opened.store.migrate().await.expect("migrate");
+        Self { shell, url, store: opened.store, inspect: opened.inspect, _database: database }
+    }
+
+    fn worker(&self, history: &str, arguments: &[&str]) -> Child {
+        let mut command = self.shell.command(&["worker", "--store", &self.url]);
+        command.args(["--history", history]).args(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start a worker")
+    }
+
+    async fn submit(&self, kind: &str, payload: &str, tasks: usize) {
+        let task = NewTask { max_attempts: Some(9), ..NewTask::new(kind, payload) };
+        let tasks = vec![task; tasks];
+        let submission = Submission { tasks, ..Submission::default() };
+        self.store.submit(submission).await.expect("submit");
+    }
+
+    fn history(&self, name: &str) -> Vec<Record> {
+        let text = std::fs::read_to_string(self.shell.path(name)).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| serde_json::from_str(line).expect("a record")).collect()
+    }
+
+    async fn until(&self, what: &str, is_so: impl Fn() -> bool) {
+        let latest = time::now() + PATIENCE;
+        while !is_so() {
+            assert!(time::now() < latest, "waited in vain for {what}");
+            time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn count(&self, state: State) -> u64 {
+        self.inspect.counts().await.expect("counts").get(&state).copied().unwrap_or(0)
+    }
+}
+
+fn send(signal: Signal, to: &Child) {
+    let pid = Pid::from_raw(to.id() as i32).expect("a process");
+    kill_process(pid, signal).expect("send a signal");
+}
+
+fn entered(records: &[Record]) -> BTreeMap<i64, u32> {
+    let mut times = BTreeMap::new();
+    for record in records {
+        if let Record::Enter(enter) = record {
+            *times.entry(enter.task).or_default() += 1;
+        }
+    }
+    times
+}
+
+/// 100 run and 50 wait when the signal comes.
+async fn drains(lab: Lab) {
+    lab.submit("sleep", "{\"ms\": 3000}", 150).await;
+    let worker = lab.worker("first.jsonl", &["--concurrency", "100"]);
+    lab.until("a hundred in flight", || entered(&lab.history("first.jsonl")).len() == 100).await;
+    send(Signal::TERM, &worker);
+    let told = shown(&worker.wait_with_output().expect("wait"));
+    assert!(told.starts_with("exit 0\n100 completed, 0 failed, 0 to be retried"), "{told}");
+    let first = entered(&lab.history("first.jsonl"));
+    assert_eq!((lab.count(State::Completed).await, lab.count(State::Pending).await), (100, 50));
+    let rest = lab.worker("rest.jsonl", &["--concurrency", "100", "--until-idle"]);
+    let told = shown(&rest.wait_with_output().expect("wait"));
+    assert!(told.starts_with("exit 0\n50 completed"), "{told}");
+    let rest = entered(&lab.history("rest.jsonl"));
+    assert!(first.values().chain(rest.values()).all(|times| *times == 1), "none is run again");
+    assert!(rest.keys().all(|task| !first.contains_key(task)), "none is run again");
+}
+
+#[tokio::test]
+async fn a_worker_with_a_hundred_in_flight_drains_on_sqlite() {
+    drains(Lab::sqlite().await).await;
+}
+
+#[tokio::test]
+async fn a_worker_with_a_hundred_in_flight_drains_on_postgres() {
+    drains(Lab::postgres().await).await;
+}
+
+/// Processes that were started as `sleep TIME`.
+fn sleepers(duration: &str) -> usize {
+    let wanted = format!("sleep\0{duration}\0").into_bytes();
+    let folders = std::fs::read_dir("/proc").expect("a Linux").flatten();
+    folders
+        .filter(|folder| std::fs::read(folder.path().join("cmdline")).is_ok_and(|c| c == wanted))
+        .count()
+}
+
+/// It stands still past its lease, and others take its tasks over. When it goes on it stops its
+/// handlers, and nothing that it says is taken.
+async fn stands_still(lab: Lab, duration: &str) {
+    let exec = format!("{{\"argv\": [\"sleep\", \"{duration}\"]}}");
+    lab.submit("exec", &exec, 1).await;
+    lab.submit("sleep", "{\"ms\": 600000}", 1).await;
+    let options = ["--lease", "2s", "--exec-allow", "sleep"];
+    let ran = |name: &str| entered(&lab.history(name)).len() == 2;
+    let first = lab.worker("first.jsonl", &options);
+    lab.until("the first to run both", || ran("first.jsonl") && sleepers(duration) == 1).await;
+    send(Signal::STOP, &first);
+    let mut second = lab.worker("second.jsonl", &options);
+    // A command of a worker that stands still ends before the lease does.
+    lab.until("the second to run both", || ran("second.jsonl") && sleepers(duration) == 1).await;
+    send(Signal::CONT, &first);
+    let left = |name: &str| {
+        lab.history(name).iter().filter(|record| matches!(record, Record::Leave(_))).count()
+    };
+    lab.until("the first to stop both", || left("first.jsonl") == 2 && sleepers(duration) == 1)
+        .await;
+    send(Signal::TERM, &first);
+    let told = shown(&first.wait_with_output().expect("wait"));
+    assert!(told.starts_with("exit 0\n0 completed, 0 failed, 0 to be retried"), "{told}");
+    let taken =
+        |record: &Record| matches!(record, Record::Exit(exit) if exit.outcome != Outcome::Lost);
+    assert_eq!(lab.history("first.jsonl").iter().filter(|record| taken(record)).count(), 0);
+    assert_eq!(left("second.jsonl"), 0, "the second goes on");
+    assert_eq!(lab.count(State::Processing).await, 2);
+    second.kill().expect("kill the second");
+    second.wait().expect("wait");
+    lab.until("its command to end with it", || sleepers(duration) == 0).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_stood_still_changes_nothing_on_sqlite() {
+    stands_still(Lab::sqlite().await, "611.1").await;
+}
+
+#[tokio::test]
+async fn a_worker_that_stood_still_changes_nothing_on_postgres() {
+    stands_still(Lab::postgres().await, "611.2").await;
+}

@@ -1,0 +1,234 @@
+//! Back-pressure: what the workers of a process share, and what makes them claim less.
+
+mod brakes;
+mod memory;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tidegate_core::{Error, Memory, Result, WorkerReport};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+
+pub(crate) use brakes::{Brakes, Readings};
+pub use brakes::{Marks, Reason};
+
+use super::Shared;
+use super::options::CONCURRENCY_MAX;
+use crate::time;
+
+/// One latency weighs so much against those before it.
+const LATENCY_SHARE: u32 = 8;
+
+/// Permits, memory, latency and calls to the store, shared by the workers that are built with it.
+/// A worker that is built without one has its own.
+#[derive(Debug)]
+pub struct Controller {
+    maximum: u32,
+    marks: Marks,
+    /// Permits in the hands of handlers and of claims under way.
+    taken: AtomicU32,
+    /// Permits were given back; a hint, for who looks again now and then.
+    freed: Notify,
+    calls: Semaphore,
+    meter: memory::Meter,
+    memory: Mutex<Option<Memory>>,
+    store_ns: AtomicU64,
+    start_ns: AtomicU64,
+    brakes: Mutex<Brakes>,
+}
+
+impl Controller {
+    /// With so many permits, and so many calls to the store under way at once. Calls beyond the
+    /// store's connections would wait for one of them.
+    pub fn new(permits: u32, calls: usize, marks: Marks) -> Result<Self> {
+        if !(1..=CONCURRENCY_MAX).contains(&permits) || calls == 0 {
+            return Err(Error::invalid(format!(
+                "a controller has 1 to {CONCURRENCY_MAX} permits and at least one call, not \
+                 {permits} and {calls}"
+            )));
+        }
+        marks.check()?;
+        Ok(Self {
+            maximum: permits,
+            marks,
+            taken: AtomicU32::new(0),
+            freed: Notify::new(),
+            calls: Semaphore::new(calls.min(Semaphore::MAX_PERMITS)),
+            meter: memory::Meter::new(),
+            memory: Mutex::new(None),
+            store_ns: AtomicU64::new(0),
+            start_ns: AtomicU64::new(0),
+            brakes: Mutex::new(Brakes::default()),
+        })
+    }
+
+    /// Permits in all.
+    pub fn permits(&self) -> u32 {
+        self.maximum
+    }
+
+    /// Permits in the hands of handlers and of claims under way.
+    pub fn permits_taken(&self) -> u32 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// How long the store's calls take, the latest of them above all.
+    pub fn store_latency(&self) -> Duration {
+        Duration::from_nanos(self.store_ns.load(Ordering::Relaxed))
+    }
+
+    /// How long handlers wait for their start behind the answer to their claim.
+    pub fn start_latency(&self) -> Duration {
+        Duration::from_nanos(self.start_ns.load(Ordering::Relaxed))
+    }
+
+    /// Memory as it was last read.
+    pub fn memory(&self) -> Option<Memory> {
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The brakes by what is known now.
+    pub(crate) fn judge(&self) -> (Brakes, Readings) {
+        let readings = Readings {
+            maximum: self.maximum,
+            taken: self.permits_taken(),
+            memory: self.memory(),
+            store_latency: self.store_latency(),
+            start_latency: self.start_latency(),
+        };
+        let mut brakes = self.brakes.lock().unwrap_or_else(PoisonError::into_inner);
+        *brakes = brakes.after(&readings, &self.marks);
+        (*brakes, readings)
+    }
+
+    /// Takes as many permits as are free, up to `permits`.
+    pub(crate) fn take(&self, permits: u32) -> u32 {
+        let mut granted = 0;
+        let take = |taken: u32| {
+            granted = permits.min(self.maximum.saturating_sub(taken));
+            Some(taken + granted)
+        };
+        let _ = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
+        granted
+    }
+
+    pub(crate) fn give_back(&self, permits: u32) {
+        if permits > 0 {
+            self.taken.fetch_sub(permits, Ordering::AcqRel);
+            self.freed.notify_waiters();
+        }
+    }
+
+    /// Returns when permits were given back.
+    pub(crate) async fn freed(&self) {
+        self.freed.notified().await;
+    }
+
+    /// The right to call the store.
+    pub(crate) async fn call(&self) -> Option<SemaphorePermit<'_>> {
+        self.calls.acquire().await.ok()
+    }
+
+    /// Reads the memory. The files are of the kernel's making and are read in no time.
+    pub(crate) fn sample(&self) {
+        let memory = self.meter.read();
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
+    }
+
+    /// A call to the store was answered.
+    pub(crate) fn answered(&self, took: Duration) {
+        self.note(&self.store_ns, took);
+    }
+
+    /// A handler begins that was claimed at `since`.
+    pub(crate) fn begins(&self, since: Instant) {
+        self.note(&self.start_ns, time::now().saturating_duration_since(since));
+    }
+
+    /// One that is far too long counts as four times the mark: alone it does not brake.
+    fn note(&self, mean: &AtomicU64, took: Duration) {
+        let took = took.min(self.marks.latency_high.saturating_mul(4)).as_nanos() as u64;
+        let before = mean.load(Ordering::Relaxed);
+        // Two that come at once may count as one.
+        let share = u64::from(LATENCY_SHARE);
+        mean.store(before - before / share + took / share, Ordering::Relaxed);
+    }
+}
+
+/// How much a worker takes on, and why. Cheap to clone and to ask.
+#[derive(Debug, Clone)]
+pub struct Pressure {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Pressure {
+    /// What the worker's heartbeats say of it.
+    pub fn report(&self) -> WorkerReport {
+        self.shared.report()
+    }
+
+    /// Why it takes on as much as it does.
+    pub fn reason(&self) -> Reason {
+        self.shared.reason()
+    }
+
+    /// What it shares with other workers of the process.
+    pub fn controller(&self) -> &Controller {
+        &self.shared.controller
+    }
+}
+
+impl Shared {
+    pub(crate) fn reason(&self) -> Reason {
+        if self.is_stopping.load(Ordering::Relaxed) {
+            return Reason::Stopping;
+        }
+        let (brakes, readings) = self.controller.judge();
+        match self.free.load(Ordering::Relaxed) {
+            0 => Reason::Permits,
+            _ => brakes.reason(&readings),
+        }
+    }
+
+    pub(crate) fn report(&self) -> WorkerReport {
+        let (brakes, readings) = self.controller.judge();
+        let reason = self.reason();
+        let room = brakes.claim(&readings, u32::MAX).min(self.free.load(Ordering::Relaxed));
+        let accepting = room > 0 && !matches!(reason, Reason::Permits | Reason::Stopping);
+        self.begun.iter().for_each(|begun| begun.accepts(accepting, reason));
+        WorkerReport {
+            available: room,
+            maximum: self.options.concurrency.min(self.controller.maximum),
+            memory: readings.memory,
+            accepting,
+            reason: reason.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permits_are_taken_as_far_as_there_are() {
+        let controller = Controller::new(5, 1, Marks::default()).unwrap();
+        assert_eq!((controller.take(3), controller.take(3), controller.take(1)), (3, 2, 0));
+        controller.give_back(4);
+        assert_eq!((controller.permits_taken(), controller.take(9)), (1, 4));
+    }
+
+    #[test]
+    fn one_slow_call_alone_does_not_brake_and_several_do() {
+        let controller = Controller::new(5, 1, Marks::default()).unwrap();
+        controller.answered(Duration::from_secs(60));
+        assert!(!controller.judge().0.store);
+        controller.answered(Duration::from_secs(60));
+        controller.answered(Duration::from_secs(60));
+        assert!(controller.judge().0.store);
+        (0..30).for_each(|_| controller.answered(Duration::from_millis(1)));
+        assert!(!controller.judge().0.store);
+    }
+}

@@ -1,0 +1,98 @@
+//! Back-pressure: how much of its room a worker uses, and what it says of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::{Inspect, WorkerReport};
+use tidegate_engine::{Controller, Marks, Options, Pressure, Reason};
+
+use crate::limits::{Gauge, counted, submit};
+use crate::rig::{Rig, soon};
+
+fn options(concurrency: u32, marks: Marks) -> Options {
+    let poll_interval = Duration::from_millis(20);
+    Options { concurrency, marks, poll_interval, ..Options::default() }
+}
+
+async fn reported(rig: &Rig) -> WorkerReport {
+    let mut beats = rig.store.beats.subscribe();
+    soon("a heartbeat", beats.wait_for(|beats| *beats > 0)).await.expect("the store lives");
+    let workers = rig.store.memory.workers().await.expect("workers");
+    workers[0].report.clone().expect("a report")
+}
+
+/// Works off 100 tasks, of which `most` are in flight at once and never more.
+async fn work_off(rig: &Rig, options: Options, most: u32) -> Pressure {
+    let gauge = Gauge::new(most);
+    let worker = rig.worker_with(options).handle("work", counted(&gauge));
+    let worker = worker.build().expect("a good worker");
+    let pressure = worker.pressure();
+    let worker = tokio::spawn(worker.run(rig.shutdown.clone()));
+    reported(rig).await;
+    // The latency is known when some claims were answered.
+    let mut claims = rig.store.claims.subscribe();
+    soon("claims", claims.wait_for(|claims| *claims >= 5)).await.expect("the store lives");
+    submit(rig, "work", 100).await;
+    rig.completed(100).await;
+    assert_eq!(gauge.most(), most);
+    rig.end(worker).await;
+    pressure
+}
+
+#[tokio::test]
+async fn an_idle_worker_says_how_much_room_it_has() {
+    let rig = Rig::new();
+    let worker = rig.start(rig.worker().concurrency(7).handle("work", counted(&Gauge::new(1))));
+    let report = reported(&rig).await;
+    assert_eq!((report.available, report.maximum), (7, 7));
+    assert_eq!((report.accepting, &*report.reason), (true, "room"));
+    assert_eq!(report.memory.is_some(), cfg!(target_os = "linux"));
+    rig.end(worker).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn latency_above_its_mark_leaves_permits_unused() {
+    let rig = Rig::new();
+    // Every call takes longer than this.
+    let marks = Marks { latency_high: Duration::from_nanos(10), ..Marks::default() };
+    let pressure = work_off(&rig, options(10, marks), 7).await;
+    assert_eq!(pressure.reason(), Reason::Stopping);
+    assert!(pressure.controller().store_latency() > marks.latency_high);
+    assert!(pressure.controller().start_latency() > marks.latency_high);
+    assert_eq!(pressure.controller().permits_taken(), 0);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn memory_above_its_mark_halves_what_is_in_flight() {
+    let rig = Rig::new();
+    // Every machine uses more than this.
+    let marks = Marks { memory_high_percent: 0, ..Marks::default() };
+    let pressure = work_off(&rig, options(10, marks), 5).await;
+    assert!(pressure.report().memory.is_some());
+}
+
+/// A tenth of 30 permits is kept for batches, and not from tasks: 30 wait for each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_last_permits_are_used() {
+    let rig = Rig::new();
+    work_off(&rig, options(30, Marks::default()), 30).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn workers_of_one_process_share_their_permits() {
+    let rig = Rig::new();
+    let controller = Arc::new(Controller::new(5, 1, Marks::default()).expect("a controller"));
+    let gauge = Gauge::new(5);
+    let workers = [1, 2].map(|_| {
+        let worker = rig.worker().concurrency(4).controller(controller.clone());
+        rig.start(worker.handle("work", counted(&gauge)))
+    });
+    submit(&rig, "work", 300).await;
+    rig.completed(300).await;
+    assert_eq!(gauge.most(), 5, "more than either has, and never more than both may");
+    for worker in workers {
+        rig.end(worker).await;
+    }
+    assert_eq!(controller.permits_taken(), 0);
+}

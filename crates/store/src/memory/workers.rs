@@ -1,0 +1,32 @@
+//! Workers: until when they live, what they serve, and what they say of themselves.
+
+use tidegate_core::tables::Lane;
+use tidegate_core::{LaneId, Millis, WorkerId, WorkerReport};
+
+use super::State;
+use crate::clock;
+
+pub(super) fn see(state: &mut State, worker: &WorkerId, until: Millis, lanes: &[Lane]) {
+    let worker = state.workers.entry(worker.clone()).or_default();
+    worker.alive_until = until;
+    let noted = lanes.iter().map(|lane| worker.lanes.get(&lane.id).copied());
+    if !clock::is_noted(noted, state.now, until) {
+        worker.lanes.extend(lanes.iter().map(|lane| (lane.id, until)));
+    }
+}
+
+pub(super) fn is_served(state: &State, lane: LaneId) -> bool {
+    let until = state.workers.values().filter_map(|worker| worker.lanes.get(&lane));
+    until.into_iter().any(|until| *until > state.now)
+}
+
+/// Notes a report and counts the others that have room.
+pub(super) fn report(state: &mut State, id: &WorkerId, report: Option<&WorkerReport>) -> u32 {
+    if let (Some(report), Some(worker)) = (report, state.workers.get_mut(id)) {
+        worker.report = Some(report.clone());
+    }
+    let others = state.workers.iter().filter(|(other, _)| *other != id);
+    let live = others.filter(|(_, worker)| worker.alive_until > state.now);
+    live.filter(|(_, worker)| worker.report.as_ref().is_some_and(WorkerReport::has_room)).count()
+        as u32
+}

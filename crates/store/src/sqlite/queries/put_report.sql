@@ -1,0 +1,1 @@
+update worker set report = ?2 where id = ?1
