@@ -25,7 +25,7 @@ pub(crate) fn page() -> String {
 
 /// Whether every command takes it.
 fn is_of_all(argument: &Arg) -> bool {
-    ["store", "config_file"].contains(&argument.get_id().as_str())
+    ["store", "config_file", "otlp"].contains(&argument.get_id().as_str())
 }
 
 /// Adds the commands below a command, each with those below it.

@@ -264,7 +264,7 @@ impl Draft {
             dirty: limits().filter(is_due).map(|limit| limit.id).collect(),
             windows: limits().filter(|limit| fills_window(limit)).map(|limit| limit.id).collect(),
             new: first_of_lanes(self.new_ready()),
-            // Who was locked and stays ready may have been passed over meanwhile.
+            // Also for who was locked and stays ready: it may have been passed over meanwhile.
             ready: !self.state.ready.is_empty()
                 || self.state.arrived.difference(&self.before.arrived).next().is_some(),
         }
