@@ -19,6 +19,7 @@ use tidegate_core::{
 
 use super::floors::first_of_lanes;
 use super::groups::{Group, Groups};
+pub(super) use super::left::Left;
 use super::rows::{Known, Passed};
 use crate::memory::State;
 use crate::memory::state::{Running, Task};
@@ -45,20 +46,6 @@ pub(super) struct Draft {
     pub(super) groups: BTreeMap<LimitId, Groups>,
     /// Lines of which only the first rows were loaded, and the last of these.
     cut: BTreeMap<(LimitId, Part), LineRow>,
-}
-
-/// What a transaction leaves to those that follow it.
-#[derive(Debug, Default)]
-pub(super) struct Left {
-    /// Limits that somebody should look at again.
-    pub(super) dirty: Vec<LimitId>,
-    /// Jobs whose windows were filled, or of which tasks were claimed: after the commit somebody
-    /// should look whether both happened.
-    pub(super) windows: Vec<LimitId>,
-    /// The first of each lane that is new to claim.
-    pub(super) new: Vec<ReadyRow>,
-    /// Whether somebody else should look: there is something new to claim, or at the gate.
-    pub(super) ready: bool,
 }
 
 /// The part of a line that is loaded as one page.

@@ -84,6 +84,7 @@ mod gate;
 mod groups;
 mod inspect;
 mod leased;
+mod left;
 mod listen;
 mod load;
 mod look;
