@@ -69,7 +69,7 @@ fn an_unknown_key_is_named_and_a_near_one_suggested() {
         "[[task]]\nkind = \"noop\"\nprioritty = 2\n",
         "a.toml:3:1: unknown key of task `prioritty`; did you mean `priority`? Known: `kind`, \
          `count`, `payload`, `queue`, `group`, `weight`, `priority`, `delay_ms`, \
-         `max_attempts`, `timeout_ms`, `job`, `workflow`",
+         `max_attempts`, `timeout_ms`, `on_failure`, `job`, `workflow`",
     );
 }
 

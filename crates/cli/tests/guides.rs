@@ -141,6 +141,11 @@ fn many_processes_are_true() {
 }
 
 #[test]
+fn many_in_flight_are_true() {
+    is_true("docs/guides/many-in-flight.md");
+}
+
+#[test]
 fn what_is_stuck_is_true() {
     is_true("docs/guides/when-something-is-stuck.md");
 }

@@ -52,14 +52,8 @@ impl Client {
         tasks: impl IntoIterator<Item = Task>,
     ) -> Result<Vec<Submitted>> {
         let tasks: Vec<Task> = tasks.into_iter().collect();
-        let span = trace::submit_span(tasks.len());
-        let parent = trace::parent_of(&span);
-        let limits = limits_of(&tasks).into_iter().collect();
         let now = self.now_for(&tasks).await?;
-        let finish = |task: Task| task.finish(now, parent.as_deref());
-        let tasks: Result<_> = tasks.into_iter().map(finish).collect();
-        let submission = Submission { jobs: jobs.into_iter().collect(), limits, tasks: tasks? };
-        self.store.submit(submission).instrument(span).await
+        submit(&*self.store, jobs.into_iter().collect(), tasks, now).await
     }
 
     /// Cancels tasks: what waits ends at once, what runs is told by its worker's heartbeat.
@@ -101,6 +95,21 @@ impl Client {
             false => Ok(None),
         }
     }
+}
+
+/// Hands tasks to a store; `now` is its time, which delays count from.
+pub(crate) async fn submit(
+    store: &dyn Store,
+    jobs: Vec<JobSpec>,
+    tasks: Vec<Task>,
+    now: Option<Millis>,
+) -> Result<Vec<Submitted>> {
+    let span = trace::submit_span(tasks.len());
+    let parent = trace::parent_of(&span);
+    let limits = limits_of(&tasks).into_iter().collect();
+    let finish = |task: Task| task.finish(now, parent.as_deref());
+    let tasks: Result<_> = tasks.into_iter().map(finish).collect();
+    store.submit(Submission { jobs, limits, tasks: tasks? }).instrument(span).await
 }
 
 /// The limits tasks bring along; of two for one group the first counts.

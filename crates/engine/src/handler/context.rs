@@ -4,19 +4,23 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tidegate_core::bounds::PROGRESS_BYTES_MAX;
-use tidegate_core::{Progress, SlotHeld, TaskId, Token};
+use tidegate_core::{
+    Error, ErrorKind, Millis, Progress, Result, SlotHeld, Store, Submitted, TaskId, Token,
+};
 
 use crate::worker::running::Running;
+use crate::{Task, client};
 
 /// The attempt a handler runs. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Context {
     running: Arc<Running>,
+    store: Arc<dyn Store>,
 }
 
 impl Context {
-    pub(crate) fn new(running: Arc<Running>) -> Self {
-        Self { running }
+    pub(crate) fn new(running: Arc<Running>, store: Arc<dyn Store>) -> Self {
+        Self { running, store }
     }
 
     /// The task.
@@ -89,6 +93,36 @@ impl Context {
         let end = message.floor_char_boundary(PROGRESS_BYTES_MAX);
         message.truncate(end);
         self.running.report(Progress { percent: percent.min(100), message });
+    }
+
+    /// Submits tasks, all or none; the ids come back in the same order. Those that name no job join the
+    /// job of this task, if it has one: a job may grow while it runs.
+    ///
+    /// They are stored at once, whatever becomes of this attempt. An attempt that is made again submits
+    /// them again; a unique key keeps those that are unfinished from being doubled.
+    pub async fn submit_many(
+        &self,
+        tasks: impl IntoIterator<Item = Task>,
+    ) -> Result<Vec<Submitted>> {
+        let join = |mut task: Task| {
+            task.new.job = task.new.job.or_else(|| self.job().map(str::to_owned));
+            task
+        };
+        let tasks = tasks.into_iter().map(join).collect();
+        client::submit(&*self.store, Vec::new(), tasks, Some(self.store_now())).await
+    }
+
+    /// The same for one task.
+    pub async fn submit(&self, task: Task) -> Result<Submitted> {
+        let submitted = self.submit_many([task]).await?;
+        submitted.into_iter().next().ok_or_else(|| {
+            Error::new(ErrorKind::Incompatible, "the store took a task and named no id")
+        })
+    }
+
+    /// About the store's time: that of the claim, and how long ago that was.
+    fn store_now(&self) -> Millis {
+        self.running.lease.store_now(self.running.attempt.expires_at)
     }
 
     /// Returns when the handler should stop: its task was cancelled, its lease is lost, or

@@ -30,7 +30,7 @@ pub(crate) async fn run(shared: Arc<Shared>, running: Arc<Running>, payload: Vec
 /// Lets the handler run until it returns, panics, is aborted or has had its time.
 async fn watch(shared: &Shared, running: &Arc<Running>, payload: Vec<u8>) -> Outcome {
     let handler = &shared.handlers[running.handler];
-    let context = Context::new(running.clone());
+    let context = Context::new(running.clone(), shared.store.clone());
     let work = AssertUnwindSafe(async { handler.invoke.call(context, payload).await });
     let timeout = running.attempt.timeout_ms.map(|ms| Duration::from_millis(ms.max(0) as u64));
     tokio::select! {

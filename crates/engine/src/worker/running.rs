@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tidegate_core::{Attempt, Outcome, Progress, Token};
+use tidegate_core::{Attempt, Millis, Outcome, Progress, Token};
 use tokio::sync::Notify;
 
 use crate::time;
@@ -54,6 +54,12 @@ impl Lease {
     pub(crate) fn renew(&self, sent_at: Instant) {
         let since = sent_at.saturating_duration_since(self.claimed_at);
         self.renewed_ns.store(since.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// The store's time now, where its clock showed `expires_at` as the end of the lease when that began.
+    pub(crate) fn store_now(&self, expires_at: Millis) -> Millis {
+        let since = time::now().saturating_duration_since(self.claimed_at);
+        expires_at - time::millis(self.length) + time::millis(since)
     }
 
     pub(crate) fn ends_at(&self) -> Instant {

@@ -1,11 +1,13 @@
 //! Ways to write a handler, and what it knows.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
-use tidegate_core::{Inspect, Kind, Registration, State, Store};
+use tidegate_core::{Inspect, JobSpec, Kind, Registration, State, Store};
 use tidegate_engine::{Context, DayWindow, Failure, Handler, KindOptions, Task};
 
-use crate::rig::Rig;
+use crate::rig::{Rig, soon};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Sum {
@@ -172,5 +174,37 @@ async fn a_worker_can_leave_a_kind_as_it_is_stored() {
     assert_eq!(rig.ended(task).await.state, State::Completed);
     let new = Kind { max_attempts: 2, ..Kind::new("new") };
     assert_eq!(rig.store.memory.kinds().await.unwrap(), [stored, new]);
+    rig.end(worker).await;
+}
+
+/// A handler finds more work of its own job, as a crawler finds links.
+#[tokio::test]
+async fn a_handler_adds_tasks_to_its_own_job() {
+    let rig = Rig::new();
+    let crawl = |context: Context, depth: u32| async move {
+        let links = (0..2 * depth.min(1)).map(|_| Task::new("crawl", &(depth - 1)));
+        let added = context.submit_many(links).await.map_err(Failure::retryable)?;
+        if context.job() == Some("site") {
+            let other = Task::new("crawl", &0_u32).job("other").delay(Duration::from_millis(1));
+            context.submit(other).await.map_err(Failure::retryable)?;
+        }
+        Ok::<_, Failure>(added.len())
+    };
+    let worker = rig.start(rig.worker().concurrency(8).handle("crawl", crawl));
+    let site = JobSpec { concurrency: Some(2), ..JobSpec::new("site") };
+    let first = Task::new("crawl", &3_u32).job("site");
+    rig.client.submit_jobs([site], [first]).await.unwrap();
+    let of_site = || async {
+        let jobs = rig.store.memory.jobs().await.unwrap();
+        jobs.into_iter().find(|job| &*job.name == "site").map(|job| job.tasks)
+    };
+    // Two links on each page, three levels deep.
+    let whole = Some(std::collections::BTreeMap::from([(State::Completed, 15)]));
+    soon("the whole site", async {
+        while of_site().await != whole {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     rig.end(worker).await;
 }
