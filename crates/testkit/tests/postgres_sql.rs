@@ -397,7 +397,7 @@ const FORBIDDEN: [&str; 34] = [
     "CREATE FUNCTION tidegate.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
     "SELECT tidegate.make_kind('mine')",
     "SELECT tidegate.make_job('mine')",
-    "SELECT tidegate.put_tasks('a', '{}', '', '', '', '', '', 0, 1, 1, '1 s', now())",
+    "SELECT tidegate.put_tasks('a', '{}', '', '', '', '', '', 0, 1, 1, '1 s', now(), 'halt', '')",
     "DO $$ BEGIN LOCK TABLE tidegate.tasks; END $$",
     "SET ROLE tidegate_worker",
 ];
