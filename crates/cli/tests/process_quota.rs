@@ -1,5 +1,6 @@
 //! Worker processes with 2, 5 and 10 permits, and jobs with a quota: many at once and never more,
-//! an end that waits for what runs, and a slot that comes back however its task ends.
+//! an end that waits for what runs, and a slot that comes back however its task ends. And jobs without one that
+//! share few permits.
 
 mod common;
 #[allow(dead_code, reason = "not every test binary needs all of it")]
@@ -31,6 +32,11 @@ fn start(fleet: &mut Fleet, permits: usize, server: &Barrier) -> usize {
     let (permits, address) = (permits.to_string(), server.address());
     let arguments = ["--concurrency", &permits, "--http-allow", &address, "--exec-allow", "false"];
     fleet.start(&[&arguments[..], &["--lease", "1s"]].concat())
+}
+
+/// Starts as many workers as it takes to use a quota up.
+fn start_all(fleet: &mut Fleet, permits: usize, server: &Barrier) -> Vec<usize> {
+    (0..QUOTA.div_ceil(permits)).map(|_| start(fleet, permits, server)).collect()
 }
 
 fn job() -> JobSpec {
@@ -107,7 +113,7 @@ fn a_task_that_fails_gives_its_slot_back() {
         let mut tasks = vec![of_job(fails); 4 * QUOTA];
         tasks.resize(6 * QUOTA, of_job(server.task()));
         fleet.submit(&[job()], &tasks);
-        start(fleet, permits.max(QUOTA), &server);
+        start_all(fleet, permits, &server);
         fleet.until_ended(2 * QUOTA, Outcome::Completed);
         fleet.end();
         let is_failed = |record: &&Record| fleet::is_exit(record, Outcome::Failed);
@@ -117,17 +123,21 @@ fn a_task_that_fails_gives_its_slot_back() {
     });
 }
 
-/// All of a quota is in the hands of a worker that is killed; all of it is used again elsewhere.
+/// All of a quota is in the hands of workers that are killed; all of it is used again elsewhere.
 #[test]
-fn the_slots_of_a_killed_worker_come_back() {
+fn the_slots_of_killed_workers_come_back() {
     each(|fleet, permits| {
         let server = Barrier::of(usize::MAX);
         fleet.submit(&[job()], &vec![of_job(server.task()); 2 * QUOTA]);
-        let first = start(fleet, permits.max(QUOTA), &server);
-        let lost: BTreeSet<i64> = (0..QUOTA).map(|_| fleet.next_enter().task).collect();
-        start(fleet, permits.max(QUOTA), &server);
-        fleet.kill(first);
-        let again: BTreeSet<i64> = (0..QUOTA).map(|_| fleet.next_enter().task).collect();
+        let first = start_all(fleet, permits, &server);
+        fleet.until_entered(QUOTA);
+        start_all(fleet, permits, &server);
+        for worker in first {
+            fleet.kill(worker);
+        }
+        let entered = fleet.until_entered(2 * QUOTA);
+        let (lost, again) = entered.split_at(QUOTA);
+        let [lost, again] = [lost, again].map(|tasks| BTreeSet::from_iter(tasks));
         assert_eq!(again, lost, "what was interrupted goes first");
         server.open();
         fleet.until_ended(2 * QUOTA, Outcome::Completed);
@@ -155,5 +165,37 @@ fn a_job_that_was_cancelled_under_a_killed_worker_leaves_no_slot_behind() {
         fleet.end();
         assert_eq!(enters(&fleet.records).count(), 2 * QUOTA, "what was cancelled stays so");
         fleet.is_clean();
+    }
+}
+
+/// One job has a hundred thousand tasks and came first, 99 have ten each, and few may run at once: whatever
+/// the gate has looked at by then, the small ones are done before the large one has had more than its share.
+#[test]
+fn small_jobs_are_not_held_up_by_a_large_one() {
+    const SMALL: usize = 99;
+    const TASKS: usize = 10;
+    const STARTS_MAX: usize = 1_100;
+    for mut fleet in Fleet::on_each_store() {
+        let of = |job: &str| NewTask { job: Some(job.to_owned()), ..NewTask::new("noop", "null") };
+        fleet.submit(&[JobSpec::new("large")], &vec![of("large"); 100_000]);
+        let names: Vec<String> = (0..SMALL).map(|number| format!("small-{number}")).collect();
+        let jobs: Vec<JobSpec> = names.iter().map(JobSpec::new).collect();
+        let tasks: Vec<NewTask> = names.iter().flat_map(|name| vec![of(name); TASKS]).collect();
+        let mut left: BTreeSet<i64> =
+            fleet.submit(&jobs, &tasks).iter().map(|task| task.0).collect();
+        let small = left.clone();
+        for _ in 0..2 {
+            fleet.start(&["--concurrency", "5"]);
+        }
+        enters(&fleet.records).for_each(|enter| drop(left.remove(&enter.task)));
+        while !left.is_empty() {
+            left.remove(&fleet.next_enter().task);
+        }
+        fleet.end();
+        let mut starts: Vec<_> = enters(&fleet.records).collect();
+        starts.sort_by_key(|enter| enter.t_ns);
+        let last = starts.iter().rposition(|enter| small.contains(&enter.task));
+        let before = last.expect("all have started");
+        assert!(before < STARTS_MAX, "the last one starts after {before} others");
     }
 }

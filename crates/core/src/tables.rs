@@ -74,6 +74,14 @@ pub struct Tags {
     pub arrival: Millis,
 }
 
+impl Tags {
+    /// The job whose share brings the task to the gate. A step of a workflow comes when the one
+    /// before it has.
+    pub fn job_at_gate(&self) -> Option<&Arc<str>> {
+        self.job.as_ref().filter(|_| self.workflow.is_none())
+    }
+}
+
 /// Why a task stands in a line, and whether it can be the head of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -412,6 +420,10 @@ pub trait Tables {
     fn take_arrived_one(&mut self, task: TaskId) -> Result<()>;
     /// Takes the first arrived tasks away from the gate, in order of id.
     fn take_arrived(&mut self, tasks_max: u32) -> Result<Vec<TaskId>>;
+    /// The first jobs, by name, of which tasks stand at the gate. Steps of workflows do not count.
+    fn arrived_jobs(&mut self, jobs_max: u32) -> Result<Vec<Arc<str>>>;
+    /// The first tasks of a job that stand at the gate and are no steps of a workflow, in order of id.
+    fn arrived_of(&mut self, job: &str, tasks_max: u32) -> Result<Vec<TaskId>>;
 
     /// Makes a task ready.
     fn put_ready(&mut self, row: ReadyRow) -> Result<()>;

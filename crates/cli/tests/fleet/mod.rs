@@ -172,6 +172,15 @@ impl Fleet {
         }
     }
 
+    /// Waits until so many handlers have entered, from the first of all on; their tasks, in this order.
+    #[track_caller]
+    pub(crate) fn until_entered(&mut self, number: usize) -> Vec<i64> {
+        for _ in enters(&self.records).count()..number {
+            self.next_enter();
+        }
+        enters(&self.records).map(|enter| enter.task).collect()
+    }
+
     /// Kills a worker at once; returns when it is dead, with the time of that.
     pub(crate) fn kill(&mut self, worker: usize) -> u64 {
         let pid = self.pid(worker);

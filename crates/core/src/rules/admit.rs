@@ -1,4 +1,5 @@
 use super::gate::{self, Verdict};
+use crate::bounds::{GATE_STEP, JOB_WINDOW};
 use crate::planted::{Bug, is_planted};
 use crate::tables::{ReadyRow, Tables, Tags};
 use crate::{Admitted, LimitId, Result, TaskId, ready_rank};
@@ -14,9 +15,12 @@ pub(super) fn step(tables: &mut dyn Tables, budget: &mut u32) -> Result<Admitted
     let mut admitted = Admitted { more: gate::settle(tables, budget)?, ..Admitted::default() };
     let due = tables.take_due(*budget)?;
     *budget -= (due.len() as u32).min(*budget);
-    let arrived = tables.take_arrived(*budget)?;
+    let mut arrived = tables.take_arrived(*budget)?;
     *budget -= (arrived.len() as u32).min(*budget);
     admitted.more |= *budget == 0;
+    if *budget == 0 && !arrived.is_empty() {
+        arrived.extend(take_of_jobs(tables)?);
+    }
     for task in due.into_iter().chain(arrived) {
         if is_planted(Bug::RetryPastGate) && skip_gate(tables, task)? {
             continue;
@@ -29,6 +33,22 @@ pub(super) fn step(tables: &mut dyn Tables, budget: &mut u32) -> Result<Admitted
     }
     admitted.more |= tables.next_dirty(LimitId(0))?.is_some() && gate::settle(tables, budget)?;
     Ok(admitted)
+}
+
+/// Takes some tasks of every job away from the gate, where more have arrived than one step looks at: a
+/// job's share does not depend on how many tasks of others came before its own. As many as may
+/// pass a job's line at once will do. A step of a workflow waits for its turn, as always: it must not
+/// overtake the one before it.
+fn take_of_jobs(tables: &mut dyn Tables) -> Result<Vec<TaskId>> {
+    let jobs = tables.arrived_jobs(GATE_STEP)?;
+    let each = (GATE_STEP / (jobs.len() as u32).max(1)).min(JOB_WINDOW);
+    let mut taken = Vec::new();
+    for job in jobs {
+        taken.extend(tables.arrived_of(&job, each)?);
+    }
+    taken.sort_unstable();
+    taken.iter().try_for_each(|task| tables.take_arrived_one(*task))?;
+    Ok(taken)
 }
 
 /// The bug: what was tried before is ready without asking anybody.

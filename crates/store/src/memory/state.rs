@@ -40,6 +40,8 @@ pub struct State {
     pub(crate) unique: BTreeMap<Arc<str>, TaskId>,
     pub(crate) scheduled: BTreeSet<(Millis, TaskId)>,
     pub(crate) arrived: BTreeSet<TaskId>,
+    /// Of these the tasks of jobs that are no steps of a workflow.
+    pub(crate) arrived_of_jobs: BTreeSet<(Arc<str>, TaskId)>,
     pub(crate) ready: BTreeSet<ReadyRow>,
     pub(crate) line: BTreeSet<LineRow>,
     pub(crate) running: BTreeMap<(Token, TaskId), Running>,
@@ -53,6 +55,11 @@ pub struct State {
 }
 
 impl State {
+    /// The job whose share brings a task to the gate, unless it is a step of a workflow.
+    pub(crate) fn job_at_gate(&self, task: TaskId) -> Option<&Arc<str>> {
+        self.tasks.get(&task)?.tags.job_at_gate()
+    }
+
     pub(super) fn stand(&mut self, task: TaskId, position: Option<Position>) {
         if let Some(task) = self.tasks.get_mut(&task) {
             task.position = position;

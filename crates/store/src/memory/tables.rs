@@ -331,12 +331,18 @@ impl Tables for State {
     fn put_arrived(&mut self, task: TaskId) -> Result<()> {
         self.wakes = true;
         self.arrived.insert(task);
+        if let Some(job) = self.job_at_gate(task).cloned() {
+            self.arrived_of_jobs.insert((job, task));
+        }
         self.stand(task, Some(Position::Arrived));
         Ok(())
     }
 
     fn take_arrived_one(&mut self, task: TaskId) -> Result<()> {
         self.arrived.remove(&task);
+        if let Some(job) = self.job_at_gate(task).cloned() {
+            self.arrived_of_jobs.remove(&(job, task));
+        }
         self.stand(task, None);
         Ok(())
     }
@@ -347,6 +353,25 @@ impl Tables for State {
             self.take_arrived_one(*task)?;
         }
         Ok(tasks)
+    }
+
+    fn arrived_jobs(&mut self, jobs_max: u32) -> Result<Vec<Arc<str>>> {
+        let mut jobs: Vec<Arc<str>> = Vec::new();
+        while jobs.len() < jobs_max as usize {
+            let last = jobs.last().map(|job| (job.clone(), TaskId(i64::MAX)));
+            let after = last.map_or(Bound::Unbounded, Bound::Excluded);
+            match self.arrived_of_jobs.range((after, Bound::Unbounded)).next() {
+                Some((job, _)) => jobs.push(job.clone()),
+                None => break,
+            }
+        }
+        Ok(jobs)
+    }
+
+    fn arrived_of(&mut self, job: &str, tasks_max: u32) -> Result<Vec<TaskId>> {
+        let of_job = self.arrived_of_jobs.range((Arc::from(job), TaskId(0))..);
+        let of_job = of_job.take_while(|(name, _)| &**name == job);
+        Ok(of_job.take(tasks_max as usize).map(|(_, task)| *task).collect())
     }
 
     fn put_ready(&mut self, row: ReadyRow) -> Result<()> {

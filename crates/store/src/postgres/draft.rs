@@ -481,6 +481,14 @@ impl Tables for Draft {
         self.state.take_arrived(tasks_max)
     }
 
+    fn arrived_jobs(&mut self, jobs_max: u32) -> Result<Vec<Arc<str>>> {
+        self.state.arrived_jobs(jobs_max)
+    }
+
+    fn arrived_of(&mut self, job: &str, tasks_max: u32) -> Result<Vec<TaskId>> {
+        self.state.arrived_of(job, tasks_max)
+    }
+
     fn put_ready(&mut self, row: ReadyRow) -> Result<()> {
         self.state.put_ready(row)
     }

@@ -115,7 +115,7 @@ fn all_of(met: u64, expected: usize) -> Result<(), Fault> {
 async fn enter(tx: &Tx<'_>, draft: &Draft, given: &Given) -> Result<(), Fault> {
     let (old, new) = (&draft.before, &draft.state);
     let scheduled: Vec<_> = new.scheduled.difference(&old.scheduled).collect();
-    let arrived: Vec<i64> = new.arrived.difference(&old.arrived).map(|task| task.0).collect();
+    let arrived: Vec<TaskId> = new.arrived.difference(&old.arrived).copied().collect();
     let ready: Vec<&ReadyRow> = new.ready.difference(&old.ready).collect();
     let mut line: Vec<&LineRow> = new.line.difference(&old.line).collect();
     line.sort_unstable_by_key(|row| row.place);
@@ -135,7 +135,7 @@ async fn enter(tx: &Tx<'_>, draft: &Draft, given: &Given) -> Result<(), Fault> {
         &[
             &scheduled.iter().map(|(_, task)| task.0).collect::<Vec<_>>(),
             &scheduled.iter().map(|(run_at, _)| *run_at).collect::<Vec<_>>(),
-            &arrived,
+            &arrived.iter().map(|task| task.0).collect::<Vec<_>>(),
             &ready.task,
             &ready.lane,
             &ready.rank,
@@ -157,6 +157,10 @@ async fn enter(tx: &Tx<'_>, draft: &Draft, given: &Given) -> Result<(), Fault> {
             &held.iter().map(|(_, _, number)| i64::from(*number)).collect::<Vec<_>>(),
             &held.iter().map(|(task, _, _)| task.0).collect::<Vec<_>>(),
             &line.iter().map(|row| draft.is_plain(row.task)).collect::<Vec<_>>(),
+            &arrived
+                .iter()
+                .map(|task| new.job_at_gate(*task).map(|job| &**job))
+                .collect::<Vec<_>>(),
         ],
     )
     .await?;

@@ -1,6 +1,8 @@
 //! Lets what waits at the gate through, in transactions of bounded size.
 
-use tidegate_core::bounds::GATE_STEP;
+use std::collections::BTreeSet;
+
+use tidegate_core::bounds::{GATE_STEP, JOB_WINDOW};
 use tidegate_core::rules::gate::{self, Verdict};
 use tidegate_core::tables::{Position, Tables};
 use tidegate_core::{Admitted, Claim, ErrorKind, LimitId, Result, TaskId};
@@ -18,6 +20,7 @@ const GATEKEEPER: &str = include_str!("queries/gatekeeper.sql");
 const FULL_WINDOWS: &str = include_str!("queries/full_windows.sql");
 const DUE: &str = include_str!("queries/due.sql");
 const LOCK_ARRIVALS: &str = include_str!("queries/lock_arrivals.sql");
+const LOCK_ARRIVALS_OF_JOBS: &str = include_str!("queries/lock_arrivals_of_jobs.sql");
 
 /// Tasks the gate looks at in the lines in one transaction.
 pub(super) const BUDGET: u32 = 16;
@@ -190,9 +193,14 @@ async fn bring(store: &Inner, tx: &Tx<'_>) -> Result<(Admitted, Left), Fault> {
     let due = tx.query(DUE, &[&moment.now]).await?;
     let due: Vec<(TaskId, i64)> =
         due.iter().map(|row| (TaskId(row.get("task")), row.get("run_at"))).collect();
-    let arrived = tx.query(LOCK_ARRIVALS, &[]).await?;
-    let arrived: Vec<TaskId> = arrived.iter().map(|row| TaskId(row.get("task"))).collect();
+    let mut arrived = tx.query(LOCK_ARRIVALS, &[]).await?;
     admitted.more = due.len() == ARRIVALS_MAX || arrived.len() == ARRIVALS_MAX;
+    if arrived.len() == ARRIVALS_MAX {
+        arrived.extend(tx.query(LOCK_ARRIVALS_OF_JOBS, &[&i64::from(JOB_WINDOW)]).await?);
+    }
+    let arrived = arrived.iter().map(|row| TaskId(row.get("task")));
+    // Who is among the first of its job may be among the first of all.
+    let arrived = Vec::from_iter(arrived.collect::<BTreeSet<TaskId>>());
     let order: Vec<TaskId> =
         due.iter().map(|(task, _)| *task).chain(arrived.iter().copied()).collect();
     let wanted = Wanted { tasks: order.clone(), budget: BUDGET, ..Wanted::default() };

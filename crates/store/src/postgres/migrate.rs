@@ -20,7 +20,7 @@ use super::error::Fault;
 use super::listen::pause;
 
 /// Every migration, in order. One that was released is never changed.
-const MIGRATIONS: [(&str, &str); 12] = [
+const MIGRATIONS: [(&str, &str); 13] = [
     ("0001_tasks", include_str!("migrations/0001_tasks.sql")),
     ("0002_operations", include_str!("migrations/0002_operations.sql")),
     ("0003_packed_leases", include_str!("migrations/0003_packed_leases.sql")),
@@ -33,6 +33,7 @@ const MIGRATIONS: [(&str, &str); 12] = [
     ("0010_passes", include_str!("migrations/0010_passes.sql")),
     ("0011_jobs_and_workflows", include_str!("migrations/0011_jobs_and_workflows.sql")),
     ("0012_reports", include_str!("migrations/0012_reports.sql")),
+    ("0013_arrivals_of_jobs", include_str!("migrations/0013_arrivals_of_jobs.sql")),
 ];
 
 /// How the text of a migration begins that programs of the version before can bear.

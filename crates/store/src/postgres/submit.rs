@@ -424,6 +424,11 @@ async fn enter(tx: &Tx<'_>, draft: &Draft, ids: &BTreeMap<TaskId, i64>) -> Resul
             &none,
             &none,
             &line.iter().map(|row| row.passed).collect::<Vec<_>>(),
+            &state
+                .arrived
+                .iter()
+                .map(|task| state.job_at_gate(*task).map(|job| &**job))
+                .collect::<Vec<_>>(),
         ],
     )
     .await?;

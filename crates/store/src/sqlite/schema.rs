@@ -37,6 +37,10 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("migrations/0004_jobs_and_workflows.sql"),
     },
     Migration { name: "0005_reports", sql: include_str!("migrations/0005_reports.sql") },
+    Migration {
+        name: "0006_arrivals_of_jobs",
+        sql: include_str!("migrations/0006_arrivals_of_jobs.sql"),
+    },
 ];
 
 /// How a file's schema relates to the one this version needs.

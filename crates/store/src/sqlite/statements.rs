@@ -37,6 +37,8 @@ queries! {
     LeaveLanes "queries/leave_lanes.sql",
     ServedUntil "queries/served_until.sql",
     Arrived "queries/arrived.sql",
+    ArrivedJobs "queries/arrived_jobs.sql",
+    ArrivedOf "queries/arrived_of.sql",
     AttemptSlots "queries/attempt_slots.sql",
     Attempts "queries/attempts.sql",
     Begin "queries/begin.sql",

@@ -11,7 +11,7 @@ mod workers;
 
 use std::sync::Arc;
 
-use rusqlite::params;
+use rusqlite::{Row, params};
 use tidegate_core::tables::{
     Class, Counters, Final, Lane, Lease, LineRow, Pace, Position, ReadyRow, Said, Stopped, Tables,
     Tags,
@@ -331,6 +331,15 @@ impl Tables for Transaction<'_, '_> {
 
     fn take_arrived(&mut self, tasks_max: u32) -> Result<Vec<TaskId>> {
         places::take_arrived(self, tasks_max)
+    }
+
+    fn arrived_jobs(&mut self, jobs_max: u32) -> Result<Vec<Arc<str>>> {
+        self.statements.rows(Query::ArrivedJobs, [jobs_max], |row| row.get(0))
+    }
+
+    fn arrived_of(&mut self, job: &str, tasks_max: u32) -> Result<Vec<TaskId>> {
+        let task = |row: &Row<'_>| Ok(TaskId(row.get(0)?));
+        self.statements.rows(Query::ArrivedOf, params![job, tasks_max], task)
     }
 
     fn put_ready(&mut self, row: ReadyRow) -> Result<()> {

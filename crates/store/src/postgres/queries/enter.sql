@@ -4,7 +4,7 @@ WITH scheduled AS (
     INSERT INTO tidegate.scheduled (task, run_at)
     SELECT * FROM unnest($1::bigint[], $2::bigint[])),
 arrived AS (
-    INSERT INTO tidegate.arrived (task) SELECT * FROM unnest($3::bigint[])),
+    INSERT INTO tidegate.arrived (task, job) SELECT * FROM unnest($3::bigint[], $25::text[])),
 ready AS (
     INSERT INTO tidegate.ready (task, lane, rank, tag, stamp, gated, since)
     SELECT * FROM unnest($4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],

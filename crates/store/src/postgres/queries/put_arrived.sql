@@ -1,1 +1,3 @@
-INSERT INTO tidegate.arrived (task) SELECT unnest($1::bigint[]) ON CONFLICT DO NOTHING
+INSERT INTO tidegate.arrived (task, job)
+SELECT id, CASE WHEN workflow IS NULL THEN job END FROM tidegate.tasks WHERE id = ANY ($1)
+ON CONFLICT DO NOTHING

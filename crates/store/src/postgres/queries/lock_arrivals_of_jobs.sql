@@ -1,0 +1,22 @@
+-- Some tasks of every job at the gate, where more have arrived than one step looks at: as many as may pass
+-- a job's line at once ($1), and fewer of each where there are many jobs. Only heads of the index are
+-- read.
+WITH RECURSIVE jobs AS (
+    (SELECT job FROM tidegate.arrived WHERE job IS NOT NULL ORDER BY job LIMIT 1)
+    UNION ALL
+    SELECT next.job
+    FROM jobs CROSS JOIN LATERAL (
+        SELECT a.job FROM tidegate.arrived a WHERE a.job > jobs.job ORDER BY a.job LIMIT 1
+    ) AS next
+), first AS MATERIALIZED (
+    SELECT job FROM jobs LIMIT 1000
+)
+SELECT task FROM tidegate.arrived
+WHERE task = ANY (ARRAY (
+    SELECT head.task
+    FROM first CROSS JOIN LATERAL (
+        SELECT a.task FROM tidegate.arrived a WHERE a.job = first.job ORDER BY a.task
+        LIMIT (SELECT greatest(1, least($1::bigint, 1000 / count(*))) FROM first)
+    ) AS head
+))
+ORDER BY task FOR UPDATE
