@@ -4,14 +4,23 @@ mod common;
 mod prometheus;
 
 use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::Shell;
 use prometheus::{Prometheus, Watched, get, program, send, until};
 use serde_json::Value;
+use tidegate_core::bounds::JOB_WINDOW;
+use tidegate_core::{NewTask, Store as _, Submission};
+use tidegate_engine::metrics::Sampler;
 use tidegate_engine::metrics::about::ALL;
-use tidegate_testkit::postgres::Server;
+use tidegate_engine::{Metrics, Shutdown};
+use tidegate_store::postgres::{Options, Postgres};
+use tidegate_testkit::postgres::{Database, Server};
+use tokio_postgres::{Client, NoTls};
 
 const RULES: &str = include_str!("../../../deploy/prometheus/rules.yml");
 const DASHBOARD: &str = include_str!("../../../deploy/grafana/tidegate.json");
@@ -99,7 +108,6 @@ fn scraped(store: &[&str], has_pool: bool) {
 
     let mut promtool = program("promtool");
     let mut promtool = promtool.args(["check", "metrics"]).stdin(Stdio::piped()).spawn().unwrap();
-    use std::io::Write as _;
     promtool.stdin.take().unwrap().write_all(worker.scrape().as_bytes()).unwrap();
     assert!(promtool.wait().unwrap().success(), "promtool finds fault with the text");
 }
@@ -119,7 +127,8 @@ fn prometheus_scrapes_a_worker_on_postgres() {
 fn impatient() -> String {
     let lines = RULES.lines().filter(|line| !line.trim().starts_with("for:"));
     let lines: Vec<&str> = lines.collect();
-    lines.join("\n").replace("> 900\n", "> 1\n").replace("> 60\n", "> 1\n") + "\n"
+    let bounds = [("> 900\n", "> 1\n"), ("> 60\n", "> 1\n"), ("> 300\n", "> 3\n")];
+    bounds.iter().fold(lines.join("\n") + "\n", |rules, (long, short)| rules.replace(long, short))
 }
 
 #[test]
@@ -180,6 +189,129 @@ fn alerts_fire_on_long_waits() {
     prometheus.fires("TidegateWorkerWaitHigh");
 }
 
+/// A job waits for a worker that has others to do first: some of its tasks are ready, and none begins.
+#[test]
+fn an_alert_fires_on_a_job_that_starves() {
+    let shell = Shell::new();
+    let worker = Watched::start(&shell, &["--concurrency", "1"]);
+    let prometheus = Prometheus::start(&shell, &impatient());
+    prometheus.watch(&shell, &[&worker]);
+    shell.good(&["submit", "sleep", "--payload", "{\"ms\":600000}", "--job", "greedy"]);
+    prometheus.find("max(tidegate_job_in_flight_tasks{job_name='greedy'}) == 1");
+    // More than may be ready at once: the others wait in the job's line.
+    for job in ["greedy", "nightly"] {
+        let task = ["submit", "sleep", "--payload", "{\"ms\":1}", "--job", job];
+        (0..=JOB_WINDOW).for_each(|_| drop(shell.good(&task)));
+    }
+    let starved = prometheus.fires("TidegateJobStarved");
+    assert!(starved.iter().all(|labels| labels["job_name"] == "nightly"), "{starved:?}");
+    prometheus.find("max(tidegate_job_oldest_wait_seconds{job_name='greedy'}) > 1");
+    prometheus.find("max(tidegate_job_slots_active{job_name='nightly'}) > 0");
+    // Where every task waits for a worker, more of them would help.
+    prometheus.find("max(tidegate_workers_wanted) == 34");
+    assert_eq!(prometheus.query("ALERTS{alertname='TidegateNoWorkerAccepting'}"), [], "it is full");
+    shell.good(&["job", "pause", "nightly"]);
+    until("a pause to end the alert", || {
+        prometheus.query("ALERTS{alertname='TidegateJobStarved'}").is_empty().then_some(())
+    });
+}
+
+/// Somebody else holds a lock that every call needs.
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_fire_on_a_store_that_does_not_answer() {
+    let database = Server::shared().database();
+    let shell = Shell::new();
+    let worker = Watched::start(&shell, &["--store", &database.url()]);
+    let prometheus = Prometheus::start(&shell, &impatient());
+    prometheus.watch(&shell, &[&worker]);
+    prometheus.find("tidegate_sample_age_seconds < 3");
+    let client = connect(&database).await;
+    client.batch_execute("BEGIN; LOCK TABLE tidegate.limits").await.expect("lock");
+    prometheus.fires("TidegateSampleOld");
+    client.batch_execute("ROLLBACK").await.expect("unlock");
+}
+
+/// A program with a small pool submits more at once than it has connections, to a store that does not
+/// answer. The command line's worker has more connections than it makes calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_fires_on_a_pool_that_is_full() {
+    let database = Server::shared().database();
+    let options = Options { pool_size: 2, ..Options::default() };
+    let store = Arc::new(Postgres::connect(&database.url(), options).await.expect("connect"));
+    store.migrate().await.expect("migrate");
+    let metrics = Metrics::new();
+    tokio::spawn(Sampler::new(&metrics, store.clone()).run(Shutdown::new()));
+    let address = serve(move || metrics.encode());
+    let shell = Shell::new();
+    let prometheus = Prometheus::start(&shell, &impatient());
+    prometheus.watch_at(&shell, &[&address]);
+    prometheus.find("tidegate_store_connections == 2");
+    let client = connect(&database).await;
+    client.batch_execute("BEGIN; LOCK TABLE tidegate.tasks").await.expect("lock");
+    let submit = || {
+        let (store, tasks) = (store.clone(), vec![NewTask::new("noop", "null")]);
+        let submission = Submission { tasks, ..Submission::default() };
+        tokio::spawn(async move { store.submit(submission).await })
+    };
+    let submits: Vec<_> = (0..3).map(|_| submit()).collect();
+    prometheus.fires("TidegatePoolFull");
+    client.batch_execute("ROLLBACK").await.expect("unlock");
+    for submit in submits {
+        submit.await.expect("no panic").expect("it is stored");
+    }
+    prometheus.find("tidegate_store_connections_waiting == 0");
+}
+
+/// Serves a text to whoever asks; its address.
+fn serve(text: impl Fn() -> String + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let head = BufReader::new(&stream).lines().map_while(Result::ok);
+            head.take_while(|line| !line.is_empty()).for_each(drop);
+            let body = text();
+            let length = body.len();
+            let head =
+                "HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\nconnection: close";
+            let _ = write!(stream, "{head}\r\ncontent-length: {length}\r\n\r\n{body}");
+        }
+    });
+    address
+}
+
+/// Somebody else holds the lease of a worker that is dead, so that nobody can end it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_fires_on_leases_that_nobody_ends() {
+    let database = Server::shared().database();
+    let url = database.url();
+    let shell = Shell::new();
+    let store = ["--store", &url];
+    let watcher = Watched::start(&shell, &[&store[..], &["--kinds", "noop"]].concat());
+    let more = ["--kinds", "sleep", "--lease", "5s"];
+    let mut dies = Watched::start(&shell, &[&store[..], &more].concat());
+    let prometheus = Prometheus::start(&shell, &impatient());
+    prometheus.watch(&shell, &[&watcher]);
+    let task = ["submit", "sleep", "--payload", "{\"ms\":600000}"];
+    shell.good(&[&task[..], &store].concat());
+    until("it to run", || {
+        (dies.number("tidegate_worker_in_flight_tasks") == Some(1.0)).then_some(())
+    });
+    dies.kill();
+    let client = connect(&database).await;
+    client.batch_execute("BEGIN; SELECT FROM tidegate.leases FOR UPDATE").await.expect("lock");
+    prometheus.fires("TidegateLeasesOverdue");
+    client.batch_execute("ROLLBACK").await.expect("unlock");
+    prometheus.find("max(tidegate_leases_overdue) == 0");
+}
+
+async fn connect(database: &Database) -> Client {
+    let (client, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    client
+}
+
 /// However many tasks wait and however long: a line when the limit is reached, one when it is left.
 #[test]
 fn a_limit_that_is_reached_is_told_of_once() {
@@ -212,9 +344,7 @@ async fn a_store_that_hangs_does_not_delay_a_scrape() {
     let shell = Shell::new();
     let worker = Watched::start(&shell, &["--store", &database.url()]);
     until("the first reading", || worker.number("tidegate_workers"));
-    let (client, connection) =
-        tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.expect("connect");
-    tokio::spawn(connection);
+    let client = connect(&database).await;
     client.batch_execute("BEGIN; LOCK TABLE tidegate.limits").await.expect("lock");
     until("a reading that hangs", || {
         worker.number("tidegate_sample_age_seconds").filter(|age| *age > 8.0)

@@ -93,8 +93,24 @@ fn a_backlog_costs_a_worker_no_memory() {
     }
 }
 
+/// How many tasks each process has started.
+fn shares(records: &[Record]) -> Vec<usize> {
+    let mut started: BTreeMap<u32, usize> = BTreeMap::new();
+    for enter in enters(records) {
+        *started.entry(enter.process.pid).or_default() += 1;
+    }
+    started.into_values().collect()
+}
+
+/// Whether three processes have started a third each, give or take 20 % of that.
+fn are_even(shares: &[usize]) -> bool {
+    let all: usize = shares.iter().sum();
+    shares.len() == 3 && shares.iter().all(|share| (4 * all..=6 * all).contains(&(15 * share)))
+}
+
+/// More work than all of them may have at once.
 #[test]
-fn idle_workers_share_a_burst_evenly() {
+fn workers_share_a_backlog_evenly() {
     const TASKS: usize = 1_500;
     for mut fleet in Fleet::on_each_store() {
         for _ in 0..3 {
@@ -103,14 +119,32 @@ fn idle_workers_share_a_burst_evenly() {
         fleet.submit(&[], &vec![sleep(100); TASKS]);
         fleet.until_ended(TASKS, Outcome::Completed);
         fleet.end();
-        let mut started: BTreeMap<u32, usize> = BTreeMap::new();
-        for enter in enters(&fleet.records) {
-            *started.entry(enter.process.pid).or_default() += 1;
+        let shares = shares(&fleet.records);
+        assert!(are_even(&shares), "not within 20 %: {shares:?}");
+        fleet.is_clean();
+    }
+}
+
+/// Any of them could have all of it at once. On a machine with two cores one may come to a burst when it is
+/// gone: most of several bursts are shared.
+#[test]
+fn idle_workers_share_a_burst_evenly() {
+    const TASKS: usize = 300;
+    const BURSTS: usize = 5;
+    for mut fleet in Fleet::on_each_store() {
+        for _ in 0..3 {
+            fleet.start(&["--concurrency", "1000"]);
         }
-        let least = started.values().min().copied().unwrap_or_default();
-        let most = started.values().max().copied().unwrap_or_default();
-        assert_eq!(started.len(), 3, "{started:?}");
-        assert!(most * 5 <= least * 6, "not within 20 %: {started:?}");
+        let mut all = Vec::new();
+        for burst in 1..=BURSTS {
+            let before = fleet.records.len();
+            fleet.submit(&[], &vec![sleep(100); TASKS]);
+            fleet.until_ended(burst * TASKS, Outcome::Completed);
+            all.push(shares(&fleet.records[before..]));
+        }
+        fleet.end();
+        let even = all.iter().filter(|shares| are_even(shares)).count();
+        assert!(even * 2 > BURSTS, "{even} of {BURSTS} are within 20 %: {all:?}");
         fleet.is_clean();
     }
 }

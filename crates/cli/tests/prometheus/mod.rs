@@ -155,6 +155,11 @@ impl Prometheus {
     /// Looks at these from now on.
     pub(crate) fn watch(&self, shell: &Shell, workers: &[&Watched]) {
         let targets: Vec<&str> = workers.iter().map(|worker| &*worker.address).collect();
+        self.watch_at(shell, &targets);
+    }
+
+    /// Looks at whoever is at these addresses.
+    pub(crate) fn watch_at(&self, shell: &Shell, targets: &[&str]) {
         shell.file("new.json", serde_json::json!([{ "targets": targets }]).to_string());
         std::fs::rename(shell.path("new.json"), shell.path("targets.json")).expect("put it there");
     }
@@ -177,10 +182,11 @@ impl Prometheus {
         until(query, || Some(self.query(query)).filter(|found| !found.is_empty()))
     }
 
-    /// Waits until an alert fires.
+    /// Waits until an alert fires; its labels, each time it does.
     #[track_caller]
-    pub(crate) fn fires(&self, alert: &str) {
-        self.find(&format!("ALERTS{{alertname={alert:?},alertstate=\"firing\"}}"));
+    pub(crate) fn fires(&self, alert: &str) -> Vec<Value> {
+        let firing = self.find(&format!("ALERTS{{alertname={alert:?},alertstate=\"firing\"}}"));
+        firing.into_iter().map(|(labels, _)| labels).collect()
     }
 
     /// An answer of its interface.

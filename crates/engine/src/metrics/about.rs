@@ -100,11 +100,14 @@ metrics! {
         "How long calls of the kind `http` took, by the class of the answer; `none` is no answer.";
     Counter Worker JOB_TASKS = "tidegate_job_tasks_total" ["job_name"]
         "Tasks of a job that started.";
+    Gauge Worker JOB_IN_FLIGHT = "tidegate_job_in_flight_tasks" ["job_name"]
+        "Tasks of a job whose handlers run.";
     Counter Worker ACQUIRED = "tidegate_concurrency_acquisition_total" ["limit", "result"]
         "`acquired`: tasks that started with a slot of the limit; `rejected`: times the limit stopped \
          a task, in the whole store since the process looks, so of these the largest is taken.";
     Histogram Worker LIMIT_WAIT = "tidegate_concurrency_wait_seconds" ["limit"]
-        "How long tasks waited to get through the gate, by each limit of which they got a slot.";
+        "How long tasks waited to get through the gate, by each limit of which they got a slot. A job \
+         whose limit has room does not count: its tasks wait for a worker.";
     Histogram Worker STORE_CALL = "tidegate_store_call_seconds" ["verb"]
         "How long calls to the store took.";
     Counter Worker STORE_FAILED = "tidegate_store_call_failures_total" ["verb"]
@@ -128,8 +131,8 @@ metrics! {
     Gauge Store WORKERS = "tidegate_workers" []
         "Live workers.";
     Gauge Store WANTED = "tidegate_workers_wanted" []
-        "How many more workers such as this would help: ready tasks beyond the free slots of all, over \
-         the slots of one.";
+        "How many more workers such as this would help: tasks that only wait for a worker, those in \
+         the lines of jobs included, beyond the free slots of all, over the slots of one.";
     Gauge Store LIMIT_ACTIVE = "tidegate_concurrency_slots_active" ["limit"]
         "Slots of a limit that are held.";
     Gauge Store LIMIT_SLOTS = "tidegate_concurrency_slots_limit" ["limit"]

@@ -3,7 +3,7 @@
 /// Bounds for run times and waits: from a millisecond to half an hour.
 pub(super) const SECONDS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-    300.0, 1800.0,
+    300.0, 900.0, 1800.0,
 ];
 
 /// Bounds for calls to a store.

@@ -1,6 +1,7 @@
 //! What this process counts as it works.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +13,11 @@ use super::family::Reading;
 use super::top::{OTHER, Top};
 use crate::Ended;
 
-/// Limits of one sort, and jobs, that have series of their own.
-pub(super) const NAMES_SHOWN: usize = 20;
+/// Limits of one sort that have histograms of their own.
+const HISTOGRAMS_SHOWN: usize = 20;
+
+/// Limits of one sort, and jobs, that have other series of their own.
+pub(super) const NAMES_SHOWN: usize = 100;
 
 /// Numbers that grow.
 #[derive(Debug)]
@@ -23,6 +27,10 @@ pub(super) struct Counted {
     groups: Top<Limit>,
     jobs: Top<Limit>,
     job_tasks: Top<u64>,
+    /// Handlers that run, by job.
+    job_in_flight: HashMap<Arc<str>, u64>,
+    /// Jobs whose tasks are not held up by the job's limit.
+    open_jobs: HashSet<Arc<str>>,
     claims_found: u64,
     claims_empty: u64,
     claims_failed: u64,
@@ -62,9 +70,11 @@ impl Default for Counted {
     fn default() -> Self {
         Self {
             kinds: HashMap::new(),
-            groups: Top::new(NAMES_SHOWN),
-            jobs: Top::new(NAMES_SHOWN),
+            groups: Top::new(HISTOGRAMS_SHOWN),
+            jobs: Top::new(HISTOGRAMS_SHOWN),
             job_tasks: Top::new(NAMES_SHOWN),
+            job_in_flight: HashMap::new(),
+            open_jobs: HashSet::new(),
             claims_found: 0,
             claims_empty: 0,
             claims_failed: 0,
@@ -88,14 +98,19 @@ impl Counted {
     pub(super) fn start(&mut self, attempt: &Attempt) {
         if let Some(job) = &attempt.job {
             *self.job_tasks.of(job) += 1;
+            *self.job_in_flight.entry(job.clone()).or_default() += 1;
         }
         for name in limits_of(attempt) {
             self.limit(name).iter_mut().for_each(|limit| limit.acquired += 1);
         }
     }
 
-    pub(super) fn ran(&mut self, kind: &Arc<str>, ran: Duration) {
-        self.kind(kind).duration.observe(ran.as_secs_f64());
+    pub(super) fn ran(&mut self, attempt: &Attempt, ran: Duration) {
+        self.kind(&attempt.kind).duration.observe(ran.as_secs_f64());
+        let in_flight = attempt.job.as_ref().and_then(|job| self.job_in_flight.get_mut(job));
+        if let Some(in_flight) = in_flight {
+            *in_flight = in_flight.saturating_sub(1);
+        }
     }
 
     pub(super) fn end(&mut self, kind: &Arc<str>, ended: Ended) {
@@ -115,16 +130,29 @@ impl Counted {
         }
     }
 
-    /// How long an attempt waited, by the store's clock alone: it was claimed as its lease began.
+    /// How long an attempt waited, by the store's clock alone: it was claimed as its lease began. Of a
+    /// job only a few tasks are ready at a time; the others stand in its line also where nothing but a
+    /// worker is missing.
     fn wait(&mut self, attempt: &Attempt, lease_ms: i64) {
         let seconds = |from: Millis, to: Millis| (to - from).max(0) as f64 / 1000.0;
         let claimed_at = attempt.expires_at - lease_ms;
-        self.worker_wait.observe(seconds(attempt.ready_at, claimed_at));
+        let mut is_limited = false;
         for name in limits_of(attempt) {
+            if self.open_jobs.contains(name) {
+                continue;
+            }
+            is_limited = true;
             if let Some(limit) = self.limit(name) {
                 limit.wait.observe(seconds(attempt.arrived_at, attempt.ready_at));
             }
         }
+        let since = if is_limited { attempt.ready_at } else { attempt.arrived_at };
+        self.worker_wait.observe(seconds(since, claimed_at));
+    }
+
+    /// These are the limits of jobs with room for more of their tasks.
+    pub(super) fn open_jobs(&mut self, open: HashSet<Arc<str>>) {
+        self.open_jobs = open;
     }
 
     pub(super) fn call(&mut self, verb: &'static str, took: Duration, is_good: bool) {
@@ -163,6 +191,7 @@ impl Counted {
         self.groups.rank();
         self.jobs.rank();
         self.job_tasks.rank();
+        self.job_in_flight.retain(|_, in_flight| *in_flight > 0);
     }
 
     /// The numbers of a limit. A workflow's has none: there are as many as workflows.
@@ -216,11 +245,20 @@ impl Counted {
         }
     }
 
+    fn read_in_flight(&self, reading: &mut Reading) {
+        let (shown, other) = most(&self.job_in_flight);
+        for (job, in_flight) in shown {
+            reading.number(&about::JOB_IN_FLIGHT, &[job], in_flight as f64);
+        }
+        reading.number(&about::JOB_IN_FLIGHT, &[OTHER], other as f64);
+    }
+
     fn read_limits(&self, reading: &mut Reading) {
         for (job, tasks) in self.job_tasks.shown() {
             reading.number(&about::JOB_TASKS, &[job], *tasks as f64);
         }
         reading.number(&about::JOB_TASKS, &[OTHER], *self.job_tasks.other() as f64);
+        self.read_in_flight(reading);
         for (name, limit) in [&self.groups, &self.jobs].into_iter().flat_map(Top::shown) {
             limit.read(name, reading);
         }
@@ -229,6 +267,15 @@ impl Counted {
         other.add(self.jobs.other());
         other.read(OTHER, reading);
     }
+}
+
+/// The jobs with the most, and the others as one.
+fn most(in_flight: &HashMap<Arc<str>, u64>) -> (BTreeMap<&str, u64>, u64) {
+    let mut jobs: Vec<(&str, u64)> = in_flight.iter().map(|(job, n)| (&**job, *n)).collect();
+    jobs.sort_unstable_by_key(|(job, number)| (*job == OTHER, Reverse(*number)));
+    let shown = jobs.iter().take(NAMES_SHOWN).filter(|(job, _)| *job != OTHER).count();
+    let other = jobs.drain(shown..).map(|(_, number)| number).sum();
+    (jobs.into_iter().collect(), other)
 }
 
 /// The limits of which an attempt has slots, each once: a heavy one has several of one.
@@ -282,10 +329,32 @@ mod tests {
             trace: None,
         };
         let mut counted = Counted::default();
-        counted.claim(Some(&[attempt]), 30_000);
+        counted.claim(Some(std::slice::from_ref(&attempt)), 30_000);
         let shown = counted.groups.shown();
         let [("group:a", limit)] = shown[..] else { panic!("{shown:?}") };
         assert_eq!((limit.wait.count(), limit.wait.sum()), (1, 2.5), "once for both slots");
         assert_eq!((counted.worker_wait.count(), counted.worker_wait.sum()), (1, 0.5));
+
+        let of_job = |number| SlotHeld { limit: LimitId(2), name: "job:j".into(), number };
+        let in_job = Attempt { slots: vec![of_job(0)], ..attempt.clone() };
+        counted.open_jobs(HashSet::from(["job:j".into()]));
+        counted.claim(Some(&[in_job]), 30_000);
+        assert!(counted.jobs.shown().is_empty(), "its limit has held nobody up");
+        assert_eq!((counted.worker_wait.count(), counted.worker_wait.sum()), (2, 0.5 + 3.0));
+        let both = Attempt { slots: vec![of_job(0), slot(0)], ..attempt };
+        counted.claim(Some(&[both]), 30_000);
+        assert!(counted.jobs.shown().is_empty(), "the group's has");
+        assert_eq!((counted.worker_wait.count(), counted.worker_wait.sum()), (3, 3.5 + 0.5));
+    }
+
+    #[test]
+    fn jobs_with_the_most_in_flight_are_shown_and_the_others_are_one() {
+        let names = (0..NAMES_SHOWN as u64 + 2).map(|number| (format!("j{number}").into(), number));
+        let in_flight: HashMap<Arc<str>, u64> = names.collect();
+        let (shown, other) = most(&in_flight);
+        assert_eq!((shown.len(), other), (NAMES_SHOWN, 1), "those with 0 and 1 are others");
+        let in_flight = HashMap::from([(OTHER.into(), 3), ("a".into(), 1)]);
+        let (shown, other) = most(&in_flight);
+        assert_eq!((shown, other), (BTreeMap::from([("a", 1)]), 3), "the name is taken");
     }
 }

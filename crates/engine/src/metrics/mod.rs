@@ -172,7 +172,7 @@ impl Observer for Metrics {
 
     fn leave(&self, attempt: &Attempt, ran: Duration) {
         self.inner.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.counted().ran(&attempt.kind, ran);
+        self.counted().ran(attempt, ran);
     }
 
     fn exit(&self, attempt: &Attempt, ended: Ended) {

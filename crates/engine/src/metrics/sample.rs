@@ -1,10 +1,11 @@
 //! What only the store knows, read in the background.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_core::inspect::Load;
+use tidegate_core::inspect::{Load, WorkerView};
 use tidegate_core::{Inspect, Limit, LimitId, Millis, Result, Scope, State};
 
 use super::about::{self, About};
@@ -32,6 +33,7 @@ pub(super) struct Sample {
     ready: u32,
     overdue: u32,
     workers: Option<Workers>,
+    /// When the oldest of it was read.
     read_at: Option<Instant>,
 }
 
@@ -48,6 +50,10 @@ struct LimitSample {
     held: u64,
     capacity: Option<u64>,
     waiting: u64,
+    /// Tasks of a job that are past its line and have not begun.
+    ahead: u64,
+    /// Whether its tasks begin some time apart.
+    has_delay: bool,
     is_paused: bool,
     oldest: f64,
 }
@@ -122,13 +128,32 @@ impl LimitSample {
             held: limit.held.into(),
             capacity: limit.capacity.map(Into::into),
             waiting: limit.waiting.into(),
+            ahead: limit.share.map_or(0, |share| share.ahead.into()),
+            has_delay: limit.share.is_some_and(|share| share.delay_ms > 0),
             is_paused: limit.halt.is_some(),
             oldest: since.map_or(0.0, waited),
         }
     }
 
+    fn is_over(&self) -> bool {
+        self.capacity.is_some_and(|capacity| self.held > capacity)
+    }
+
     fn is_full(&self) -> bool {
         self.capacity.is_some_and(|capacity| self.held >= capacity) && self.waiting > 0
+    }
+
+    /// Whether a job has room for more of its tasks. What is ready has a slot and waits for a worker.
+    fn is_open(&self) -> bool {
+        !self.is_paused
+            && !self.has_delay
+            && self.capacity.is_none_or(|capacity| self.held.saturating_sub(self.ahead) < capacity)
+    }
+
+    /// Tasks in the line of a job that would begin if there were workers for all that is ready.
+    fn would_begin(&self) -> u64 {
+        let free = self.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(self.held));
+        if self.is_open() { self.waiting.min(free) } else { 0 }
     }
 
     fn activity(&self) -> u64 {
@@ -139,6 +164,8 @@ impl LimitSample {
         self.held += other.held;
         self.capacity = self.capacity.zip(other.capacity).map(|(a, b)| a + b);
         self.waiting += other.waiting;
+        self.ahead += other.ahead;
+        self.has_delay &= other.has_delay;
         self.is_paused &= other.is_paused;
         self.oldest = self.oldest.max(other.oldest);
     }
@@ -167,6 +194,8 @@ pub struct Sampler {
     interval: Duration,
     sample: Sample,
     load: Load,
+    /// Tasks that only wait for a worker.
+    unstarted: u64,
     limits: Turn,
     workers: Turn,
     tasks: Turn,
@@ -180,6 +209,7 @@ pub struct Sampler {
 #[derive(Debug, Default)]
 struct Turn {
     next_at: Option<Instant>,
+    read_at: Option<Instant>,
 }
 
 impl Turn {
@@ -197,6 +227,9 @@ impl Turn {
         let now = time::now();
         // The pause between two readings is jittered; half of it is always over by the next.
         self.next_at = Some(now + (interval / 2).max((now - began_at) * REST));
+        if answer.is_ok() {
+            self.read_at = Some(now);
+        }
         answer.map(Some)
     }
 }
@@ -210,6 +243,7 @@ impl Sampler {
             interval: INTERVAL,
             sample: Sample::default(),
             load: Load::default(),
+            unstarted: 0,
             limits: Turn::default(),
             workers: Turn::default(),
             tasks: Turn::default(),
@@ -256,13 +290,15 @@ impl Sampler {
             self.learn_limits(&limits, load);
         }
         if let Some(workers) = self.workers.take(interval, inspect.workers()).await? {
-            let running = workers.iter().map(|worker| worker.running).collect::<Vec<_>>();
-            self.learn_workers(&running);
+            self.learn_workers(&workers);
         }
         if let Some(tasks) = self.tasks.take(interval, inspect.counts()).await? {
             self.sample.tasks = tasks;
         }
-        self.sample.read_at = Some(time::now());
+        self.sample.read_at = [&self.limits, &self.workers, &self.tasks]
+            .into_iter()
+            .filter_map(|turn| turn.read_at)
+            .min();
         *lock(&self.metrics.inner.sample) = Arc::new(self.sample.clone());
         self.metrics.counted().rank();
         Ok(())
@@ -278,6 +314,13 @@ impl Sampler {
             .map(|limit| LimitSample::new(limit, &self.load))
             .partition(|limit| limit.name.starts_with("job:"));
         groups.iter().chain(&jobs).for_each(|limit| tell(&mut self.full, limit));
+        let open = jobs.iter().filter(|job| job.is_open()).map(|job| job.name.clone());
+        self.metrics.counted().open_jobs(open.collect());
+        self.unstarted = match self.load.ready {
+            // Whatever is ready begins at once: those in line wait for something else.
+            0 => 0,
+            ready => u64::from(ready) + jobs.iter().map(LimitSample::would_begin).sum::<u64>(),
+        };
         let known: HashSet<&str> = shared.iter().map(|limit| &*limit.name).collect();
         self.full.retain(|name| known.contains(&**name));
         let groups = busiest(groups, OTHER);
@@ -298,22 +341,29 @@ impl Sampler {
         self.refused = limits.iter().map(|limit| (limit.id, limit.refused)).collect();
     }
 
-    fn learn_workers(&mut self, running: &[u64]) {
+    fn learn_workers(&mut self, workers: &[WorkerView]) {
         let slots = self.metrics.inner.slots.load(std::sync::atomic::Ordering::Relaxed);
-        let free = running.iter().map(|running| slots.saturating_sub(*running)).sum();
-        let wanted = workers_wanted(self.load.ready.into(), free, slots);
-        self.sample.workers = Some(Workers { alive: running.len() as u64, wanted });
+        let free = |worker: &WorkerView| match &worker.report {
+            Some(report) if !report.accepting => 0,
+            Some(report) => u64::from(report.maximum).saturating_sub(worker.running),
+            None => slots.saturating_sub(worker.running),
+        };
+        let wanted = workers_wanted(self.unstarted, workers.iter().map(free).sum(), slots);
+        self.sample.workers = Some(Workers { alive: workers.len() as u64, wanted });
     }
 }
 
 /// How many more workers with so many slots would help.
-fn workers_wanted(ready: u64, free: u64, slots: u64) -> u64 {
-    ready.saturating_sub(free).div_ceil(slots.max(1))
+fn workers_wanted(unstarted: u64, free: u64, slots: u64) -> u64 {
+    unstarted.saturating_sub(free).div_ceil(slots.max(1))
 }
 
-/// The busiest limits, and the others as one.
+/// The busiest limits and those whose first waits longest, half of each, and the others as one. Whoever
+/// has more than it may is among them.
 fn busiest(mut limits: Vec<LimitSample>, other: &str) -> Vec<LimitSample> {
-    limits.sort_by_key(|limit| std::cmp::Reverse(limit.activity()));
+    limits.sort_by_key(|limit| Reverse((limit.is_over(), limit.activity())));
+    let half = NAMES_SHOWN.div_ceil(2).min(limits.len());
+    limits[half..].sort_by(|a, b| b.oldest.total_cmp(&a.oldest));
     let rest = limits.split_off(limits.len().min(NAMES_SHOWN));
     let rest = rest.into_iter().reduce(|mut sum, limit| {
         sum.add(&limit);

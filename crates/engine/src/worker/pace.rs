@@ -1,62 +1,75 @@
 //! How fast a worker takes on more while others have room too.
 //!
 //! Who is woken first could take all of a burst before the others have asked once. So a worker that
-//! reckons with others takes a burst in steps: a few tasks, or a sixteenth of what it has got to, and then
-//! leaves the others a moment. What ends is replaced at once. A burst that two workers meet a moment
-//! apart is shared all the same, and a thousand tasks are taken on within a quarter of a second.
+//! reckons with others takes a burst in steps: a task, or a sixteenth of what it has in flight, and then
+//! leaves the others a moment. What ends is replaced at once.
+//!
+//! The steps count from when the burst was ready, by the store's clock, and not from when a worker came to
+//! it: who comes late takes at once what it would have in flight by now, and a backlog is taken as fast as
+//! it can be. A thousand tasks are taken on within a quarter of a second.
 
 use std::time::{Duration, Instant};
 
 /// The smallest step.
-const STEP: u32 = 8;
+const STEP: u32 = 1;
+
+/// A step is this part of what a worker has in flight, where that is more.
+const FRACTION: u32 = 16;
 
 /// Between two steps.
-const TICK: Duration = Duration::from_millis(5);
+pub(crate) const TICK: Duration = Duration::from_millis(3);
+
+/// After so many steps there is room for more than any worker runs.
+const STEPS_MAX: u128 = 180;
 
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// How many tasks may be in flight until the next step.
-    ceiling: u32,
-    /// The most that were since the last one.
-    reached: u32,
-    stepped_at: Instant,
+    /// Since when there is more than was taken on.
+    ready_since: Option<Instant>,
+    stepped_at: Option<Instant>,
 }
 
 impl Pace {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { ceiling: STEP, reached: 0, stepped_at: now }
+    pub(crate) fn new() -> Self {
+        Self { ready_since: None, stepped_at: None }
     }
 
-    /// How many more may be taken on with so many in flight.
-    pub(crate) fn room(&mut self, in_flight: u32, now: Instant) -> u32 {
-        self.reached = self.reached.max(in_flight);
-        let ticks = (now - self.stepped_at).as_millis() / TICK.as_millis();
-        if ticks > 0 {
-            self.step(in_flight, ticks.min(256) as u32);
-            self.stepped_at = now;
+    /// How many more may be taken on with so many in flight, and so many that have just ended.
+    pub(crate) fn room(&self, in_flight: u32, ended: u32, now: Instant) -> u32 {
+        let by_now =
+            self.ready_since.map_or(0, |since| after(now.saturating_duration_since(since)));
+        let may_step = self.stepped_at.is_none_or(|at| now >= at + TICK);
+        let step = if may_step { step(in_flight) } else { 0 };
+        by_now.saturating_sub(in_flight).max(step) + ended
+    }
+
+    /// So many are asked for, with so many that have just ended.
+    pub(crate) fn asks(&mut self, tasks: u32, ended: u32, now: Instant) {
+        if tasks > ended {
+            self.stepped_at = Some(now);
         }
-        self.ceiling.saturating_sub(in_flight)
     }
 
-    /// Whoever got to the ceiling gets a higher one, also if what it took on has ended meanwhile. One
-    /// that is not needed comes down little by little.
-    fn step(&mut self, in_flight: u32, ticks: u32) {
-        let fades = |ceiling: u32, _| ceiling - ceiling.div_ceil(16);
-        self.ceiling = match self.reached >= self.ceiling {
-            true => higher(self.ceiling.max(in_flight)),
-            false => (0..ticks).fold(self.ceiling, fades).max(higher(in_flight)),
-        };
-        self.reached = in_flight;
+    /// As many as were asked for were found, all of them ready for so long: there may be more.
+    pub(crate) fn found_all(&mut self, waited: Duration, now: Instant) {
+        let since = now.checked_sub(waited).unwrap_or(now);
+        self.ready_since = Some(self.ready_since.map_or(since, |before| before.min(since)));
     }
 
-    /// When the next step may be taken.
-    pub(crate) fn next_step_at(&self) -> Instant {
-        self.stepped_at + TICK
+    /// There is no more.
+    pub(crate) fn found_few(&mut self) {
+        self.ready_since = None;
     }
 }
 
-fn higher(ceiling: u32) -> u32 {
-    ceiling + STEP.max(ceiling / 16)
+/// What a worker has in flight of a burst that was ready for so long.
+fn after(waited: Duration) -> u32 {
+    let steps = (waited.as_millis() / TICK.as_millis()).min(STEPS_MAX);
+    (0..steps).fold(STEP, |in_flight, _| in_flight + step(in_flight))
+}
+
+fn step(in_flight: u32) -> u32 {
+    STEP.max(in_flight / FRACTION)
 }
 
 #[cfg(test)]
@@ -67,36 +80,44 @@ mod tests {
     #[test]
     fn more_is_taken_on_step_by_step() {
         let mut now = time::now();
-        let mut pace = Pace::new(now);
-        assert_eq!(pace.room(0, now), STEP);
-        assert_eq!(pace.room(STEP, now), 0);
-        now = pace.next_step_at();
-        assert_eq!(pace.room(STEP, now), STEP);
-        assert_eq!(pace.room(STEP, now), STEP, "the same step");
-        now = pace.next_step_at();
-        assert_eq!(pace.room(800, now), 50, "what runs already is no step");
+        let mut pace = Pace::new();
+        assert_eq!(pace.room(0, 0, now), 1);
+        pace.asks(1, 0, now);
+        assert_eq!(pace.room(1, 0, now), 0);
+        now += TICK;
+        assert_eq!(pace.room(1, 0, now), 1);
+        assert_eq!(pace.room(800, 0, now), 50, "a sixteenth");
     }
 
     #[test]
-    fn what_ends_at_once_is_followed_by_more() {
+    fn what_ends_is_replaced_at_once() {
+        let now = time::now();
+        let mut pace = Pace::new();
+        pace.asks(1, 0, now);
+        assert_eq!(pace.room(40, 7, now), 7);
+        pace.asks(7, 7, now + TICK);
+        assert_eq!(pace.room(40, 0, now + TICK), 2, "that was no step");
+    }
+
+    #[test]
+    fn who_comes_late_takes_what_it_would_have_by_now() {
         let mut now = time::now();
-        let mut pace = Pace::new(now);
-        for wanted in [8, 16, 24] {
-            assert_eq!(pace.room(0, now), wanted);
-            assert_eq!(pace.room(wanted, now), 0);
-            now = pace.next_step_at();
+        let began = now;
+        let (mut early, mut late) = (Pace::new(), Pace::new());
+        let mut in_flight = 0;
+        for _ in 0..30 {
+            let room = early.room(in_flight, 0, now);
+            early.asks(room, 0, now);
+            early.found_all(now - began, now);
+            in_flight += room;
+            now += TICK;
         }
-    }
-
-    #[test]
-    fn a_ceiling_that_is_not_needed_comes_down() {
-        let mut now = time::now();
-        let mut pace = Pace::new(now);
-        now += TICK;
-        assert_eq!(pace.room(800, now), 50);
-        now += TICK;
-        assert_eq!(pace.room(0, now), 850 - 54, "nearly all of what has ended");
-        now += TICK * 1000;
-        assert_eq!(pace.room(0, now), STEP);
+        late.asks(STEP, 0, now - TICK);
+        late.found_all(TICK * 29, now - TICK);
+        assert_eq!(late.room(STEP, 0, now - TICK), in_flight - STEP);
+        late.found_few();
+        assert_eq!(late.room(STEP, 0, now - TICK), 0, "the burst is gone");
+        late.found_all(Duration::from_secs(3600), now);
+        assert!(late.room(STEP, 0, now) > 100_000, "a backlog is nobody's burst");
     }
 }

@@ -19,7 +19,7 @@ use tidegate_core::{Attempt, Error, LimitId, Outcome, Result, TaskId, Token};
 use super::board::Started;
 use super::call::{Answer, call};
 use super::outbox::Done;
-use super::pace::Pace;
+use super::pace::{self, Pace};
 use super::rooms::{Plan, Rooms, Turn};
 use super::running::StopReason;
 use super::wake::Wake;
@@ -38,6 +38,10 @@ const FEW_WAIT: Duration = Duration::from_millis(10);
 /// How soon a worker that is held back looks again whether it still is.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Between two tasks that a worker takes on beyond what memory or latency leave it. It never stands still
+/// where it has permits.
+const BEYOND_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Times the pump lets handlers run before it tells how some have ended.
 const GATHER_ROUNDS: u32 = 3;
 
@@ -55,6 +59,9 @@ pub(crate) struct Pump {
     look_at: Option<Instant>,
     /// Since when a claim waits for more permits.
     few_since: Option<Instant>,
+    /// Since when the worker has permits that the brakes leave unused and no others, or took on the last
+    /// task beyond.
+    beyond_since: Option<Instant>,
     pace: Pace,
     /// Handlers that run.
     running: u32,
@@ -94,7 +101,8 @@ impl Pump {
             room: 0,
             look_at: None,
             few_since: None,
-            pace: Pace::new(time::now()),
+            beyond_since: None,
+            pace: Pace::new(),
             running: 0,
             exits: Vec::new(),
             releasing: HashSet::new(),
@@ -164,11 +172,16 @@ impl Pump {
         let wanted = self.permits.min(batch);
         self.shared.free.store(self.permits, Ordering::Relaxed);
         self.room = brakes.claim(&readings, batch).min(wanted);
+        if self.room > 0 || wanted == 0 {
+            self.beyond_since = None;
+        } else if now >= *self.beyond_since.get_or_insert(now) + BEYOND_INTERVAL {
+            self.room = 1;
+        }
         self.look_at = (self.room < wanted).then(|| now + LOOK_INTERVAL);
         if self.shared.peers.load(Ordering::Relaxed) > 0 {
             let in_flight = self.shared.options.concurrency - self.permits;
-            let room = self.pace.room(in_flight, now);
-            self.hold_back(room, self.pace.next_step_at());
+            let room = self.pace.room(in_flight, self.exits.len() as u32, now);
+            self.hold_back(room, now + pace::TICK);
         }
         if !brakes.permits || self.has_exits() || !self.is_hungry() {
             self.few_since = None;
@@ -244,12 +257,14 @@ impl Pump {
             return None;
         }
         self.wake.asking();
+        self.pace.asks(plan.tasks_max, self.exits.len() as u32, time::now());
         self.permits -= plan.tasks_max;
         self.rooms.reserve(&plan);
         self.hungry[plan.turn as usize] = false;
         self.last_turn = plan.turn;
         self.asking += 1;
         self.few_since = None;
+        self.beyond_since = self.beyond_since.map(|_| time::now());
         Some(plan)
     }
 
@@ -316,7 +331,13 @@ impl Pump {
                     let found = finished.claimed.len();
                     // A call that ended attempts was worth making, whatever it found.
                     self.wake.answered(found > 0 || !answer.exits.is_empty());
-                    self.hungry[plan.turn as usize] |= found == plan.tasks_max as usize;
+                    if found == plan.tasks_max as usize {
+                        self.hungry[plan.turn as usize] = true;
+                        let waited = waited(&finished.claimed, self.shared.options.lease);
+                        self.pace.found_all(waited, time::now());
+                    } else {
+                        self.pace.found_few();
+                    }
                 }
                 let started = self.start(finished.claimed, answer.sent_at);
                 self.give_back(reserved.saturating_sub(started));
@@ -484,6 +505,13 @@ impl Drop for Pump {
 /// The limits whose slots these give back.
 fn limits_of(exits: &[Done]) -> impl Iterator<Item = LimitId> {
     exits.iter().flat_map(|done| &done.running.attempt.slots).map(|slot| slot.limit)
+}
+
+/// For how long all of them were ready, by the store's clock. One that was for longer is no backlog.
+fn waited(claimed: &[Attempt], lease: Duration) -> Duration {
+    let waited = |one: &Attempt| one.expires_at - time::millis(lease) - one.ready_at;
+    let shortest = claimed.iter().map(waited).min().unwrap_or_default();
+    Duration::from_millis(u64::try_from(shortest).unwrap_or_default())
 }
 
 fn key(done: &Done) -> (TaskId, Token) {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{Inspect, WorkerReport};
-use tidegate_engine::{Controller, Marks, Options, Pressure, Reason};
+use tidegate_engine::{Context, Controller, Failure, Marks, Options, Pressure, Reason};
+use tokio::sync::watch;
 
 use crate::limits::{Gauge, counted, submit};
 use crate::rig::{Rig, soon};
@@ -70,6 +71,52 @@ async fn memory_above_its_mark_halves_what_is_in_flight() {
     let marks = Marks { memory_high_percent: 0, ..Marks::default() };
     let pressure = work_off(&rig, options(10, marks), 5).await;
     assert!(pressure.report().memory.is_some());
+}
+
+/// Memory leaves it two of its four permits, and four tasks wait for each other: it stands still with
+/// two for a while, and never for good.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_worker_that_is_held_back_takes_on_one_more_now_and_then() {
+    let rig = Rig::new();
+    let marks = Marks { memory_high_percent: 0, ..Marks::default() };
+    let gauge = Gauge::new(4);
+    let worker = rig.worker_with(options(4, marks)).handle("work", counted(&gauge));
+    let worker = rig.start(worker);
+    reported(&rig).await;
+    submit(&rig, "work", 4).await;
+    rig.completed(4).await;
+    assert_eq!(gauge.most(), 4);
+    rig.end(worker).await;
+}
+
+/// One worker is done with each task at once. The other is done with none before all that the first can
+/// get are done: what it had taken for later would wait for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_slow_worker_does_not_hoard() {
+    const TASKS: usize = 400;
+    const SLOW: usize = 4;
+    let rig = Rig::new();
+    let done = Arc::new(watch::Sender::new(0));
+    let (waits, counts) = (done.clone(), done.clone());
+    let slow = rig.worker().concurrency(SLOW as u32).handle("work", move |_: Context, ()| {
+        let mut done = waits.subscribe();
+        async move {
+            done.wait_for(|done| *done >= TASKS - SLOW).await.expect("the test lives");
+            Ok::<_, Failure>(())
+        }
+    });
+    let slow = rig.start(slow);
+    let fast = rig.worker().concurrency(SLOW as u32).handle("work", move |_: Context, ()| {
+        counts.send_modify(|done| *done += 1);
+        async { Ok::<_, Failure>(()) }
+    });
+    let fast = rig.start(fast);
+    submit(&rig, "work", TASKS).await;
+    rig.completed(TASKS).await;
+    assert!(*done.borrow() >= TASKS - SLOW, "the slow one has no more than it runs");
+    rig.end(slow).await;
+    rig.end(fast).await;
 }
 
 /// A tenth of 30 permits is kept for batches, and not from tasks: 30 wait for each other.

@@ -4,7 +4,7 @@ mod brakes;
 mod memory;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,10 @@ use crate::time;
 /// One latency weighs so much against those before it.
 const LATENCY_SHARE: u32 = 8;
 
+/// A latency that no call renews halves each time this has passed: who does not call because it was slow
+/// must not believe that it still is.
+const FADES_IN: Duration = Duration::from_secs(1);
+
 /// Permits, memory, latency and calls to the store, shared by the workers that are built with it.
 /// A worker that is built without one has its own.
 #[derive(Debug)]
@@ -34,9 +38,29 @@ pub struct Controller {
     calls: Semaphore,
     meter: memory::Meter,
     memory: Mutex<Option<Memory>>,
-    store_ns: AtomicU64,
-    start_ns: AtomicU64,
+    store: Latency,
+    start: Latency,
     brakes: Mutex<Brakes>,
+}
+
+/// A mean in which the latest weighs most.
+#[derive(Debug, Default)]
+struct Latency(Mutex<Option<(Duration, Instant)>>);
+
+impl Latency {
+    fn read(&self, now: Instant) -> Duration {
+        let noted = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((mean, noted_at)) = noted else { return Duration::ZERO };
+        let silent = now.saturating_duration_since(noted_at);
+        let halves = (silent.as_millis() / FADES_IN.as_millis()).min(31) as u32;
+        mean / (1 << halves)
+    }
+
+    fn note(&self, took: Duration, now: Instant) {
+        let before = self.read(now);
+        let mean = before - before / LATENCY_SHARE + took / LATENCY_SHARE;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((mean, now));
+    }
 }
 
 impl Controller {
@@ -58,8 +82,8 @@ impl Controller {
             calls: Semaphore::new(calls.min(Semaphore::MAX_PERMITS)),
             meter: memory::Meter::new(),
             memory: Mutex::new(None),
-            store_ns: AtomicU64::new(0),
-            start_ns: AtomicU64::new(0),
+            store: Latency::default(),
+            start: Latency::default(),
             brakes: Mutex::new(Brakes::default()),
         })
     }
@@ -76,12 +100,12 @@ impl Controller {
 
     /// How long the store's calls take, the latest of them above all.
     pub fn store_latency(&self) -> Duration {
-        Duration::from_nanos(self.store_ns.load(Ordering::Relaxed))
+        self.store.read(time::now())
     }
 
     /// How long handlers wait for their start behind the answer to their claim.
     pub fn start_latency(&self) -> Duration {
-        Duration::from_nanos(self.start_ns.load(Ordering::Relaxed))
+        self.start.read(time::now())
     }
 
     /// Memory as it was last read.
@@ -139,21 +163,17 @@ impl Controller {
 
     /// A call to the store was answered.
     pub(crate) fn answered(&self, took: Duration) {
-        self.note(&self.store_ns, took);
+        self.note(&self.store, took);
     }
 
     /// A handler begins that was claimed at `since`.
     pub(crate) fn begins(&self, since: Instant) {
-        self.note(&self.start_ns, time::now().saturating_duration_since(since));
+        self.note(&self.start, time::now().saturating_duration_since(since));
     }
 
     /// One that is far too long counts as four times the mark: alone it does not brake.
-    fn note(&self, mean: &AtomicU64, took: Duration) {
-        let took = took.min(self.marks.latency_high.saturating_mul(4)).as_nanos() as u64;
-        let before = mean.load(Ordering::Relaxed);
-        // Two that come at once may count as one.
-        let share = u64::from(LATENCY_SHARE);
-        mean.store(before - before / share + took / share, Ordering::Relaxed);
+    fn note(&self, latency: &Latency, took: Duration) {
+        latency.note(took.min(self.marks.latency_high.saturating_mul(4)), time::now());
     }
 }
 
@@ -196,7 +216,7 @@ impl Shared {
         let (brakes, readings) = self.controller.judge();
         let reason = self.reason();
         let room = brakes.claim(&readings, u32::MAX).min(self.free.load(Ordering::Relaxed));
-        let accepting = room > 0 && !matches!(reason, Reason::Permits | Reason::Stopping);
+        let accepting = room > 0 && reason != Reason::Stopping;
         self.begun.iter().for_each(|begun| begun.accepts(accepting, reason));
         WorkerReport {
             available: room,
@@ -230,5 +250,17 @@ mod tests {
         assert!(controller.judge().0.store);
         (0..30).for_each(|_| controller.answered(Duration::from_millis(1)));
         assert!(!controller.judge().0.store);
+    }
+
+    #[test]
+    fn a_latency_that_nobody_measures_any_more_fades() {
+        let latency = Latency::default();
+        let now = time::now();
+        (0..100).for_each(|_| latency.note(Duration::from_secs(2), now));
+        let high = latency.read(now);
+        assert!(high > Duration::from_millis(1900), "{high:?}");
+        assert_eq!(latency.read(now + FADES_IN), high / 2);
+        assert_eq!(latency.read(now + FADES_IN * 3), high / 8);
+        assert_eq!(latency.read(now + Duration::from_secs(3600)), high / (1 << 31));
     }
 }
