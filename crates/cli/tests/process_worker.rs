@@ -93,6 +93,20 @@ fn a_backlog_costs_a_worker_no_memory() {
     }
 }
 
+/// Long tasks in flight are cheap too. A million in the queue is measured by hand, see docs/records.
+#[test]
+fn ten_thousand_in_flight_take_little_memory() {
+    const IN_FLIGHT: usize = 10_000;
+    const BYTES_MAX: u64 = 300 << 20;
+    for mut fleet in Fleet::on_each_store() {
+        fleet.submit(&[], &vec![sleep(600_000); 5 * IN_FLIGHT]);
+        let worker = fleet.start(&["--concurrency", &IN_FLIGHT.to_string()]);
+        fleet.until_entered(IN_FLIGHT);
+        let most = fleet.memory(worker, "VmHWM");
+        assert!(most <= BYTES_MAX, "{most} bytes");
+    }
+}
+
 /// How many tasks each process has started.
 fn shares(records: &[Record]) -> Vec<usize> {
     let mut started: BTreeMap<u32, usize> = BTreeMap::new();
