@@ -31,7 +31,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn register(&self, registration: Registration) -> Result<Registered>;
 
     /// Stores tasks with the jobs and limits they bring, all or none. It only inserts: tasks that no limit, job or workflow
-    /// applies to are ready at once, the others arrive at the gate. After `Unavailable`
+    /// applies to are ready at once, the others arrive at the gate. One on behalf of an attempt is stored
+    /// while that attempt runs, and not after. After `Unavailable`
     /// they may be stored: submit again with the same unique keys and nothing is doubled.
     async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>>;
 
@@ -184,6 +185,9 @@ pub struct Submission {
     pub limits: Vec<(String, u32)>,
     /// Tasks.
     pub tasks: Vec<crate::NewTask>,
+    /// The running attempt that makes it, if one does. The whole submission is refused as `NotFound`
+    /// where this attempt does not run any more: its lease was taken back, or it has ended.
+    pub on_behalf_of: Option<(TaskId, Token)>,
 }
 
 /// What became of a submitted task.

@@ -109,7 +109,10 @@ pub(crate) async fn submit(
     let limits = limits_of(&tasks).into_iter().collect();
     let finish = |task: Task| task.finish(now, parent.as_deref());
     let tasks: Result<_> = tasks.into_iter().map(finish).collect();
-    store.submit(Submission { jobs, limits, tasks: tasks? }).instrument(span).await
+    store
+        .submit(Submission { jobs, limits, tasks: tasks?, ..Submission::default() })
+        .instrument(span)
+        .await
 }
 
 /// The limits tasks bring along; of two for one group the first counts.

@@ -5,6 +5,8 @@
 //! invariant holds, and everything that is left is worked off with the keeper off: claim and
 //! finish are called, and nothing else.
 
+#[path = "postgres_races/behalf.rs"]
+mod behalf;
 #[path = "postgres_races/cases.rs"]
 mod cases;
 #[path = "postgres_races/lab.rs"]

@@ -31,4 +31,4 @@ pub use repair::repair;
 pub use retry::{check_retry, retry};
 pub use set_job::{check_set_job, set_job};
 pub use set_limit::set_limit;
-pub use submit::{check_submission, submit};
+pub use submit::{check_submission, stopped, submit};

@@ -1,9 +1,9 @@
 use super::set_limit::set_without_settling;
 use crate::bounds::{BATCH_MAX, SUBMIT_TASKS_MAX, check_number};
-use crate::tables::{ReadyRow, Tables};
+use crate::tables::{Position, ReadyRow, Tables};
 use crate::{
-    Error, JobSpec, Kind, LaneId, NewTask, Result, Scope, SetLimit, Source, Submission, Submitted,
-    TaskId, check_capacity, name, ready_rank,
+    Error, ErrorKind, JobSpec, Kind, LaneId, NewTask, Result, Scope, SetLimit, Source, Submission,
+    Submitted, TaskId, Token, check_capacity, name, ready_rank,
 };
 
 /// Checks what can be checked without a store. Comes before any write.
@@ -22,6 +22,9 @@ pub fn check_submission(submission: &Submission, payload_bytes_max: usize) -> Re
 /// Stores tasks. It only inserts, and locks nothing that claim or finish needs.
 pub fn submit(tables: &mut dyn Tables, submission: &Submission) -> Result<Vec<Submitted>> {
     // Refusals come before the first write, so that a refused submission leaves no trace.
+    if let Some((task, token)) = submission.on_behalf_of {
+        refuse_stopped(tables, task, token)?;
+    }
     for task in &submission.tasks {
         refuse_too_heavy(tables, task, &submission.limits)?;
     }
@@ -32,6 +35,22 @@ pub fn submit(tables: &mut dyn Tables, submission: &Submission) -> Result<Vec<Su
         make_job(tables, job)?;
     }
     submission.tasks.iter().map(|task| submit_one(tables, task)).collect()
+}
+
+fn refuse_stopped(tables: &mut dyn Tables, task: TaskId, token: Token) -> Result<()> {
+    match tables.position(task)? {
+        Some(Position::Running(running)) if running == token => Ok(()),
+        _ => Err(stopped(task, token)),
+    }
+}
+
+/// What an attempt is told that submits and does not run any more.
+pub fn stopped(task: TaskId, token: Token) -> Error {
+    let text = format!(
+        "nothing was stored: the attempt at task {task} with token {token} has lost its lease and the \
+         task runs elsewhere, or it has ended; stop the handler"
+    );
+    Error::new(ErrorKind::NotFound, text)
 }
 
 /// Sets a limit that tasks bring along. Nobody is let through here: what a change may have made

@@ -1,7 +1,7 @@
 //! What can go wrong inside a transaction, and how a caller is told. The one place that reads
 //! PostgreSQL's error codes.
 
-use tidegate_core::{Claim, Error, ErrorKind};
+use tidegate_core::{Claim, Error, ErrorKind, TaskId, Token, rules};
 use tokio_postgres::error::SqlState;
 
 /// Why a transaction did not come to its end.
@@ -19,6 +19,8 @@ pub(super) enum Fault {
     NoLimit(Vec<String>),
     /// A worker that has to be noted first, in a transaction of its own.
     Unnoted(Claim),
+    /// An attempt that a statement did not find running. It has ended, or was just given a row of its own.
+    Stopped(TaskId, Token),
 }
 
 impl From<tokio_postgres::Error> for Fault {
@@ -56,6 +58,11 @@ impl Fault {
         let conflicts = [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED];
         error.code().is_some_and(|code| conflicts.contains(code))
     }
+
+    /// How a statement says that it must not be committed.
+    pub(super) fn is_division_by_zero(&self) -> bool {
+        matches!(self, Self::Server(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO))
+    }
 }
 
 impl From<Fault> for Error {
@@ -67,6 +74,7 @@ impl From<Fault> for Error {
                 Self::new(ErrorKind::Unavailable, format!("no connection to PostgreSQL: {error}"))
             }
             Fault::Rule(error) => error,
+            Fault::Stopped(task, token) => rules::stopped(task, token),
             Fault::Again | Fault::NoLimit(_) | Fault::Unnoted(_) => Self::new(
                 ErrorKind::Unavailable,
                 "others changed the same limits again and again; try again later",

@@ -16,7 +16,7 @@ use crate::memory::State;
 
 const PUT_REPORT: &str = include_str!("queries/put_report.sql");
 const FORGET_WORKER: &str = include_str!("queries/forget_worker.sql");
-const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
+const LOCK_LEASES_TO_RENEW: &str = include_str!("queries/lock_leases_to_renew.sql");
 const RENEW_LEASES: &str = include_str!("queries/renew_leases.sql");
 const CANCEL_REQUESTS: &str = include_str!("queries/cancel_requests.sql");
 const FENCED: &str = include_str!("queries/fenced.sql");
@@ -86,7 +86,7 @@ async fn alive(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<u32, Fault
 
 async fn renew(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<Extended, Fault> {
     let tokens: Vec<i64> = extend.tokens.iter().map(|token| token.0).collect();
-    let leases = tx.query(LOCK_LEASES, &[&tokens]).await?;
+    let leases = tx.query(LOCK_LEASES_TO_RENEW, &[&tokens]).await?;
     let moment = moment(store, tx).await?;
     let mut draft = Draft::new(moment.now, moment.virtual_time, moment.limits_version, 0);
     leases.iter().for_each(|row| draft.add_lease(rows::lease(row)));

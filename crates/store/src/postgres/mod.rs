@@ -54,7 +54,9 @@
 //! Whoever needs a lock out of this order takes only what is free (`SKIP LOCKED`, or the
 //! gatekeeper's advisory lock, which is only tried). So nobody waits in a circle: every wait is
 //! for a lock later in the order than all that the waiter holds. A unique key is waited for only
-//! by a submit, which holds nothing that anybody but such a submit waits for. New names (kinds,
+//! by a submit, which holds nothing that anybody but such a submit waits for. One on behalf of an
+//! attempt comes to that attempt last, with its keys in hand and nothing else: it shares the
+//! row of `running`, or the lease that lists the attempt, and commits. New names (kinds,
 //! lanes, the limits of jobs and workflows) are made in transactions of their own that hold
 //! nothing else.
 //!
@@ -67,11 +69,16 @@
 //!   else. Otherwise the limit stays marked as dirty, and the same verb follows up with a transaction
 //!   that locks them; if it dies in between, the next claim of any worker does.
 //! - Arrivals pass one gatekeeper at a time, in order of id; so do the steps of a workflow.
+//! - Whether an attempt still runs, for what it submits, is decided under a share of its row or its
+//!   lease (`FOR KEY SHARE`) that is held over the COMMIT. Whoever ends attempts has locked that alone
+//!   (`FOR UPDATE`); a heartbeat, which only moves the time of a lease, goes beside
+//!   (`FOR NO KEY UPDATE`).
 //! - A ready row carries the version of the limits it was made under. Claim shares the lock of
 //!   that version and sends back what a limit that began later applies to; what runs when a
 //!   limit begins is adopted by it.
 
 mod back;
+mod behalf;
 mod cancel;
 mod claim;
 mod draft;
@@ -343,6 +350,8 @@ impl Postgres {
     /// of the same unique key waits for it. After an error the caller's transaction is as it
     /// was before, if the server can be reached. Kinds and jobs that are named for the first
     /// time, and limits that the tasks bring, are made at once and stay if the caller rolls back.
+    /// A submission on behalf of an attempt is refused as `Invalid`: the attempt's lease would be locked
+    /// for as long.
     pub async fn submit_in(
         &self,
         transaction: &tokio_postgres::Transaction<'_>,

@@ -5,6 +5,7 @@
 use std::sync::LazyLock;
 
 use super::Options;
+use super::behalf::STILL_RUNS;
 use super::claim::{TEXTS, Texts};
 use super::relay::HOLD_LIMITS;
 
@@ -23,6 +24,8 @@ pub enum Bug {
     RelayUnshared,
     /// Nobody looks after a commit whether a job's window was filled while tasks left it.
     WindowUnseen,
+    /// An attempt that submits is looked at without a lock, so it may end before the commit.
+    SubmitUnkept,
 }
 
 #[cfg(feature = "planted")]
@@ -32,6 +35,9 @@ static UNLOCKED: LazyLock<Texts> =
 #[cfg(feature = "planted")]
 static UNSHARED: LazyLock<&str> =
     LazyLock::new(|| without(HOLD_LIMITS, "pg_advisory_xact_lock_shared(7453127, bucket)"));
+
+#[cfg(feature = "planted")]
+static UNKEPT: LazyLock<&str> = LazyLock::new(|| without(STILL_RUNS, "FOR KEY SHARE"));
 
 /// A query without one piece of its text. The rest stays the real one, whatever becomes of it.
 #[cfg(feature = "planted")]
@@ -51,6 +57,11 @@ impl Options {
         if self.is_planted(Bug::RelayUnshared) { &UNSHARED } else { HOLD_LIMITS }
     }
 
+    /// What keeps an attempt running that submits, or what a bug makes of it.
+    pub(super) fn still_runs_text(&self) -> &'static str {
+        if self.is_planted(Bug::SubmitUnkept) { &UNKEPT } else { STILL_RUNS }
+    }
+
     /// The claim, or what a bug makes of it.
     pub(super) fn claim_texts(&self) -> &'static Texts {
         if self.is_planted(Bug::ClaimUnlocked) { &UNLOCKED } else { &TEXTS }
@@ -67,6 +78,11 @@ impl Options {
     #[inline(always)]
     pub(super) fn hold_limits_text(&self) -> &'static str {
         HOLD_LIMITS
+    }
+
+    #[inline(always)]
+    pub(super) fn still_runs_text(&self) -> &'static str {
+        STILL_RUNS
     }
 
     #[inline(always)]

@@ -213,7 +213,7 @@ fn ready(
 
 /// Whether tasks need nothing but a kind, a queue and perhaps a slot of their group.
 fn is_plain(submission: &Submission) -> bool {
-    let Submission { tasks, jobs, limits } = submission;
+    let Submission { tasks, jobs, limits, on_behalf_of } = submission;
     let bytes: usize = tasks.iter().map(|task| task.payload.len()).sum();
     let is_plain = |task: &NewTask| {
         let NewTask { job, workflow, unique_key, run_at, weight, .. } = task;
@@ -223,5 +223,6 @@ fn is_plain(submission: &Submission) -> bool {
             && run_at.is_none()
             && *weight == 1
     };
-    jobs.is_empty() && limits.is_empty() && bytes <= BYTES_MAX && tasks.iter().all(is_plain)
+    let is_bare = jobs.is_empty() && limits.is_empty() && on_behalf_of.is_none();
+    is_bare && bytes <= BYTES_MAX && tasks.iter().all(is_plain)
 }

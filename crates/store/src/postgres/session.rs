@@ -12,6 +12,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::behalf::refuse_stopped;
 use super::claim::announce;
 use super::error::Fault;
 use super::traffic::Trips;
@@ -218,6 +219,7 @@ impl Tries {
             Err(Fault::Again) => {}
             Err(Fault::NoLimit(names)) => make_workflows(store, names).await?,
             Err(Fault::Unnoted(claim)) => announce(store, &claim).await?,
+            Err(Fault::Stopped(task, token)) => refuse_stopped(store, (task, token)).await?,
             Err(fault) if fault.is_conflict() => {
                 store.conflicts.fetch_add(1, Ordering::Relaxed);
             }

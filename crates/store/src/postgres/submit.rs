@@ -6,9 +6,10 @@ use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 use tidegate_core::tables::{LineRow, ReadyRow};
 use tidegate_core::{
     Error, ErrorKind, Kind, LaneId, Limit, NewTask, Result, Scope, SetLimit, Source, Submission,
-    Submitted, TaskId, rules,
+    Submitted, TaskId, Token, rules,
 };
 
+use super::behalf::{keep_running, refuse_stopped};
 use super::draft::{Draft, STAND_IN};
 use super::error::Fault;
 use super::floors::first_of_lanes;
@@ -52,11 +53,17 @@ pub(super) async fn submit(store: &Inner, mut submission: Submission) -> Result<
     let stored = match put(store, &submission).await? {
         Some(stored) => stored,
         None => {
+            let attempt = submission.on_behalf_of.take();
+            // Before names and limits are made, which a submission that is refused must not leave behind.
+            // Only one whose attempt ends from here to its last statement does, as names come first.
+            if let Some(attempt) = attempt {
+                refuse_stopped(store, attempt).await?;
+            }
             set_limits(store, &submission).await?;
             submission.limits.clear();
             let catalogue = catalogue(store, &submission).await?;
             store.names.learn(&catalogue, &submission.tasks);
-            at_once!(store, tx => insert(&tx, &catalogue, &submission))
+            at_once!(store, tx => insert(store, &tx, &catalogue, &submission, attempt))
         }
     };
     store.floors.lower(&stored.ready);
@@ -70,6 +77,13 @@ pub(super) async fn submit_in(
     submission: &Submission,
 ) -> Result<Vec<Submitted>> {
     rules::check_submission(submission, PAYLOAD_BYTES_MAX)?;
+    if submission.on_behalf_of.is_some() {
+        // As long as the caller's transaction is open, nobody could take the lease back.
+        return Err(Error::invalid(
+            "a submission in a transaction of the caller's cannot be on behalf of an attempt; leave \
+             on_behalf_of empty, or submit without a transaction",
+        ));
+    }
     set_limits(store, submission).await?;
     let without_limits;
     let submission = if submission.limits.is_empty() {
@@ -81,7 +95,7 @@ pub(super) async fn submit_in(
     let catalogue = catalogue(store, submission).await?;
     let tx = Tx::of_caller(store, transaction);
     tx.execute("SAVEPOINT tidegate_submit", &[]).await?;
-    match insert(&tx, &catalogue, submission).await {
+    match insert(store, &tx, &catalogue, submission, None).await {
         Ok(Stored { submitted, .. }) => {
             tx.execute("RELEASE SAVEPOINT tidegate_submit", &[]).await?;
             Ok(submitted)
@@ -271,11 +285,13 @@ async fn make(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
 }
 
 /// Commits, where the transaction is not the caller's; where there are no unique keys, in two round
-/// trips.
+/// trips. Where it is on behalf of an attempt, only if that runs.
 async fn insert(
+    store: &Inner,
     tx: &Tx<'_>,
     catalogue: &Catalogue,
     submission: &Submission,
+    attempt: Option<(TaskId, Token)>,
 ) -> Result<Stored, Fault> {
     let mut draft = catalogue.draft();
     let own_keys = take_keys(tx, &mut draft, submission).await?;
@@ -304,6 +320,7 @@ async fn insert(
         enter(tx, &draft, &ids),
         put_keys,
         tx.query(NOTIFY, &[]),
+        keep_running(store, tx, attempt),
         tx.commit(),
     )?;
     for one in &mut submitted {

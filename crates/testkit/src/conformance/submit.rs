@@ -5,11 +5,11 @@ use std::time::Duration;
 use tidegate_core::bounds::{BATCH_MAX, LEASES_MAX, PRIORITY_MAX, SUBMIT_TASKS_MAX, WEIGHT_MAX};
 use tidegate_core::inspect::Reason;
 use tidegate_core::{
-    ErrorKind, Extend, JobSpec, Kind, NewTask, Registration, Source, State, Submission, TaskId,
-    Token, WorkerId,
+    Attempt, ErrorKind, Extend, JobSpec, Kind, NewTask, Registration, Source, State, Submission,
+    TaskId, Token, WorkerId,
 };
 
-use super::fixture::{Fixture, LEASE_MS, ids, job, task, tasks};
+use super::fixture::{Fixture, LEASE_MS, done, fatal, ids, job, retry_in, task, tasks};
 
 pub async fn an_unlimited_task_is_ready_at_once(fx: &Fixture) {
     let id = fx.submit(task("a")).await;
@@ -255,4 +255,122 @@ pub async fn a_submit_wakes_who_waits(fx: &Fixture) {
         }
     }
     panic!("nobody was woken");
+}
+
+/// What a handler adds: with a new kind, a new job, a limit and a unique key.
+fn added_by(task: TaskId, token: Token) -> Submission {
+    let keyed = NewTask { unique_key: Some("link".into()), job: Some("found".into()), ..new() };
+    Submission {
+        jobs: vec![job("site", Some(2))],
+        limits: vec![("new".into(), 3)],
+        tasks: vec![keyed, new()],
+        on_behalf_of: Some((task, token)),
+    }
+}
+
+fn new() -> NewTask {
+    task("new")
+}
+
+/// An attempt adds tasks, and may be asked for more of them.
+async fn adds(fx: &Fixture, attempt: &Attempt) {
+    let plain = Submission {
+        tasks: vec![new()],
+        on_behalf_of: Some((attempt.task, attempt.token)),
+        ..Submission::default()
+    };
+    assert!(fx.store.submit(plain).await.expect("it runs")[0].is_new);
+    let added = fx.store.submit(added_by(attempt.task, attempt.token)).await.expect("it runs");
+    assert_eq!(added.len(), 2);
+}
+
+/// Nothing that such an attempt submits is stored, nor what comes along with it.
+async fn adds_nothing(fx: &Fixture, task: TaskId, token: Token) {
+    let before = fx.snapshot().await;
+    let plain =
+        Submission { limits: vec![], jobs: vec![], tasks: vec![new()], ..added_by(task, token) };
+    for submission in [added_by(task, token), plain] {
+        let error = fx.store.submit(submission).await.expect_err("it does not run");
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        assert!(error.to_string().contains("lost its lease"), "{error}");
+        assert!(!error.is_retryable());
+    }
+    let (tasks, limits) = (before.tasks.len(), before.limits.len());
+    let after = fx.snapshot().await;
+    assert_eq!((after.tasks.len(), after.limits.len()), (tasks, limits));
+    let kinds = fx.inspect.kinds().await.expect("kinds");
+    assert!(kinds.iter().all(|kind| &*kind.name != "new"), "{kinds:?}");
+    assert_eq!(fx.inspect.jobs().await.expect("jobs"), []);
+    let keyed = NewTask { unique_key: Some("link".into()), ..self::task("a") };
+    let keyed = fx.submit(keyed).await;
+    fx.cancel(keyed).await;
+}
+
+pub async fn an_attempt_submits_while_it_runs(fx: &Fixture) {
+    fx.set_limit("group:b", Some(1)).await;
+    fx.submit_all(vec![task("a"), task("b"), task("c")]).await;
+    let running = fx.claim(9).await;
+    assert_eq!(running.len(), 3);
+    adds(fx, &running[0]).await;
+    adds(fx, &running[1]).await;
+    // One of the same lease fails, and the others run on.
+    fx.exit(&running[0], fatal("no")).await;
+    adds(fx, &running[1]).await;
+    adds(fx, &running[2]).await;
+    // Somebody wants it to stop, and it has run out: as long as nobody takes it back, it runs.
+    fx.cancel(running[2].task).await;
+    fx.advance(LEASE_MS);
+    adds(fx, &running[2]).await;
+    fx.check().await;
+}
+
+pub async fn an_attempt_that_lost_its_lease_submits_nothing(fx: &Fixture) {
+    fx.set_limit("group:b", Some(1)).await;
+    fx.submit_all(vec![task("a"), task("b")]).await;
+    let lost = fx.claim(9).await;
+    fx.advance(LEASE_MS);
+    assert_eq!(fx.reap().await.expired, 2);
+    for attempt in &lost {
+        adds_nothing(fx, attempt.task, attempt.token).await;
+    }
+    // It runs elsewhere, and it is that attempt that adds.
+    let again = fx.claim(9).await;
+    assert_eq!(ids(&again), ids(&lost));
+    for attempt in &lost {
+        adds_nothing(fx, attempt.task, attempt.token).await;
+    }
+    adds(fx, &again[0]).await;
+    fx.check().await;
+}
+
+pub async fn an_attempt_that_has_ended_submits_nothing(fx: &Fixture) {
+    fx.set_limit("group:b", Some(2)).await;
+    fx.submit_all(vec![task("a"), task("b"), task("a"), task("b"), task("c")]).await;
+    let ended = fx.claim(9).await;
+    assert_eq!(ended.len(), 5);
+    fx.exit(&ended[0], done()).await;
+    adds_nothing(fx, ended[0].task, ended[0].token).await;
+    fx.exit(&ended[1], done()).await;
+    fx.exit(&ended[2], fatal("no")).await;
+    fx.exit(&ended[3], retry_in(1000)).await;
+    for attempt in &ended[..4] {
+        adds_nothing(fx, attempt.task, attempt.token).await;
+    }
+    fx.exit(&ended[4], done()).await;
+    adds_nothing(fx, ended[4].task, ended[4].token).await;
+    fx.check().await;
+}
+
+pub async fn an_attempt_submits_under_its_own_token_only(fx: &Fixture) {
+    fx.submit(task("a")).await;
+    let first = fx.claim_one().await;
+    fx.submit(task("c")).await;
+    let second = fx.claim_one().await;
+    let waits = fx.submit(task("b")).await;
+    adds_nothing(fx, first.task, second.token).await;
+    adds_nothing(fx, second.task, first.token).await;
+    adds_nothing(fx, first.task, Token(second.token.0 + 1000)).await;
+    adds_nothing(fx, waits, first.token).await;
+    adds_nothing(fx, TaskId(waits.0 + 1000), first.token).await;
+    adds(fx, &first).await;
 }

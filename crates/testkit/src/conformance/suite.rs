@@ -61,6 +61,10 @@ macro_rules! conformance_suite {
                 a_refused_submission_sets_no_limit
                 another_handle_sees_what_was_acknowledged
                 a_submit_wakes_who_waits
+                an_attempt_submits_while_it_runs
+                an_attempt_that_lost_its_lease_submits_nothing
+                an_attempt_that_has_ended_submits_nothing
+                an_attempt_submits_under_its_own_token_only
             }
             claim {
                 only_served_kinds_and_queues_are_claimed
