@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_core::inspect::{Explanation, TaskView};
 use tidegate_core::{
     CancelOutcome, Error, ErrorKind, Inspect, JobSpec, Millis, Result, SetLimit, Source, Store,
-    Submission, Submitted, TaskId,
+    Submission, Submitted, TaskId, Token,
 };
 
 use tracing::Instrument as _;
@@ -53,7 +53,7 @@ impl Client {
     ) -> Result<Vec<Submitted>> {
         let tasks: Vec<Task> = tasks.into_iter().collect();
         let now = self.now_for(&tasks).await?;
-        submit(&*self.store, jobs.into_iter().collect(), tasks, now).await
+        submit(&*self.store, jobs.into_iter().collect(), tasks, now, None).await
     }
 
     /// Cancels tasks: what waits ends at once, what runs is told by its worker's heartbeat.
@@ -97,22 +97,21 @@ impl Client {
     }
 }
 
-/// Hands tasks to a store; `now` is its time, which delays count from.
+/// Hands tasks to a store; `now` is its time, which delays count from, and `on_behalf_of` the attempt
+/// whose handler does so.
 pub(crate) async fn submit(
     store: &dyn Store,
     jobs: Vec<JobSpec>,
     tasks: Vec<Task>,
     now: Option<Millis>,
+    on_behalf_of: Option<(TaskId, Token)>,
 ) -> Result<Vec<Submitted>> {
     let span = trace::submit_span(tasks.len());
     let parent = trace::parent_of(&span);
     let limits = limits_of(&tasks).into_iter().collect();
     let finish = |task: Task| task.finish(now, parent.as_deref());
     let tasks: Result<_> = tasks.into_iter().map(finish).collect();
-    store
-        .submit(Submission { jobs, limits, tasks: tasks?, ..Submission::default() })
-        .instrument(span)
-        .await
+    store.submit(Submission { jobs, limits, tasks: tasks?, on_behalf_of }).instrument(span).await
 }
 
 /// The limits tasks bring along; of two for one group the first counts.

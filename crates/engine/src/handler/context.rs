@@ -100,6 +100,10 @@ impl Context {
     ///
     /// They are stored at once, whatever becomes of this attempt. An attempt that is made again submits
     /// them again; a unique key keeps those that are unfinished from being doubled.
+    ///
+    /// An attempt that does not run any more adds nothing: where its lease was taken back, and the task
+    /// runs elsewhere, or where it has ended, nothing is stored and the error is
+    /// [`NotFound`](ErrorKind::NotFound).
     pub async fn submit_many(
         &self,
         tasks: impl IntoIterator<Item = Task>,
@@ -109,7 +113,8 @@ impl Context {
             task
         };
         let tasks = tasks.into_iter().map(join).collect();
-        client::submit(&*self.store, Vec::new(), tasks, Some(self.store_now())).await
+        let (now, attempt) = (Some(self.store_now()), Some((self.task(), self.token())));
+        client::submit(&*self.store, Vec::new(), tasks, now, attempt).await
     }
 
     /// The same for one task.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use tidegate_core::{Inspect, Progress, State, Store};
+use tidegate_core::{ErrorKind, Inspect, Progress, State, Store};
 use tidegate_engine::{Context, Ended, Failure, Keeper, Options, Task, keeper, time};
 use tidegate_store::memory::Memory;
 use tokio::sync::Notify;
@@ -49,6 +49,47 @@ async fn a_lost_lease_stops_the_handler() {
     assert_eq!(rig.view(task).await.result.as_deref(), Some(&b"2"[..]));
     let summary = rig.end(worker).await;
     assert_eq!((summary.lost, summary.completed), (1, 1), "the first result was not taken");
+}
+
+/// Somebody else takes this worker for dead, and the task runs again. What the first attempt finds it does
+/// not add any more: the second one adds it too.
+#[tokio::test]
+async fn a_handler_that_lost_its_lease_adds_nothing() {
+    let now = Arc::new(AtomicI64::new(0));
+    let clock = now.clone();
+    let rig = Rig::on(Memory::with_clock(move || clock.load(Ordering::SeqCst)));
+    let go = Arc::new(Notify::new());
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let late = go.clone();
+    let crawl = move |context: Context, (): ()| {
+        let (late, tell) = (late.clone(), tell.clone());
+        async move {
+            if context.attempt() == 1 {
+                late.notified().await;
+            }
+            let links = [Task::new("link", &()).unique_key(format!("{}", context.attempt()))];
+            let added = context.submit_many(links).await;
+            tell.send((context.attempt(), added)).expect("the test listens");
+            Ok::<_, Failure>(())
+        }
+    };
+    // No heartbeat comes in time to stop the first.
+    let worker = rig.start(rig.worker_with(lease(60_000)).handle("crawl", crawl));
+    let task = rig.submit(Task::new("crawl", &())).await;
+    rig.entered(task).await;
+    now.fetch_add(60_001, Ordering::SeqCst);
+    assert_eq!(rig.store.reap().await.unwrap().expired, 1);
+    let (attempt, added) = soon("the second attempt", told.recv()).await.unwrap();
+    assert_eq!((attempt, added.expect("it runs").len()), (2, 1));
+    go.notify_one();
+    let (attempt, added) = soon("the first attempt", told.recv()).await.unwrap();
+    let error = added.expect_err("it does not run");
+    assert_eq!((attempt, error.kind()), (1, ErrorKind::NotFound), "{error}");
+    assert!(error.to_string().contains("lost its lease"), "{error}");
+    rig.exited(task, Ended::Lost).await;
+    let counts = rig.store.memory.counts().await.unwrap();
+    assert_eq!(counts.get(&State::Pending), Some(&1), "one link: {counts:?}");
+    rig.end(worker).await;
 }
 
 /// The handler blocks the only thread of the runtime for several leases, while another
