@@ -91,6 +91,8 @@ struct Tally {
     aside: u32,
     ahead: u32,
     head: Option<(LineRow, u32)>,
+    /// Somebody holds a slot and has not begun.
+    ready: Option<TaskId>,
     /// Somebody waits to reserve.
     seat: Option<TaskId>,
     /// The lightest of those that are too heavy.
@@ -346,7 +348,10 @@ impl<'a> Check<'a> {
         }
         for (task, applying) in self.snapshot.tasks.iter().zip(&self.applying) {
             let ahead = match task.positions.first() {
-                Some(Position::Ready(row)) => row.gated,
+                Some(Position::Ready(row)) => {
+                    self.note_ready(task.id, applying, &mut tallies);
+                    row.gated
+                }
                 Some(Position::Line(row)) => {
                     if let Some(place) = self.limit_place(row.limit) {
                         let weight = weight_at(&self.snapshot.limits[place], task);
@@ -361,6 +366,14 @@ impl<'a> Check<'a> {
             }
         }
         tallies
+    }
+
+    fn note_ready(&self, task: TaskId, applying: &Applying, tallies: &mut [Tally]) {
+        for place in applying.iter().flatten() {
+            if self.units(task, self.snapshot.limits[*place].id) > 0 {
+                tallies[*place].ready = Some(task);
+            }
+        }
     }
 
     fn counts(&mut self, tallies: &[Tally]) {
@@ -417,6 +430,11 @@ impl<'a> Check<'a> {
                 head.task, limit.name, limit.held
             );
             self.fault("nobody waits beside a free slot", found);
+        }
+        if let Some(task) = tally.ready.filter(|_| limit.is_over()) {
+            let found =
+                format!("task {task} is ready, and {} are held of {}", limit.held, limit.name);
+            self.fault("where too many slots are held, nobody is about to begin", found);
         }
         self.set_aside(limit, tally);
     }

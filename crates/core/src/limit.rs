@@ -245,7 +245,8 @@ pub struct Limit {
     pub aside: u32,
     /// The one task that may collect slots of several limits here.
     pub reserver: Option<TaskId>,
-    /// Set while the head of the line may have room and nobody has looked yet.
+    /// Set while the head of the line may have room and nobody has looked yet; or while tasks that have
+    /// not begun may have to go back to the line.
     pub dirty: bool,
     /// When somebody should look at the line: its head waits for this time.
     pub look_at: Option<Millis>,
@@ -316,6 +317,13 @@ impl Limit {
         self.capacity == Some(0) || self.halt.is_some()
     }
 
+    /// Whether more slots are held than may be: it was lowered or paused. Who holds one and has not
+    /// begun goes back to the line. A slot for life stays with its task, whatever becomes of the limit.
+    pub fn is_over(&self) -> bool {
+        let most = if self.halt.is_some() { Some(0) } else { self.capacity };
+        most.is_some_and(|most| self.held > most) && self.scope().hold() == Hold::Attempt
+    }
+
     /// Whether as many tasks are past the line of a job and not yet claimed as may be, where
     /// `window` of them may.
     pub fn is_window_full(&self, window: u32) -> bool {
@@ -352,6 +360,12 @@ impl Limit {
         if let Some(share) = self.share.filter(|share| self.waiting > 0 && share.is_early(now)) {
             self.look_at = Some(share.next_at);
         }
+    }
+
+    /// Notes that it was changed: somebody should look at the line, and at who has to go back to it.
+    pub fn changed(&mut self) {
+        self.disturb();
+        self.dirty |= self.is_over();
     }
 
     /// Notes that somebody should look at the line, or at who is to get a slot of the reserve.
@@ -416,6 +430,19 @@ mod tests {
         assert!(!limit.may_pass(16, 0, 2));
         let far = Share { ahead: 18, ..share };
         assert!(!far.may_pass(16, 0, true), "there is a bound");
+    }
+
+    #[test]
+    fn what_is_paused_or_lowered_is_over() {
+        let group = Limit::new(LimitId(1), "group:g", Some(2), Source::Operator, 0, None);
+        assert!(!Limit { held: 2, ..group.clone() }.is_over());
+        assert!(Limit { held: 3, ..group.clone() }.is_over());
+        assert!(!Limit { held: 9, capacity: None, ..group.clone() }.is_over());
+        assert!(Limit { held: 1, halt: Some(Halt::Operator), ..group.clone() }.is_over());
+        assert!(!Limit { halt: Some(Halt::Operator), ..group.clone() }.is_over());
+        let workflow =
+            Limit { held: 1, halt: Some(Halt::Operator), name: "workflow:w".into(), ..group };
+        assert!(!workflow.is_over(), "a step keeps its turn");
     }
 
     #[test]

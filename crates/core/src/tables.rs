@@ -374,6 +374,9 @@ pub trait Tables {
     fn lowest_free_slot(&mut self, limit: LimitId) -> Result<u32>;
     /// Frees every slot the task holds of the limit; returns how many.
     fn free_slots(&mut self, task: TaskId, limit: LimitId) -> Result<u32>;
+    /// Ready tasks that hold slots of the limit, those with the highest numbers first, and whether these
+    /// are all.
+    fn ready_holders(&mut self, limit: LimitId, rows_max: u32) -> Result<(Vec<ReadyRow>, bool)>;
     /// Who holds a slot.
     fn holder(&mut self, limit: LimitId, number: u32) -> Result<Option<TaskId>>;
     /// Frees one slot, whoever holds it.

@@ -17,5 +17,7 @@ mod many;
 mod operator;
 #[path = "postgres_races/packed.rs"]
 mod packed;
+#[path = "postgres_races/recall.rs"]
+mod recall;
 #[path = "postgres_races/relay.rs"]
 mod relay;

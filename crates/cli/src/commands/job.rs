@@ -44,12 +44,15 @@ enum Verb {
     /// Changes a job, also while it has work; makes it where there is none
     ///
     /// The concurrency counts at once: what runs is not touched, and no more begin while more run
-    /// than may. The rest counts for all its tasks but the few that are next.
+    /// than may: those that were about to begin go back to its line. The rest counts for all its
+    /// tasks but the few that are next.
     #[command(after_help = "Examples:\n  tidegate job set nightly --concurrency 3\n  \
         tidegate job set nightly --weight 4 --min-concurrency 1\n  \
         tidegate job set crawl-example-org --concurrency 2 --delay 500ms")]
     Set(Set),
     /// Lets no more tasks of a job begin; what runs goes on
+    ///
+    /// Tasks that were about to begin go back to the job's line, and are the first when it goes on.
     #[command(after_help = "Example:\n  tidegate job pause nightly")]
     Pause(One),
     /// Lets a paused job go on

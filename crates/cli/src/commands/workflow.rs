@@ -42,6 +42,8 @@ enum Verb {
         json: bool,
     },
     /// Lets no further step of a workflow begin; what runs goes on
+    ///
+    /// A step whose turn it was already, and that waits for a worker, still begins.
     #[command(after_help = "Example:\n  tidegate workflow pause order-1001")]
     Pause(One),
     /// Lets a workflow go on: the step that failed is tried anew, and the others follow

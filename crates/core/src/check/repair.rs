@@ -344,7 +344,7 @@ impl<'a> Plan<'a> {
                 share.ahead = tally.ahead;
             }
             if mended != *limit || self.check.found.len() > before {
-                mended.dirty = mended.waiting > 0;
+                mended.dirty = mended.waiting > 0 || mended.is_over();
                 self.steps.push(Repair::Count { limit: mended });
             }
         }
@@ -355,7 +355,11 @@ impl<'a> Plan<'a> {
         let mut tallies = vec![Tally::default(); self.snapshot().limits.len()];
         for (place, task) in self.snapshot().tasks.iter().enumerate() {
             let ahead = match self.kept[place] {
-                Some(Position::Ready(row)) => row.gated,
+                Some(Position::Ready(row)) => {
+                    let applying = &self.check.applying[place];
+                    self.check.note_ready(task.id, applying, &mut tallies);
+                    row.gated
+                }
                 Some(Position::Line(row)) => {
                     if let Some(limit) = self.check.limit_place(row.limit) {
                         let weight = weight_at(&self.snapshot().limits[limit], task);

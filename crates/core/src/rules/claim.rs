@@ -21,8 +21,8 @@ pub(super) fn take(tables: &mut dyn Tables, claim: &Claim, lanes: &[Lane]) -> Re
         gate::reconsider(tables, row)?;
         budget -= 1;
     }
-    step(tables, &mut budget)?;
-    let rows = pick_settled(tables, lanes, claim.tasks_max as usize, &mut budget)?;
+    let is_left = step(tables, &mut budget)?.more;
+    let rows = pick_settled(tables, lanes, claim.tasks_max as usize, is_left, &mut budget)?;
     if rows.is_empty() {
         return Ok(Vec::new());
     }
@@ -107,10 +107,11 @@ fn pick_settled(
     tables: &mut dyn Tables,
     lanes: &[Lane],
     wanted: usize,
+    is_left: bool,
     budget: &mut u32,
 ) -> Result<Vec<ReadyRow>> {
     loop {
-        let (picked, sent_back) = pick(tables, lanes, wanted, budget)?;
+        let (picked, sent_back) = pick(tables, lanes, wanted, is_left, budget)?;
         if !sent_back {
             return Ok(picked);
         }
@@ -121,11 +122,13 @@ fn pick_settled(
 /// The first `wanted` ready rows over all lanes, without those among them that had to be sent
 /// back, and whether some had. Every lane is an index range of its own, so nothing is read
 /// that could not be claimed. When the budget is gone, a lane whose next row would have to be
-/// sent back is left to the next claim: one lane's backlog does not hold up the others.
+/// sent back is left to the next claim: one lane's backlog does not hold up the others. So is a lane whose
+/// next row goes back to a line, where the gate left some of what it had to do.
 fn pick(
     tables: &mut dyn Tables,
     lanes: &[Lane],
     wanted: usize,
+    is_left: bool,
     budget: &mut u32,
 ) -> Result<(Vec<ReadyRow>, bool)> {
     let (mut picked, mut sent_back) = (Vec::new(), false);
@@ -153,6 +156,10 @@ fn pick(
         let Some(row) = current[i].take() else {
             continue;
         };
+        if is_left && gate::is_recalled(tables, row)? {
+            tables.leave_more();
+            continue;
+        }
         if row.stamp == version || !is_stale(tables, row)? {
             picked.push(row);
         } else if *budget > 0 {

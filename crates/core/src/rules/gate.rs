@@ -15,15 +15,18 @@
 //!    ascending order of limit, and keeps them; one task at a time per limit may do so.
 //!
 //! After every committed step this holds for each limit that is not marked dirty: the head of
-//! its line does not fit.
+//! its line does not fit; and where more slots are held than may be, those who hold them run.
 
 mod job;
+mod recall;
 mod reserve;
 
 use std::cmp::Ordering;
 
 pub use job::claimed;
 use job::{fall_back, leave_window, make_way, may_pass, pass, promote, step_back};
+pub use recall::is_recalled;
+use recall::{let_go, recall};
 use reserve::{give_back, reserve};
 
 use crate::bounds::MOVES_BEFORE_RESERVING;
@@ -177,8 +180,12 @@ pub fn reconsider(tables: &mut dyn Tables, row: LineRow) -> Result<Verdict> {
     }
 }
 
-/// Admits from the line of a limit while the head fits, for at most `budget` tasks.
+/// Admits from the line of a limit while the head fits, for at most `budget` tasks; where more slots
+/// are held than may be, sends back those who have not begun.
 pub fn drain(tables: &mut dyn Tables, id: LimitId, budget: &mut u32) -> Result<Verdict> {
+    if !recall(tables, id, budget)? {
+        return Ok(Verdict::Parked);
+    }
     loop {
         let Some(mut limit) = tables.limit(id)? else {
             return Ok(Verdict::Unlocked(id));
@@ -363,6 +370,7 @@ fn consider(tables: &mut dyn Tables, mut waiter: Waiter) -> Result<Verdict> {
         return park(tables, waiter, full, Class::Waiting);
     }
     fall_back(tables, &mut waiter)?;
+    let_go(tables, &mut waiter)?;
     if waiter.row.since > tables.now() {
         // It is its turn in its workflow, and not yet its time.
         leave_line(tables, &waiter)?;

@@ -62,7 +62,7 @@ fn halt(tables: &mut dyn Tables, id: LimitId, paused: bool) -> Result<bool> {
     let changes = limit.halt.is_some() != paused;
     if changes {
         limit.halt = paused.then_some(Halt::Operator);
-        limit.disturb();
+        limit.changed();
         tables.put_limit(&limit)?;
         let mut budget = tables.gate_budget();
         gate::settle(tables, &mut budget)?;

@@ -4,7 +4,7 @@ use crate::tables::Tables;
 use crate::{Error, Limit, LimitId, Result, Scope, SetLimit, Source, check_capacity, name};
 
 /// Sets or unsets a capacity. Lowering drains: no slot is taken while more than the new
-/// capacity would be held, and what runs is not touched.
+/// capacity would be held, and what runs is not touched. What has not begun goes back to the line.
 pub fn set_limit(tables: &mut dyn Tables, set: &SetLimit) -> Result<Option<i64>> {
     let version = set_without_settling(tables, set)?;
     let mut budget = tables.gate_budget();
@@ -125,7 +125,7 @@ fn change(limit: &mut Limit, capacity: Option<u32>, source: Source) {
     limit.capacity = capacity;
     limit.source = source;
     limit.version += 1;
-    limit.disturb();
+    limit.changed();
     if is_planted(Bug::LoweringForgets) {
         limit.held = limit.held.min(capacity.unwrap_or(limit.held));
     }

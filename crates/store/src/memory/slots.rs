@@ -1,6 +1,8 @@
 //! Who holds which slot.
 
-use tidegate_core::tables::Position;
+use std::collections::BTreeSet;
+
+use tidegate_core::tables::{Position, ReadyRow};
 use tidegate_core::{LimitId, RANK_RESERVED, TaskId};
 
 use super::State;
@@ -37,6 +39,22 @@ impl State {
 
     pub(super) fn holder_of(&self, limit: LimitId, number: u32) -> Option<TaskId> {
         self.slots.get(&limit)?.get(number as usize).copied().flatten()
+    }
+
+    /// Ready tasks that hold slots of a limit, those with the highest numbers first, and whether these
+    /// are all.
+    pub(super) fn ready_of(&self, limit: LimitId, rows_max: usize) -> (Vec<ReadyRow>, bool) {
+        let holders = self.slots.get(&limit).into_iter().flatten().rev().flatten();
+        let mut seen = BTreeSet::new();
+        let ready = holders.filter(|task| seen.insert(**task)).filter_map(|task| {
+            match self.tasks.get(task)?.position? {
+                Position::Ready(row) => Some(row),
+                _ => None,
+            }
+        });
+        let rows: Vec<ReadyRow> = ready.take(rows_max).collect();
+        let is_all = rows.len() < rows_max;
+        (rows, is_all)
     }
 
     pub(super) fn free_one(&mut self, limit: LimitId, number: u32) {

@@ -197,6 +197,10 @@ impl Tables for State {
         Ok(self.free_all(task, limit))
     }
 
+    fn ready_holders(&mut self, limit: LimitId, rows_max: u32) -> Result<(Vec<ReadyRow>, bool)> {
+        Ok(self.ready_of(limit, rows_max as usize))
+    }
+
     fn holder(&mut self, limit: LimitId, number: u32) -> Result<Option<TaskId>> {
         Ok(self.holder_of(limit, number))
     }

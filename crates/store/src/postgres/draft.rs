@@ -17,7 +17,6 @@ use tidegate_core::{
     Result, Scope, Share, Source, TaskId, Token, WorkerId, WorkerReport,
 };
 
-use super::floors::first_of_lanes;
 use super::groups::{Group, Groups};
 pub(super) use super::left::Left;
 use super::rows::{Known, Passed};
@@ -44,6 +43,8 @@ pub(super) struct Draft {
     passes: Vec<(LimitId, Passed)>,
     /// The groups of the slots, as they were found.
     pub(super) groups: BTreeMap<LimitId, Groups>,
+    /// Limits whose ready holders were locked and loaded, and whether these are all.
+    pub(super) recalled: BTreeMap<LimitId, bool>,
     /// Lines of which only the first rows were loaded, and the last of these.
     cut: BTreeMap<(LimitId, Part), LineRow>,
 }
@@ -85,6 +86,7 @@ impl Draft {
             ending_leases: Vec::new(),
             passes: Vec::new(),
             groups: BTreeMap::new(),
+            recalled: BTreeMap::new(),
             cut: BTreeMap::new(),
         }
     }
@@ -242,20 +244,6 @@ impl Draft {
     pub(super) fn new_ready(&self) -> impl Iterator<Item = &ReadyRow> {
         self.state.ready.difference(&self.before.ready)
     }
-
-    /// What is still to do when the draft is written and committed.
-    pub(super) fn left(&self) -> Left {
-        let limits = || self.state.limits.values();
-        let is_due = |limit: &&Limit| limit.is_due(self.state.now);
-        Left {
-            dirty: limits().filter(is_due).map(|limit| limit.id).collect(),
-            windows: limits().filter(|limit| fills_window(limit)).map(|limit| limit.id).collect(),
-            new: first_of_lanes(self.new_ready()),
-            // Also for who was locked and stays ready: it may have been passed over meanwhile.
-            ready: !self.state.ready.is_empty()
-                || self.state.arrived.difference(&self.before.arrived).next().is_some(),
-        }
-    }
 }
 
 impl Tables for Draft {
@@ -399,6 +387,11 @@ impl Tables for Draft {
 
     fn free_slots(&mut self, task: TaskId, limit: LimitId) -> Result<u32> {
         self.state.free_slots(task, limit)
+    }
+
+    fn ready_holders(&mut self, limit: LimitId, rows_max: u32) -> Result<(Vec<ReadyRow>, bool)> {
+        let (rows, is_all) = self.state.ready_holders(limit, rows_max)?;
+        Ok((rows, is_all && !self.has_holders_elsewhere(limit)))
     }
 
     fn holder(&mut self, limit: LimitId, number: u32) -> Result<Option<TaskId>> {

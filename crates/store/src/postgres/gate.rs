@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tidegate_core::bounds::{GATE_STEP, JOB_WINDOW};
 use tidegate_core::rules::gate::{self, Verdict};
-use tidegate_core::tables::{Position, Tables};
+use tidegate_core::tables::{Position, ReadyRow, Tables};
 use tidegate_core::{Admitted, Claim, ErrorKind, LimitId, Result, TaskId};
 
 use super::draft::{Draft, Left};
@@ -13,6 +13,8 @@ use super::flush::flush;
 use super::listen::Since;
 use super::load::{Wanted, gather, moment};
 use super::look::{glance, glance_at_gate};
+use super::paged::Paged;
+use super::rows;
 use super::session::{Params, Tx, glimpse};
 use super::{Bug, Inner, transact};
 
@@ -20,6 +22,8 @@ const GATEKEEPER: &str = include_str!("queries/gatekeeper.sql");
 const FULL_WINDOWS: &str = include_str!("queries/full_windows.sql");
 const DUE: &str = include_str!("queries/due.sql");
 const LOCK_ARRIVALS: &str = include_str!("queries/lock_arrivals.sql");
+static READY_HOLDERS: Paged = Paged::new(include_str!("queries/ready_holders.sql"));
+const LOCK_READY_OF: &str = include_str!("queries/lock_ready_of.sql");
 const LOCK_ARRIVALS_OF_JOBS: &str = include_str!("queries/lock_arrivals_of_jobs.sql");
 
 /// Tasks the gate looks at in the lines in one transaction.
@@ -72,7 +76,8 @@ pub(super) async fn before_claim(store: &Inner, claim: &Claim) -> Result<()> {
     }
     if !at_gate.dirty.is_empty() {
         // Whoever has one of them locked looks itself, as a rule; otherwise the next claim does.
-        let left = transact!(store, tx => settle(store, &tx, &at_gate.dirty, true));
+        let at_gate = Left { dirty: std::mem::take(&mut at_gate.dirty), ..Left::default() };
+        let left = transact!(store, tx => settle(store, &tx, &at_gate, true));
         follow(store, Left { dirty: Vec::new(), ..left }).await?;
     }
     if at_gate.arrivals {
@@ -104,10 +109,10 @@ async fn go_on(store: &Inner, mut left: Left, rounds: u32) -> Result<()> {
         if !left.windows.is_empty() && round < WINDOW_ROUNDS {
             left.dirty.extend(full_windows(store, &left.windows).await?);
         }
-        if left.dirty.is_empty() {
+        if left.dirty.is_empty() && left.over.is_empty() {
             return Ok(());
         }
-        left = transact!(store, tx => settle(store, &tx, &left.dirty, false));
+        left = transact!(store, tx => settle(store, &tx, &left, false));
     }
     // Somebody else goes on.
     store.floors.lower(&left.new);
@@ -125,21 +130,59 @@ async fn full_windows(store: &Inner, jobs: &[LimitId]) -> Result<Vec<LimitId>> {
     Ok(full.iter().map(|row| LimitId(row.get("id"))).collect())
 }
 
-/// Drains lines that may have room; returns those that are left.
-async fn settle(
-    store: &Inner,
-    tx: &Tx<'_>,
-    limits: &[LimitId],
-    free_only: bool,
-) -> Result<Left, Fault> {
+/// Drains lines that may have room, and takes back to them who must not begin; returns those that are
+/// left.
+async fn settle(store: &Inner, tx: &Tx<'_>, left: &Left, free_only: bool) -> Result<Left, Fault> {
     let moment = moment(store, tx).await?;
     let mut budget = FOLLOW_BUDGET;
-    let wanted = Wanted { limits: limits.to_vec(), budget, free_only, ..Wanted::default() };
+    let locked = lock_holders(tx, &left.over).await?;
+    let tasks = locked.iter().map(|row| row.task).collect();
+    let limits = left.dirty.iter().chain(&left.over).copied().collect();
+    let wanted = Wanted { tasks, limits, budget, free_only, ..Wanted::default() };
     let mut draft = gather(store, tx, moment, wanted).await?;
+    add_holders(tx, &mut draft, &left.over, &locked).await?;
     draft.seal();
     gate::settle(&mut draft, &mut budget)?;
     flush(tx, &draft).await?;
     Ok(draft.left())
+}
+
+/// Locks ready tasks that hold slots of these limits. Whoever is claiming one of them is waited for: it
+/// may leave it where it is.
+async fn lock_holders(tx: &Tx<'_>, limits: &[LimitId]) -> Result<Vec<ReadyRow>, Fault> {
+    let mut tasks = Vec::new();
+    for limit in limits {
+        tasks.extend(holders(tx, *limit).await?.0);
+    }
+    if tasks.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(tx.query(LOCK_READY_OF, &[&tasks]).await?.iter().map(rows::ready).collect())
+}
+
+/// Ready tasks that hold slots of a limit, and whether these are all.
+async fn holders(tx: &Tx<'_>, limit: LimitId) -> Result<(Vec<i64>, bool), Fault> {
+    let (sql, page) = READY_HOLDERS.of(FOLLOW_BUDGET as usize);
+    let rows = tx.query(sql, &[&limit.0]).await?;
+    let is_all = rows.len() < page;
+    Ok((rows.iter().map(|row| row.get("task")).collect(), is_all))
+}
+
+/// Takes up those that were locked. Under the limits' locks nobody else comes: who did before was let in by
+/// somebody who raised the limit for a moment, and the next transaction takes it back.
+async fn add_holders(
+    tx: &Tx<'_>,
+    draft: &mut Draft,
+    limits: &[LimitId],
+    locked: &[ReadyRow],
+) -> Result<(), Fault> {
+    locked.iter().for_each(|row| draft.stand(row.task, Position::Ready(*row)));
+    for limit in limits {
+        let (tasks, is_all) = holders(tx, *limit).await?;
+        let is_locked = |task: &i64| locked.iter().any(|row| row.task.0 == *task);
+        draft.recalled.insert(*limit, is_all && tasks.iter().all(is_locked));
+    }
+    Ok(())
 }
 
 /// Looks again at tasks that were parked because nobody served them.

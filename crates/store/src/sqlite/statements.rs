@@ -122,6 +122,7 @@ queries! {
     QueueCounts "queries/queue_counts.sql",
     ReadyAhead "queries/ready_ahead.sql",
     ReadyAheadOfJob "queries/ready_ahead_of_job.sql",
+    ReadyHolders "queries/ready_holders.sql",
     ReadyAtSubmit "queries/ready_at_submit.sql",
     ReadyByTask "queries/ready_by_task.sql",
     ReadyPage "queries/ready_page.sql",

@@ -247,6 +247,10 @@ impl Tables for Transaction<'_, '_> {
         limits::free_slots(self, task, limit)
     }
 
+    fn ready_holders(&mut self, limit: LimitId, rows_max: u32) -> Result<(Vec<ReadyRow>, bool)> {
+        ready::of_limit(self, limit, rows_max)
+    }
+
     fn holder(&mut self, limit: LimitId, number: u32) -> Result<Option<TaskId>> {
         limits::holder(self, limit, number)
     }

@@ -30,6 +30,7 @@ pub mod prune;
 pub mod quota;
 pub mod races;
 pub mod reap;
+pub mod recall;
 pub mod register;
 pub mod registered;
 pub mod relay;

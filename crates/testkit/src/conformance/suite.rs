@@ -190,6 +190,19 @@ macro_rules! conformance_suite {
                 a_jobs_quota_is_changed_live
                 a_group_is_shared_between_kinds
             }
+            recall {
+                a_lowered_job_begins_no_more_than_it_may
+                a_lowered_group_begins_no_more_than_it_may
+                who_fits_a_lowered_limit_stays
+                a_registration_takes_back_as_well
+                a_paused_job_begins_nothing
+                a_group_of_zero_begins_nothing
+                what_goes_back_makes_way_elsewhere
+                what_goes_back_may_be_too_heavy
+                a_step_that_goes_back_keeps_its_turn
+                a_retry_of_a_paused_job_waits
+                many_go_back_in_steps
+            }
             change {
                 a_limit_is_lowered_by_an_operator
                 a_limit_is_lowered_by_a_registration
@@ -430,7 +443,7 @@ mod tests {
         let list = include_str!("suite.rs");
         let topics = topics! {
             "migrate" "register" "registered" "change" "submit" "claim" "finish" "extend" "cancel"
-            "reap" "prune" "set_limit" "gate" "workflow" "job" "order"
+            "reap" "prune" "set_limit" "recall" "gate" "workflow" "job" "order"
             "window" "unique" "inspect" "input"
         };
         for (topic, source) in topics {

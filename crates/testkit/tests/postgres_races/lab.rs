@@ -103,8 +103,8 @@ impl Lab {
         Arc::new(Self { _database: database, monitor, held, free, stop })
     }
 
-    /// Empties the store. Places in line go on: a store remembers how far it has come in a line. Nothing
-    /// is truncated: every plan of every connection would have to be made again.
+    /// Empties the store. Places in line and ids of limits go on: a store remembers how far it has come in
+    /// the line of a limit. Nothing is truncated: every plan of every connection would have to be made again.
     async fn reset(&self) {
         const EMPTY: &str = "DELETE FROM tidegate.kinds; DELETE FROM tidegate.lanes; \
             DELETE FROM tidegate.workers; DELETE FROM tidegate.worker_lanes; \
@@ -115,8 +115,7 @@ impl Lab {
             DELETE FROM tidegate.ready; DELETE FROM tidegate.line; DELETE FROM tidegate.leases; \
             DELETE FROM tidegate.running; \
             SELECT setval('tidegate.task_ids', 1, false), setval('tidegate.tokens', 1, false), \
-                   setval(pg_get_serial_sequence('tidegate.lanes', 'id'), 1, false), \
-                   setval(pg_get_serial_sequence('tidegate.limits', 'id'), 1, false); \
+                   setval(pg_get_serial_sequence('tidegate.lanes', 'id'), 1, false); \
             UPDATE tidegate.counters SET virtual_time = 0, limits_version = 0";
         self.monitor.batch_execute(EMPTY).await.expect("empty the tables");
         self.held.clock.store(START, Ordering::SeqCst);

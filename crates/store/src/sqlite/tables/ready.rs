@@ -1,8 +1,10 @@
 //! The ready table.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Row, params};
 use tidegate_core::tables::ReadyRow;
-use tidegate_core::{LaneId, Millis, Result, TaskId};
+use tidegate_core::{LaneId, LimitId, Millis, Result, TaskId};
 
 use super::{Transaction, workers};
 use crate::sqlite::statements::Query;
@@ -46,6 +48,20 @@ pub(super) fn page(
             tx.statements.rows(Query::ReadyPageAfter, span, read_ready)
         }
     }
+}
+
+/// Those that hold slots of a limit, and whether these are all.
+pub(super) fn of_limit(
+    tx: &mut Transaction<'_, '_>,
+    limit: LimitId,
+    rows_max: u32,
+) -> Result<(Vec<ReadyRow>, bool)> {
+    let mut rows =
+        tx.statements.rows(Query::ReadyHolders, params![limit.0, rows_max], read_ready)?;
+    let is_all = rows.len() < rows_max as usize;
+    let mut seen = BTreeSet::new();
+    rows.retain(|row| seen.insert(row.task));
+    Ok((rows, is_all))
 }
 
 pub(super) fn unserved(

@@ -1,0 +1,250 @@
+//! Tasks that are through the gate and have not begun when a limit is lowered or paused: they go back
+//! to the line, and what runs is not touched.
+
+use tidegate_core::bounds::GATE_STEP;
+use tidegate_core::{NewTask, Pausable, Pause, SetJob, Source, State, TaskId};
+
+use super::fixture::{Fixture, fatal, ids, job, task, tasks};
+
+fn of_job() -> NewTask {
+    NewTask { job: Some("j".into()), ..task("a") }
+}
+
+async fn set_job(fx: &Fixture, concurrency: Option<u32>) {
+    let set = SetJob { job: "j".into(), concurrency: Some(concurrency), ..SetJob::default() };
+    fx.store.set_job(set).await.expect("set_job");
+    fx.settle().await;
+}
+
+async fn pause_job(fx: &Fixture, paused: bool) {
+    let what = Pausable::Job("j".into());
+    assert!(fx.store.pause(Pause { what, paused }).await.expect("pause"));
+    fx.settle().await;
+}
+
+/// How many of these are through the gate and wait for a worker.
+async fn ready(fx: &Fixture, tasks: &[TaskId]) -> usize {
+    fx.states(tasks).await.iter().filter(|state| **state == State::Pending).count()
+}
+
+pub async fn a_lowered_job_begins_no_more_than_it_may(fx: &Fixture) {
+    fx.job(job("j", Some(12))).await;
+    let all = fx.submit_all(vec![of_job(); 20]).await;
+    let running = fx.claim(4).await;
+    assert_eq!(ready(fx, &all).await, 8, "they hold slots and have not begun");
+    set_job(fx, Some(1)).await;
+    assert_eq!(fx.limit("job:j").await.held, 4, "what runs is not touched");
+    fx.check().await;
+    for attempt in &running {
+        assert_eq!(fx.claim(9).await, [], "more run than may");
+        fx.complete(std::slice::from_ref(attempt)).await;
+    }
+    let next = fx.claim(9).await;
+    assert_eq!(ids(&next), all[4..5]);
+    set_job(fx, Some(12)).await;
+    let more = fx.claim(99).await;
+    assert_eq!(ids(&more), all[5..16], "in the order they had");
+    fx.complete(&next).await;
+    fx.complete(&more).await;
+    assert_eq!(fx.work_off().await, all[16..]);
+    fx.check_at_rest().await;
+}
+
+pub async fn a_lowered_group_begins_no_more_than_it_may(fx: &Fixture) {
+    fx.set_limit("group:a", Some(12)).await;
+    let all = fx.submit_all(tasks("a", 20)).await;
+    let running = fx.claim(4).await;
+    assert_eq!(ready(fx, &all).await, 8);
+    fx.set_limit("group:a", Some(1)).await;
+    fx.settle().await;
+    fx.check().await;
+    for attempt in &running {
+        assert_eq!(fx.claim(9).await, [], "more run than may");
+        fx.complete(std::slice::from_ref(attempt)).await;
+    }
+    assert_eq!(fx.work_off().await, all[4..]);
+    fx.check_at_rest().await;
+}
+
+pub async fn who_fits_a_lowered_limit_stays(fx: &Fixture) {
+    fx.set_limit("group:a", Some(12)).await;
+    let all = fx.submit_all(tasks("a", 20)).await;
+    let running = fx.claim(4).await;
+    fx.set_limit("group:a", Some(6)).await;
+    fx.settle().await;
+    assert_eq!(ready(fx, &all).await, 2);
+    assert_eq!(fx.limit("group:a").await.held, 6);
+    let more = fx.claim(9).await;
+    assert_eq!(ids(&more), all[4..6]);
+    fx.complete(&running).await;
+    fx.complete(&more).await;
+    assert_eq!(fx.work_off().await, all[6..]);
+    fx.check_at_rest().await;
+}
+
+pub async fn a_registration_takes_back_as_well(fx: &Fixture) {
+    fx.set_limit_as("group:a", Some(5), Source::Registration).await;
+    let all = fx.submit_all(tasks("a", 5)).await;
+    let first = fx.claim(1).await;
+    fx.set_limit_as("group:a", Some(1), Source::Registration).await;
+    fx.settle().await;
+    assert_eq!(fx.claim(9).await, []);
+    fx.complete(&first).await;
+    assert_eq!(fx.work_off().await, all[1..]);
+    fx.check_at_rest().await;
+}
+
+pub async fn a_paused_job_begins_nothing(fx: &Fixture) {
+    fx.job(job("j", None)).await;
+    let all = fx.submit_all(vec![of_job(); 24]).await;
+    let running = fx.claim(3).await;
+    assert_eq!(ready(fx, &all).await, 16, "as many as may be past its line");
+    pause_job(fx, true).await;
+    assert_eq!(fx.states(&all[3..]).await, [State::Blocked; 21]);
+    assert_eq!(fx.claim(9).await, []);
+    fx.check().await;
+    fx.complete(&running).await;
+    assert_eq!(fx.claim(9).await, []);
+    assert_eq!(fx.limit("job:j").await.held, 0);
+    // Who comes meanwhile waits behind them, however urgent others of its job are.
+    let late = fx.submit(of_job()).await;
+    assert_eq!(fx.claim(9).await, []);
+    pause_job(fx, false).await;
+    let order = fx.work_off().await;
+    assert_eq!(order[..21], all[3..], "they go first, in the order they had");
+    assert_eq!(order[21..], [late]);
+    fx.check_at_rest().await;
+}
+
+pub async fn a_group_of_zero_begins_nothing(fx: &Fixture) {
+    fx.set_limit("group:a", Some(8)).await;
+    let all = fx.submit_all(tasks("a", 12)).await;
+    let running = fx.claim(2).await;
+    fx.set_limit("group:a", Some(0)).await;
+    fx.settle().await;
+    assert_eq!(fx.claim(9).await, []);
+    fx.complete(&running).await;
+    assert_eq!(fx.claim(9).await, []);
+    assert_eq!(fx.limit("group:a").await.held, 0);
+    fx.check().await;
+    fx.set_limit("group:a", Some(20)).await;
+    fx.settle().await;
+    let more = fx.claim(99).await;
+    assert_eq!(ids(&more), all[2..]);
+    fx.complete(&more).await;
+    fx.check_at_rest().await;
+}
+
+/// What goes back gives the slots of its other limits to those who can use them.
+pub async fn what_goes_back_makes_way_elsewhere(fx: &Fixture) {
+    fx.set_limit("group:a", Some(4)).await;
+    fx.job(job("j", None)).await;
+    let of_j = fx.submit_all(vec![of_job(); 6]).await;
+    fx.admit().await;
+    let running = fx.claim(1).await;
+    assert_eq!(ids(&running), of_j[..1]);
+    let plain = fx.submit_all(tasks("a", 5)).await;
+    assert_eq!(fx.claim(0).await, []);
+    pause_job(fx, true).await;
+    let others = fx.claim(9).await;
+    assert_eq!(ids(&others), plain[..3], "three slots were given back");
+    fx.check().await;
+    pause_job(fx, false).await;
+    fx.complete(&running).await;
+    fx.complete(&others).await;
+    let mut rest = fx.work_off().await;
+    rest.sort_unstable();
+    assert_eq!(rest, [&of_j[1..], &plain[3..]].concat());
+    fx.check_at_rest().await;
+}
+
+/// A heavy one that goes back is set aside where it no longer fits at all.
+pub async fn what_goes_back_may_be_too_heavy(fx: &Fixture) {
+    fx.set_limit("group:a", Some(6)).await;
+    let heavy = fx.submit(NewTask { weight: 4, ..task("a") }).await;
+    let light = fx.submit_all(tasks("a", 2)).await;
+    fx.admit().await;
+    assert_eq!(fx.claim(0).await, []);
+    assert_eq!(fx.limit("group:a").await.held, 6);
+    fx.set_limit("group:a", Some(2)).await;
+    fx.settle().await;
+    fx.check().await;
+    let running = fx.claim(9).await;
+    assert_eq!(ids(&running), light);
+    assert_eq!(fx.state(heavy).await, State::Blocked);
+    fx.set_limit("group:a", Some(6)).await;
+    fx.settle().await;
+    let last = fx.claim(9).await;
+    assert_eq!(ids(&last), [heavy]);
+    fx.complete(&[running, last].concat()).await;
+    fx.check_at_rest().await;
+}
+
+/// A step keeps its turn in its workflow.
+pub async fn a_step_that_goes_back_keeps_its_turn(fx: &Fixture) {
+    fx.job(job("j", None)).await;
+    let step = NewTask { workflow: Some("w".into()), ..of_job() };
+    let all = fx.submit_all(vec![step; 3]).await;
+    assert_eq!(fx.claim(0).await, []);
+    assert_eq!(ready(fx, &all[..1]).await, 1);
+    pause_job(fx, true).await;
+    assert_eq!(fx.claim(9).await, []);
+    assert_eq!(fx.state(all[0]).await, State::Blocked);
+    fx.check().await;
+    pause_job(fx, false).await;
+    assert_eq!(fx.work_off().await, all);
+    fx.check_at_rest().await;
+}
+
+/// Whoever began before the pause comes back to a job that stands still.
+pub async fn a_retry_of_a_paused_job_waits(fx: &Fixture) {
+    fx.job(job("j", Some(2))).await;
+    let all = fx.submit_all(vec![of_job(); 3]).await;
+    let running = fx.claim(1).await;
+    pause_job(fx, true).await;
+    fx.exit(&running[0], super::fixture::retry_in(0)).await;
+    assert_eq!(fx.claim(9).await, []);
+    fx.check().await;
+    pause_job(fx, false).await;
+    let both = fx.claim(9).await;
+    assert_eq!(both.len(), 2);
+    fx.exit(&both[0], fatal("no")).await;
+    fx.complete(&both[1..]).await;
+    assert_eq!(fx.work_off().await.len(), 1);
+    assert!(fx.states(&all).await.iter().all(|state| state.is_final()));
+    fx.check_at_rest().await;
+}
+
+/// However many there are, none of them begins, and none is lost.
+pub async fn many_go_back_in_steps(fx: &Fixture) {
+    let number = 2 * GATE_STEP + 100;
+    fx.set_limit("group:a", Some(number)).await;
+    let all = fx.submit_all(tasks("a", number as usize)).await;
+    let first = fx.claim(1).await;
+    fx.admit().await;
+    assert_eq!(fx.limit("group:a").await.held, number);
+    fx.set_limit("group:a", Some(1)).await;
+    assert_eq!(fx.claim(9).await, [], "one runs, and no more may");
+    fx.admit().await;
+    assert_eq!(fx.claim(9).await, []);
+    assert_eq!(fx.limit("group:a").await.held, 1);
+    fx.check().await;
+    fx.complete(&first).await;
+    let next = fx.claim(9).await;
+    assert_eq!(next.len(), 1);
+    fx.set_limit("group:a", Some(number)).await;
+    fx.admit().await;
+    let mut rest = next.len();
+    fx.complete(&next).await;
+    loop {
+        let claimed = fx.claim(1000).await;
+        if claimed.is_empty() {
+            break;
+        }
+        rest += claimed.len();
+        let exits = fx.go_on(&claimed, 0).await;
+        assert_eq!(exits, []);
+    }
+    assert_eq!(rest, all.len() - 1);
+    fx.check_at_rest().await;
+}
