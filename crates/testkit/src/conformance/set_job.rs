@@ -178,6 +178,16 @@ pub async fn a_reserve_goes_first(fx: &Fixture) {
     }
 }
 
+/// A job gets a reserve when all its tasks are ready already.
+pub async fn a_reserve_that_comes_later_goes_first(fx: &Fixture) {
+    fx.claim(0).await;
+    submit(fx, "other", 3).await;
+    let late = submit(fx, "late", 2).await;
+    assert_eq!(fx.claim(0).await, [], "all of them are ready");
+    set(fx, SetJob { min_concurrency: Some(1), ..change("late") }).await;
+    assert_eq!(ids(&starts(fx, 1).await), late[..1]);
+}
+
 /// What is beyond the reserve goes by its share: here a very small one.
 pub async fn a_reserve_is_no_more_than_it_says(fx: &Fixture) {
     fx.job(JobSpec { min_concurrency: 1, ..job("small", None) }).await;

@@ -267,6 +267,7 @@ macro_rules! conformance_suite {
                 a_delay_counts_from_the_claim
                 a_delay_can_be_taken_away
                 a_reserve_goes_first
+                a_reserve_that_comes_later_goes_first
                 a_reserve_is_no_more_than_it_says
                 a_reserve_goes_first_in_a_line
                 a_reserve_is_given_back_with_its_slots

@@ -2,7 +2,7 @@
 
 use super::{Waiter, arrive, give_back, leave_line, locked, needs, release, unlocked, unpark};
 use crate::order::TAG_OF_RETURN;
-use crate::tables::{Class, Position, Tables};
+use crate::tables::{Class, Position, ReadyRow, Tables};
 use crate::{Limit, LimitId, RANK_RESERVED, Result, Share, ready_rank};
 
 /// Notes that a ready task of a job was claimed: the next may pass the job's line.
@@ -51,15 +51,21 @@ pub(super) fn fall_back(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<
     Ok(())
 }
 
-/// Gives a free slot of a job's reserve to a task that is past the job's line without one, where nobody
-/// stands in the line who would get it: the last tasks of a job are as much of its work as the first. It
-/// passes anew. Says whether there was one.
+/// Gives a slot of a job's reserve to a task that is past the job's line without the rank for it: one that
+/// is ready and has such a slot from before it was of the reserve; or, where one is free and nobody
+/// stands in the line who would get it, the next, as the last tasks of a job are as much of its work as the
+/// first. It passes anew. Says whether there was one.
 pub(super) fn promote(tables: &mut dyn Tables, limit: &Limit) -> Result<bool> {
-    let has_none = limit.share.is_none_or(|share| share.ahead == 0);
-    if has_none || limit.waiting > limit.aside || !limit.fits(1) || !gets_reserve(tables, limit)? {
+    if !limit.is_reserved(0) || limit.share.is_none_or(|share| share.ahead == 0) {
         return Ok(false);
     }
-    let Some(position) = tables.first_ahead(limit.id)? else {
+    let position = match unranked(tables, limit)? {
+        Some(row) => Some(Position::Ready(row)),
+        None if limit.waiting > limit.aside => None,
+        None if !limit.fits(1) || !gets_reserve(tables, limit)? => None,
+        None => tables.first_ahead(limit.id)?,
+    };
+    let Some(position) = position else {
         return Ok(false);
     };
     let task = match position {
@@ -82,6 +88,20 @@ pub(super) fn promote(tables: &mut dyn Tables, limit: &Limit) -> Result<bool> {
     release(tables, &tags, false, true)?;
     arrive(tables, &tags)?;
     Ok(true)
+}
+
+/// A ready task with a slot of its job's reserve and without the rank.
+fn unranked(tables: &mut dyn Tables, limit: &Limit) -> Result<Option<ReadyRow>> {
+    let (mut rows, _) = tables.ready_holders(limit.id, tables.job_window())?;
+    rows.retain(|row| row.rank != RANK_RESERVED);
+    let reserve = limit.share.map_or(0, |share| share.min_concurrency);
+    for number in (0..reserve).take_while(|_| !rows.is_empty()) {
+        let holder = tables.holder(limit.id, number)?;
+        if let Some(row) = rows.iter().find(|row| Some(row.task) == holder) {
+            return Ok(Some(*row));
+        }
+    }
+    Ok(None)
 }
 
 /// Gives a task its fair tag as it passes its job's line.

@@ -8,5 +8,5 @@ CROSS JOIN LATERAL (
     CROSS JOIN LATERAL (
         SELECT * FROM tidegate.ready WHERE task = s.task AND rank <> $3 FOR UPDATE SKIP LOCKED
     ) AS r
-    WHERE s.limit_id = job.id LIMIT job.slots
+    WHERE s.limit_id = job.id ORDER BY s.number LIMIT job.slots
 ) AS ahead
