@@ -120,7 +120,7 @@ impl Told {
             Reason::InLine { limit, halt: Some(halt), place, .. } => {
                 halted(global, limit, *halt, *place)
             }
-            Reason::InLine { limit, capacity, held, class, place, .. } => {
+            Reason::InLine { limit, capacity, held, class, place, delay_ms, .. } => {
                 let class = match (class, &self.task) {
                     (Class::NoWorker, _) if self.is_paused() => String::new(),
                     (Class::NoWorker, Some(task)) => format!(
@@ -129,7 +129,13 @@ impl Told {
                     ),
                     (class, _) => class_words(*class).to_owned(),
                 };
-                format!("{}{class}", self.line(limit, *capacity, *held, *place))
+                let apart = match delay_ms {
+                    0 => String::new(),
+                    _ => {
+                        format!("; tasks of this job start at least {} apart", duration(*delay_ms))
+                    }
+                };
+                format!("{}{class}{apart}", self.line(limit, *capacity, *held, *place))
             }
             Reason::Ready { queue, kind, is_served, is_open, ahead } => {
                 ready(global, queue, kind, *is_served, *is_open, *ahead)
@@ -217,7 +223,7 @@ fn halted(global: &Global, limit: &str, halt: Halt, place: u64) -> String {
     let stands = format!("it stands at place {place} in the line of {limit}");
     match halt {
         Halt::Step(step) => format!(
-            "{stands}, which has halted: step {step} has failed; `{}` tries it anew, `{}` goes on \
+            "{stands}, which has halted: task {step} has failed; `{}` tries it anew, `{}` goes on \
              without it, `{}` ends the workflow",
             command("resume"),
             command("skip"),

@@ -144,14 +144,14 @@ fn halted() -> (Shell, Worker) {
 fn a_halted_workflow_is_resumed() {
     let (shell, _worker) = halted();
     let shown = shell.run(&["workflow", "show", "order"]);
-    let told = "halted: step 2 has failed; `tidegate workflow resume order` tries it anew, `tidegate \
+    let told = "halted: task 2 has failed; `tidegate workflow resume order` tries it anew, `tidegate \
                 workflow skip order` goes on without it, `tidegate workflow cancel order` ends the \
                 workflow";
     assert_eq!(shown.lines().last(), Some(told));
     shell.file("mended", "well");
     assert_eq!(
         shell.run(&["workflow", "resume", "order"]),
-        "exit 0\nworkflow \"order\" goes on with step 2, which is tried anew\n"
+        "exit 0\nworkflow \"order\" goes on with task 2, which is tried anew\n"
     );
     assert_eq!(shell.run(&["task", "wait", "3", "--timeout", "30s"]), "exit 0\nnull\n");
     assert_eq!(seen(&shell, &["workflow", "list"]).lines().last(), Some("order - 0 0 0 0 3 0 0"));
@@ -166,7 +166,7 @@ fn a_halted_workflow_is_skipped_and_cancelled() {
     let (shell, _worker) = halted();
     assert_eq!(
         shell.run(&["workflow", "skip", "order"]),
-        "exit 0\nworkflow \"order\" goes on without step 2\n"
+        "exit 0\nworkflow \"order\" goes on without task 2\n"
     );
     assert_eq!(shell.run(&["task", "wait", "3", "--timeout", "30s"]), "exit 0\nnull\n");
 

@@ -149,7 +149,7 @@ pub enum Reason {
     },
     /// It arrived and nobody has looked yet; the next claim of any worker does.
     AtGate {
-        /// Whether a worker asked for such tasks within its last lease.
+        /// Whether a live worker asks for such tasks when it has room.
         is_served: bool,
     },
     /// It stands in the line of a limit.
@@ -162,6 +162,8 @@ pub enum Reason {
         held: u32,
         /// Why nobody is let through, where nobody is.
         halt: Option<Halt>,
+        /// How far apart tasks of the job start at least, where it is a job's.
+        delay_ms: i64,
         /// Why it stands there.
         class: Class,
         /// Its place in line, from 1.
@@ -175,7 +177,7 @@ pub enum Reason {
         queue: Arc<str>,
         /// Its kind.
         kind: Arc<str>,
-        /// Whether a worker asked for such tasks within its last lease.
+        /// Whether a live worker asks for such tasks when it has room.
         is_served: bool,
         /// Whether its kind is inside its time of day.
         is_open: bool,
@@ -279,9 +281,9 @@ pub struct WorkerView {
     pub id: WorkerId,
     /// Until when it lives unless it says so again.
     pub alive_until: Millis,
-    /// Queues it asked for within its last lease, as far as they had tasks of its kinds.
+    /// Queues it asks for, as far as they had tasks of its kinds.
     pub queues: Vec<Arc<str>>,
-    /// Kinds it asked for within its last lease, as far as there were tasks.
+    /// Kinds it asks for, as far as there were tasks.
     pub kinds: Vec<Arc<str>>,
     /// Attempts it runs.
     pub running: u64,

@@ -48,11 +48,13 @@ fn table(workers: &[WorkerView], now: Millis) -> Table {
         table.row(vec![
             worker.id.to_string(),
             worker.running.to_string(),
-            of_report(worker, |report| Some(format!("{} of {}", report.available, report.maximum))),
+            of_report(worker, |report| {
+                Some(format!("{} of {}", free(worker, report), report.maximum))
+            }),
             of_report(worker, |report| {
                 report.memory.map(|memory| format!("{} %", memory.percent()))
             }),
-            of_report(worker, |report| Some(accepts(report))),
+            of_report(worker, |report| Some(accepts(worker, report))),
             names(&worker.queues),
             names(&worker.kinds),
             duration((worker.alive_until - now).max(0)),
@@ -66,7 +68,15 @@ fn of_report(worker: &WorkerView, words: impl Fn(&WorkerReport) -> Option<String
     or_dash(worker.report.as_ref().and_then(words))
 }
 
-fn accepts(report: &WorkerReport) -> String {
-    let word = if report.accepting { "yes" } else { "no" };
-    format!("{word}: {}", report.reason)
+/// How many tasks it may take on. What runs is known to the moment; a report may be some seconds old.
+fn free(worker: &WorkerView, report: &WorkerReport) -> u64 {
+    u64::from(report.maximum).saturating_sub(worker.running).min(report.available.into())
+}
+
+fn accepts(worker: &WorkerView, report: &WorkerReport) -> String {
+    match report.accepting {
+        true if free(worker, report) == 0 => "no: permits".to_owned(),
+        true => format!("yes: {}", report.reason),
+        false => format!("no: {}", report.reason),
+    }
 }

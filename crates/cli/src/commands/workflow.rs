@@ -138,14 +138,14 @@ async fn resume(global: &Global, opened: &Opened, workflow: &WorkflowView) -> an
             "step {step} of workflow {name:?} cannot be tried again; `{skip}` goes on without it"
         );
     }
-    tell!("workflow {name:?} goes on with step {step}, which is tried anew");
+    tell!("workflow {name:?} goes on with task {step}, which is tried anew");
     Ok(())
 }
 
 async fn skip(opened: &Opened, workflow: &WorkflowView) -> anyhow::Result<()> {
     let name = &workflow.name;
     match (pause(opened, name, false).await?, workflow.halt) {
-        (true, Some(Halt::Step(step))) => tell!("workflow {name:?} goes on without step {step}"),
+        (true, Some(Halt::Step(step))) => tell!("workflow {name:?} goes on without task {step}"),
         (true, _) => tell!("workflow {name:?} goes on"),
         (false, _) => tell!("workflow {name:?} was not halted"),
     }
@@ -158,7 +158,7 @@ fn tell_halt(global: &Global, workflow: &WorkflowView) {
     let command = |verb: &str| global.command(&["workflow", verb, name]);
     match workflow.halt {
         Some(Halt::Step(step)) => tell!(
-            "halted: step {step} has failed; `{}` tries it anew, `{}` goes on without it, `{}` ends \
+            "halted: task {step} has failed; `{}` tries it anew, `{}` goes on without it, `{}` ends \
              the workflow",
             command("resume"),
             command("skip"),
@@ -183,7 +183,7 @@ fn table(workflows: &[WorkflowView]) -> Table {
     let mut table = Table::new(&[&["workflow", "halted by"], &states[..]].concat());
     for workflow in workflows {
         let halt = workflow.halt.map(|halt| match halt {
-            Halt::Step(step) => format!("step {step}"),
+            Halt::Step(step) => format!("task {step}"),
             Halt::Operator => "operator".to_owned(),
         });
         let mut row = vec![workflow.name.to_string(), or_dash(halt)];

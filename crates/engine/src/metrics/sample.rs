@@ -342,6 +342,10 @@ impl Sampler {
     }
 
     fn learn_workers(&mut self, workers: &[WorkerView]) {
+        // This process is one of them, and the store has not heard of it yet.
+        if workers.is_empty() {
+            return;
+        }
         let slots = self.metrics.inner.slots.load(std::sync::atomic::Ordering::Relaxed);
         let free = |worker: &WorkerView| match &worker.report {
             Some(report) if !report.accepting => 0,

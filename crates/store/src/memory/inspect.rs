@@ -6,7 +6,7 @@ use tidegate_core::inspect::{
     Explanation, Holder, Inspect, JobView, LOAD_READY_MAX, Load, QueueView, Reason, SlotRow,
     Snapshot, TaskFilter, TaskRow, TaskView, WaiterView, WorkerView, WorkflowView, estimate_ms,
 };
-use tidegate_core::tables::{LineRow, Position, ReadyRow, Tables};
+use tidegate_core::tables::{LineRow, Position, ReadyRow};
 use tidegate_core::{
     Kind, LaneId, Limit, LimitId, Millis, Result, Scope, State as TaskState, TaskId, Token,
     WorkerId,
@@ -14,6 +14,7 @@ use tidegate_core::{
 
 use super::Memory;
 use super::state::{State, Task};
+use super::workers::is_asked_for;
 
 /// Holders listed in an explanation.
 const HOLDERS_MAX: usize = 100;
@@ -244,7 +245,7 @@ impl State {
                 report: worker.report.clone(),
                 registered: self.registered_by(id),
             };
-            for (lane, _) in worker.lanes.iter().filter(|(_, until)| **until > now) {
+            for lane in worker.lanes.keys() {
                 let (queue, kind) = self.lane_name(*lane);
                 view.serve(queue, kind);
             }
@@ -294,7 +295,7 @@ impl State {
         let lane = task.and_then(|task| {
             self.lanes.get(&(task.queue.clone(), task.tags.kind.clone())).copied()
         });
-        let is_served = lane.map_or(Ok(false), |lane| self.is_served(lane))?;
+        let is_served = lane.is_some_and(|lane| is_asked_for(self, lane));
         Ok(Reason::AtGate { is_served })
     }
 
@@ -308,6 +309,7 @@ impl State {
             capacity: limit.and_then(|limit| limit.capacity),
             held: limit.map_or(0, |limit| limit.held),
             halt: limit.and_then(|limit| limit.halt),
+            delay_ms: limit.and_then(|limit| limit.share).map_or(0, |share| share.delay_ms),
             class: row.class,
             place: before.count() as u64 + 1,
             holders,
@@ -315,7 +317,7 @@ impl State {
     }
 
     fn explain_ready(&mut self, row: ReadyRow) -> Result<Reason> {
-        let is_served = self.is_served(row.lane)?;
+        let is_served = is_asked_for(self, row.lane);
         let ahead = self.ready.iter().filter(|other| other.lane == row.lane && **other < row);
         let ahead = ahead.count() as u64;
         let (queue, kind) = self.lane_name(row.lane);

@@ -20,6 +20,12 @@ pub(super) fn is_served(state: &State, lane: LaneId) -> bool {
     until.into_iter().any(|until| *until > state.now)
 }
 
+/// Whether a live worker asks for tasks of the lane when it has room for them.
+pub(super) fn is_asked_for(state: &State, lane: LaneId) -> bool {
+    let mut live = state.workers.values().filter(|worker| worker.alive_until > state.now);
+    live.any(|worker| worker.lanes.contains_key(&lane))
+}
+
 /// Notes a report and counts the others that have room.
 pub(super) fn report(state: &mut State, id: &WorkerId, report: Option<&WorkerReport>) -> u32 {
     if let (Some(report), Some(worker)) = (report, state.workers.get_mut(id)) {

@@ -386,6 +386,7 @@ async fn explain_line(tx: &Tx<'_>, task: TaskId) -> Result<(Reason, Millis), Fau
         capacity: rows::number_or_none(&row, "capacity"),
         held: rows::number(&row, "held"),
         halt: row.get::<_, Option<i64>>("halt").map(Halt::of),
+        delay_ms: row.get("delay_ms"),
         class: rows::class(row.get("class")),
         place: row.get::<_, i64>("ahead") as u64 + 1,
         holders,

@@ -297,7 +297,7 @@ fn workers(tx: &mut Transaction<'_, '_>) -> Result<Vec<WorkerView>> {
     let mut workers = tx.statements.rows(Query::WorkersAlive, [tx.now], read)?;
     let read = |row: &Row<'_>| Ok((WorkerId(row.get(0)?), row.get(1)?, row.get(2)?));
     let served: Vec<(WorkerId, Arc<str>, Arc<str>)> =
-        tx.statements.rows(Query::ServedBy, [tx.now], read)?;
+        tx.statements.rows(Query::ServedBy, [], read)?;
     for (worker, queue, kind) in served {
         if let Ok(at) = workers.binary_search_by(|known| known.id.cmp(&worker)) {
             workers[at].serve(queue, kind);

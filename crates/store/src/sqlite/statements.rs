@@ -77,6 +77,7 @@ queries! {
     InsertSlot "queries/insert_slot.sql",
     InsertTask "queries/insert_task.sql",
     IsArrived "queries/is_arrived.sql",
+    IsAskedFor "queries/is_asked_for.sql",
     IsServed "queries/is_served.sql",
     JobCounts "queries/job_counts.sql",
     Kind "queries/kind.sql",

@@ -1,6 +1,7 @@
 //! Heartbeats.
 
 use tidegate_core::bounds::{DURATION_MS_MAX, PROGRESS_BYTES_MAX, REPORT_BYTES_MAX};
+use tidegate_core::inspect::Reason;
 use tidegate_core::tables::Class;
 use tidegate_core::{
     Attempt, CancelOutcome, ErrorKind, Extend, Extended, Memory, Progress, State, Token, WorkerId,
@@ -188,6 +189,24 @@ pub async fn a_heartbeat_tells_how_many_others_have_room(fx: &Fixture) {
     assert_eq!(told("four", None).await, 2, "neither who is full nor who does not accept");
     fx.advance(LEASE_MS);
     assert_eq!(told("one", None).await, 0, "the others are gone");
+}
+
+/// A worker without room does not ask; who looks sees what it works on all the same.
+pub async fn a_worker_that_is_full_is_shown_with_what_it_serves(fx: &Fixture) {
+    let all = fx.submit_all(tasks("a", 2)).await;
+    let token = fx.claim_one().await.token;
+    for _ in 0..3 {
+        fx.advance(LEASE_MS - 1);
+        extend(fx, beat("worker", &[token])).await;
+    }
+    let workers = fx.inspect.workers().await.expect("workers");
+    assert_eq!(workers[0].kinds, ["a".into()]);
+    let explained = fx.inspect.explain(all[1]).await.expect("explain").expect("a task");
+    let is_served = matches!(explained.reason, Reason::Ready { is_served: true, .. });
+    assert!(is_served, "{explained:?}");
+    fx.advance(LEASE_MS);
+    let explained = fx.inspect.explain(all[1]).await.expect("explain").expect("a task");
+    assert!(matches!(explained.reason, Reason::Ready { is_served: false, .. }), "it is dead");
 }
 
 pub async fn a_bad_report_is_refused(fx: &Fixture) {

@@ -124,6 +124,7 @@ macro_rules! conformance_suite {
                 a_heartbeat_asks_for_nothing
                 a_worker_says_how_much_room_it_has
                 a_heartbeat_tells_how_many_others_have_room
+                a_worker_that_is_full_is_shown_with_what_it_serves
                 a_bad_report_is_refused
                 a_lease_whose_attempts_have_ended_is_gone
             }

@@ -1,4 +1,4 @@
-SELECT l.limit_id, l.class, l.since, limits.name, limits.capacity, limits.halt,
+SELECT l.limit_id, l.class, l.since, limits.name, limits.capacity, limits.halt, limits.delay_ms,
        (SELECT coalesce(sum(cardinality(g.taken)), 0)::bigint FROM tidegate.slot_groups g
         WHERE g.limit_id = l.limit_id)
        - (SELECT coalesce(sum(cardinality(p.freed)), 0)::bigint FROM tidegate.passes p

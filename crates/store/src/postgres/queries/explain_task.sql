@@ -8,8 +8,9 @@ WITH t AS (
 SELECT t.created_at, t.finished_at, t.state, sc.run_at, a.task IS NOT NULL AS is_arrived,
        r.task IS NOT NULL AS is_ready, l.task IS NOT NULL AS is_blocked,
        u.started_at, e.worker, e.expires_at,
-       EXISTS (SELECT FROM tidegate.worker_lanes w
-               WHERE w.lane = t.lane AND w.served_until > $2) AS is_served,
+       -- One that is full has not asked for a while, and will.
+       EXISTS (SELECT FROM tidegate.worker_lanes s JOIN tidegate.workers w ON w.id = s.worker
+               WHERE s.lane = t.lane AND w.alive_until > $2) AS is_served,
        q.paused_at, p.tasks AS pace_tasks, p.total_ms AS pace_total_ms,
        -- Tasks that run and whose ends are waited for: those that hold slots of the limit, or
        -- those of the lane.

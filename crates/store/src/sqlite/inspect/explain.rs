@@ -1,7 +1,7 @@
 use rusqlite::{Row, params};
 use tidegate_core::inspect::{Explanation, Holder, Reason, TaskView, estimate_ms};
 use tidegate_core::tables::{Lease, LineRow, Position, ReadyRow, Tables};
-use tidegate_core::{LimitId, Millis, Result, TaskId, Token, WorkerId};
+use tidegate_core::{LaneId, LimitId, Millis, Result, TaskId, Token, WorkerId};
 
 use super::{lanes, view};
 use crate::sqlite::error::unknown;
@@ -46,8 +46,13 @@ fn running_beside(tx: &mut Transaction<'_, '_>, position: Position) -> Result<u6
 
 fn gate(tx: &mut Transaction<'_, '_>, view: &TaskView) -> Result<Reason> {
     let lane = lanes(tx)?.named(&view.queue, &view.kind);
-    let is_served = lane.map_or(Ok(false), |lane| tx.is_served(lane))?;
+    let is_served = lane.map_or(Ok(false), |lane| is_asked_for(tx, lane))?;
     Ok(Reason::AtGate { is_served })
+}
+
+fn is_asked_for(tx: &mut Transaction<'_, '_>, lane: LaneId) -> Result<bool> {
+    let key = [lane.0, tx.now];
+    Ok(tx.statements.first(Query::IsAskedFor, key, |row| row.get(0))?.unwrap_or_default())
 }
 
 fn line(tx: &mut Transaction<'_, '_>, row: LineRow) -> Result<Reason> {
@@ -58,6 +63,7 @@ fn line(tx: &mut Transaction<'_, '_>, row: LineRow) -> Result<Reason> {
         limit: limit.as_ref().map_or_else(|| "".into(), |limit| limit.name.clone()),
         capacity: limit.as_ref().and_then(|limit| limit.capacity),
         halt: limit.as_ref().and_then(|limit| limit.halt),
+        delay_ms: limit.as_ref().and_then(|limit| limit.share).map_or(0, |share| share.delay_ms),
         held: limit.map_or(0, |limit| limit.held),
         class: row.class,
         place: ahead.unwrap_or_default() as u64 + 1,
@@ -66,7 +72,7 @@ fn line(tx: &mut Transaction<'_, '_>, row: LineRow) -> Result<Reason> {
 }
 
 fn ready(tx: &mut Transaction<'_, '_>, row: ReadyRow) -> Result<Reason> {
-    let is_served = tx.is_served(row.lane)?;
+    let is_served = is_asked_for(tx, row.lane)?;
     let key = [row.lane.0, row.rank, row.tag, row.task.0];
     let ahead = tx.statements.first(Query::ReadyAhead, key, |row| row.get::<_, i64>(0))?;
     let lane = lanes(tx)?.get(row.lane).ok_or_else(|| unknown("lane", row.lane))?.clone();
