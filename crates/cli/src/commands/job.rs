@@ -78,10 +78,10 @@ struct Set {
     job: String,
     /// Tasks of it that run at once over all workers; 0 lets none begin, `unset` takes an operator's
     /// word back
-    #[arg(long, value_name = "N", value_parser = concurrency)]
+    #[arg(long, value_name = "N", value_parser = concurrency, allow_negative_numbers = true)]
     concurrency: Option<Quota>,
     /// Tasks of it that go before those of all others, whatever their priority, while it has work
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     min_concurrency: Option<u32>,
     /// Its share of what is scarce, relative to other jobs
     #[arg(long, value_name = "N")]

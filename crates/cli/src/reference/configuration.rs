@@ -28,8 +28,8 @@ value of another type or out of bounds is an error that names the line and the c
 that may be meant.
 
 A variable that is empty sets nothing. A list has commas between its items, and limits are written
-`NAME=N,NAME=N`; such a variable takes the place of the whole list of the file. A variable whose name
-is nearly that of a setting is noted on stderr. Where a setting has several variables, the first that
+`NAME=N,NAME=N`; such a variable takes the place of the whole list of the file. A name with
+`TIDEGATE_` that is nearly that of a setting is noted on stderr. Where a setting has several variables, the first that
 is listed and says something holds.
 "
     )
