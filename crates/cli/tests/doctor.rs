@@ -64,7 +64,7 @@ const CORRUPTIONS: [Corruption; 22] = [
     },
     Corruption {
         name: "a task in two places",
-        sqlite: "insert into arrived values (3)",
+        sqlite: "insert into arrived (task) values (3)",
         postgres: "insert into tidegate.arrived values (3)",
         words: "a task is in exactly one state: task 3 stands",
     },
@@ -76,7 +76,7 @@ const CORRUPTIONS: [Corruption; 22] = [
     },
     Corruption {
         name: "a row without a task",
-        sqlite: "insert into arrived values (4711)",
+        sqlite: "insert into arrived (task) values (4711)",
         postgres: "insert into tidegate.arrived values (4711)",
         words: "task 4711 stands at the gate, and has ended or is not there",
     },
@@ -136,7 +136,7 @@ const CORRUPTIONS: [Corruption; 22] = [
     },
     Corruption {
         name: "a task that is not due and stands at the gate",
-        sqlite: "insert into arrived values (6)",
+        sqlite: "insert into arrived (task) values (6)",
         postgres: "insert into tidegate.arrived values (6)",
         words: "task 6 stands",
     },

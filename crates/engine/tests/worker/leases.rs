@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_core::{ErrorKind, Inspect, Progress, State, Store};
 use tidegate_engine::{Context, Ended, Failure, Keeper, Options, Task, keeper, time};
 use tidegate_store::memory::Memory;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::rig::{Rig, Seen, soon};
 
@@ -92,19 +92,29 @@ async fn a_handler_that_lost_its_lease_adds_nothing() {
     rig.end(worker).await;
 }
 
-/// The handler blocks the only thread of the runtime for several leases, while another
-/// thread reaps what expires.
+/// A handler blocks the only thread of the runtime for several leases, beside others that have begun and
+/// wait for it, while another thread reaps what expires.
 #[test]
 fn handlers_that_block_every_thread_keep_their_leases() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let rig = Rig::new();
     let memory = rig.store.memory.clone();
-    let block = |_: Context, (): ()| async {
+    let blocks = Arc::new(watch::Sender::new(false));
+    let begins = blocks.clone();
+    let block = move |_: Context, (): ()| {
+        begins.send_replace(true);
         let (_sender, never) = channel::<()>();
         let waited = never.recv_timeout(Duration::from_millis(1500));
         assert_eq!(waited, Err(RecvTimeoutError::Timeout));
-        Ok::<_, Failure>(())
+        async { Ok::<_, Failure>(()) }
+    };
+    let wait = move |_: Context, (): ()| {
+        let mut blocks = blocks.subscribe();
+        async move {
+            blocks.wait_for(|blocks| *blocks).await.expect("the test lives");
+            Ok::<_, Failure>(())
+        }
     };
     let (stop, stopped) = channel::<()>();
     let reaper = std::thread::spawn(move || {
@@ -116,10 +126,19 @@ fn handlers_that_block_every_thread_keep_their_leases() {
         expired
     });
     let work = async {
-        let worker = rig.start(rig.worker_with(lease(400)).handle("block", block));
-        let task = rig.submit(Task::new("block", &())).await;
-        let view = rig.ended(task).await;
-        assert_eq!((view.state, view.spent, view.deaths), (State::Completed, 0, 0));
+        let worker = rig.worker_with(lease(400)).handle("block", block).handle("wait", wait);
+        let worker = rig.start(worker);
+        let mut tasks = Vec::new();
+        for _ in 0..3 {
+            tasks.push(rig.submit(Task::new("wait", &())).await);
+            rig.entered(tasks[tasks.len() - 1]).await;
+        }
+        tasks.push(rig.submit(Task::new("block", &())).await);
+        rig.completed(4).await;
+        for task in tasks {
+            let view = rig.view(task).await;
+            assert_eq!((view.state, view.spent, view.deaths), (State::Completed, 0, 0));
+        }
         rig.end(worker).await;
     };
     runtime.block_on(async { tokio::join!(work) });
