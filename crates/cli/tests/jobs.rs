@@ -65,7 +65,7 @@ fn bad_changes_of_jobs_say_what_is_wrong() {
         (&["--weight", "0"], "must be between 1 and 1000"),
         (&["--priority", "2000"], "must be between -1000 and 1000"),
         (&["--concurrency", "ten"], "give a number, or `unset`"),
-        (&["--concurrency", "-1"], "unexpected argument"),
+        (&["--concurrency", "-1"], "cannot be -1; it must be between 0"),
         (&["--delay=-1s"], "must be between 0 and"),
     ];
     for (arguments, text) in bad {
