@@ -74,8 +74,6 @@ struct Heartbeat {
     beat_at: Instant,
     /// When it last said something.
     said_at: Option<Instant>,
-    /// Whether it has said that the worker shuts down.
-    said_stopping: bool,
     sample_at: Instant,
 }
 
@@ -84,7 +82,7 @@ impl Heartbeat {
         let interval = shared.options.heartbeat_interval();
         // The first beat says at once how much room there is, and learns who else has some.
         let now = time::now();
-        Self { shared, interval, beat_at: now, said_at: None, said_stopping: false, sample_at: now }
+        Self { shared, interval, beat_at: now, said_at: None, sample_at: now }
     }
 
     async fn beat_for_ever(mut self) {
@@ -94,11 +92,6 @@ impl Heartbeat {
             if now >= self.sample_at {
                 self.shared.controller.sample();
                 self.sample_at = now + SAMPLE_INTERVAL;
-            }
-            if !self.said_stopping && self.shared.is_stopping.load(Ordering::Relaxed) {
-                // Others reckon with its room until they hear of it.
-                self.said_stopping = true;
-                (self.beat_at, self.said_at) = (now, None);
             }
             if now >= self.beat_at {
                 self.beat().await;

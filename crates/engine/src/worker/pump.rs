@@ -461,7 +461,6 @@ impl Pump {
         self.phase = phase;
         self.shared.is_stopping.store(true, Ordering::Relaxed);
         self.shared.begun.iter().for_each(|begun| begun.accepts(false, Reason::Stopping));
-        self.shared.old_lease.notify_one();
         let grace = match phase {
             Phase::Stopping => {
                 self.shared.board.abort_all();
