@@ -2,7 +2,7 @@
 //!
 //! Who is woken first could take all of a burst before the others have asked once. So a worker that
 //! reckons with others takes a burst in steps: a task, or a sixteenth of what it has in flight, and then
-//! leaves the others a moment. What ends is replaced at once.
+//! leaves the others a moment. Where nothing more is known to wait, what ends is replaced at once.
 //!
 //! The steps count from when the burst was ready, by the store's clock, and not from when a worker came to
 //! it: who comes late takes at once what it would have in flight by now, and a backlog is taken as fast as
@@ -36,11 +36,16 @@ impl Pace {
 
     /// How many more may be taken on with so many in flight, and so many that have just ended.
     pub(crate) fn room(&self, in_flight: u32, ended: u32, now: Instant) -> u32 {
-        let by_now =
-            self.ready_since.map_or(0, |since| after(now.saturating_duration_since(since)));
         let may_step = self.stepped_at.is_none_or(|at| now >= at + TICK);
         let step = if may_step { step(in_flight) } else { 0 };
-        by_now.saturating_sub(in_flight).max(step) + ended
+        match self.ready_since {
+            // Of short tasks one that is early would be done with several before another comes.
+            Some(since) => {
+                let by_now = after(now.saturating_duration_since(since));
+                by_now.saturating_sub(in_flight).max(step)
+            }
+            None => step + ended,
+        }
     }
 
     /// So many are asked for, with so many that have just ended.
