@@ -5,7 +5,7 @@ use super::admit::{bring, step};
 use super::gate;
 use crate::planted::{Bug, is_planted};
 use crate::tables::{Lane, Lease, ReadyRow, Tables};
-use crate::{Attempt, Claim, Result, Scope, TaskId, Token};
+use crate::{Attempt, Claim, LimitId, Result, Scope, TaskId, Token};
 
 /// Hands out the first ready tasks of the lanes a worker serves, under one new lease.
 pub fn claim(tables: &mut dyn Tables, claim: &Claim) -> Result<Vec<Attempt>> {
@@ -21,7 +21,8 @@ pub(super) fn take(tables: &mut dyn Tables, claim: &Claim, lanes: &[Lane]) -> Re
         gate::reconsider(tables, row)?;
         budget -= 1;
     }
-    let is_left = step(tables, &mut budget)?.more;
+    // Arrivals that are left matter to nobody who is ready.
+    let is_left = step(tables, &mut budget)?.more && tables.next_dirty(LimitId(0))?.is_some();
     let rows = pick_settled(tables, lanes, claim.tasks_max as usize, is_left, &mut budget)?;
     if rows.is_empty() {
         return Ok(Vec::new());

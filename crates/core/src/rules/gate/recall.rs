@@ -1,8 +1,10 @@
 //! How tasks that are through the gate and have not begun go back to the line of a limit that was
 //! lowered or paused.
 
-use super::{Waiter, come_back, give_back, locked, needs, release};
-use crate::tables::{Class, ReadyRow, Tables, Tags};
+use super::{Waiter, give_back, locked, needs};
+use crate::rules::admit::bring_back;
+use crate::rules::claim::withdraw;
+use crate::tables::{Class, ReadyRow, Tables};
 use crate::{Hold, LimitId, Result};
 
 /// Takes admissions back while more slots of a limit are held than may be, of those with the highest
@@ -18,18 +20,14 @@ pub(super) fn recall(tables: &mut dyn Tables, id: LimitId, budget: &mut u32) -> 
         if !is_over(tables, id)? {
             break;
         }
-        let Some(tags) = tables.tags(row.task)? else {
-            continue;
-        };
         *budget = budget.saturating_sub(1);
-        tables.take_ready(row)?;
-        release(tables, &tags, false, tags.job.is_some())?;
-        back.push(((row.rank, row.tag, row.task), tags));
+        withdraw(tables, row)?;
+        back.push((row.rank, row.tag, row.task));
     }
     // Among each other they keep their order.
-    back.sort_unstable_by_key(|(key, _): &(_, Tags)| *key);
-    for (_, tags) in back {
-        come_back(tables, &tags)?;
+    back.sort_unstable();
+    for (_, _, task) in back {
+        bring_back(tables, task)?;
     }
     Ok(is_all || !is_over(tables, id)?)
 }
