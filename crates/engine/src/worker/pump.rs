@@ -31,9 +31,9 @@ use crate::{Ended, Phase, Shutdown};
 /// two seconds of the store's return, however long it was away.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long a claim of its own waits for more permits where few are free. It makes batches: what few
-/// permits there are is used all the same.
-const FEW_WAIT: Duration = Duration::from_millis(10);
+/// Between two claims of its own where few permits are free: each takes one task, and batches wait until
+/// more are free.
+const FEW_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How soon a worker that is held back looks again whether it still is.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -57,7 +57,7 @@ pub(crate) struct Pump {
     room: u32,
     /// When to look again whether there is more room, where something holds the worker back.
     look_at: Option<Instant>,
-    /// Since when a claim waits for more permits.
+    /// Since when few permits are free, or the last task was taken on with one of them.
     few_since: Option<Instant>,
     /// Since when the worker has permits that the brakes leave unused and no others, or took on the last
     /// task beyond.
@@ -186,10 +186,8 @@ impl Pump {
         if !brakes.permits || self.has_exits() || !self.is_hungry() {
             self.few_since = None;
         } else {
-            let until = *self.few_since.get_or_insert(now) + FEW_WAIT;
-            if now < until {
-                self.hold_back(0, until);
-            }
+            let next = *self.few_since.get_or_insert(now) + FEW_INTERVAL;
+            self.hold_back(u32::from(now >= next), next.max(now + LOOK_INTERVAL));
         }
     }
 

@@ -1,14 +1,16 @@
 //! Back-pressure: how much of its room a worker uses, and what it says of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_core::{Inspect, WorkerReport};
-use tidegate_engine::{Context, Controller, Failure, Marks, Options, Pressure, Reason};
+use tidegate_engine::{
+    Asked, Context, Controller, Failure, Marks, Observer, Options, Pressure, Reason,
+};
 use tokio::sync::watch;
 
 use crate::limits::{Gauge, counted, submit};
-use crate::rig::{Rig, soon};
+use crate::rig::{Rig, Seen, soon};
 
 fn options(concurrency: u32, marks: Marks) -> Options {
     let poll_interval = Duration::from_millis(20);
@@ -119,7 +121,41 @@ async fn a_slow_worker_does_not_hoard() {
     rig.end(fast).await;
 }
 
-/// A tenth of 30 permits is kept for batches, and not from tasks: 30 wait for each other.
+/// How many tasks each call found that found some.
+#[derive(Debug, Default)]
+struct Batches(Mutex<Vec<u32>>);
+
+impl Observer for Batches {
+    fn asked(&self, asked: &Asked) {
+        if asked.found > 0 {
+            self.0.lock().expect("no panic").push(asked.found);
+        }
+    }
+}
+
+/// With three of 40 permits free there are no more batches: three tasks that come at once are taken on one
+/// by one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn few_free_permits_stop_batches() {
+    let rig = Rig::new();
+    let (gauge, batches) = (Gauge::new(40), Arc::new(Batches::default()));
+    let options = Options { lease: Duration::from_secs(1), ..options(40, Marks::default()) };
+    let worker = rig.worker_with(options).observer(batches.clone());
+    let worker = rig.start(worker.handle("work", counted(&gauge)));
+    // By the answer to the second it knows that it is alone, and takes no steps.
+    let mut beats = rig.store.beats.subscribe();
+    soon("three heartbeats", beats.wait_for(|beats| *beats >= 3)).await.expect("the store lives");
+    submit(&rig, "work", 37).await;
+    for _ in 0..37 {
+        assert!(matches!(rig.next().await, Seen::Enter(_)));
+    }
+    submit(&rig, "work", 3).await;
+    rig.completed(40).await;
+    assert_eq!(*batches.0.lock().expect("no panic"), [37, 1, 1, 1]);
+    rig.end(worker).await;
+}
+
+/// A tenth of 30 permits is kept from batches, and not from tasks: 30 wait for each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_last_permits_are_used() {
     let rig = Rig::new();

@@ -242,7 +242,7 @@ mod tests {
         let held = on(&taken(100, 91));
         assert!(held.after(&taken(100, 81), &MARKS).permits, "19 are not twice a tenth");
         assert!(!held.after(&taken(100, 80), &MARKS).permits);
-        assert_eq!(held.claim(&taken(100, 91), 50), 9, "it waits, it does not refuse");
+        assert_eq!(held.claim(&taken(100, 91), 50), 9, "the last are kept from batches only");
         assert!(on(&taken(20, 19)).permits);
         assert!(!on(&taken(19, 18)).permits);
         assert!(!on(&taken(1, 0)).permits);
