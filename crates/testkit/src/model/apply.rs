@@ -96,7 +96,11 @@ impl Side {
                         .await,
                 )
             }
-            Op::Submit(specs) => self.submit(specs, now).await,
+            Op::Submit(specs) => self.submit(specs, None, now).await,
+            Op::SubmitBy { attempt, tasks } => {
+                let attempt = self.late_attempt(*attempt);
+                self.submit(tasks, attempt, now).await
+            }
             Op::SetLimit { limit, capacity, source } => {
                 let name = LIMITS[*limit as usize].to_owned();
                 let set = SetLimit { name, capacity: *capacity, source: *source };
@@ -158,13 +162,22 @@ impl Side {
         })
     }
 
-    async fn submit(&self, specs: &[TaskSpec], now: Millis) -> Result<String> {
+    /// One of the latest attempts, which are the ones that run.
+    fn late_attempt(&self, pick: usize) -> Option<(TaskId, Token)> {
+        let known = self.known();
+        let from_last = known.attempts.len().checked_sub(1 + pick % 8);
+        nth(&known.attempts, from_last.unwrap_or(pick))
+    }
+
+    async fn submit(
+        &self,
+        specs: &[TaskSpec],
+        on_behalf_of: Option<(TaskId, Token)>,
+        now: Millis,
+    ) -> Result<String> {
         let tasks = specs.iter().map(|spec| new_task(spec, now)).collect();
-        let stored = match self
-            .store
-            .submit(Submission { jobs: vec![], tasks, ..Submission::default() })
-            .await
-        {
+        let submission = Submission { tasks, on_behalf_of, ..Submission::default() };
+        let stored = match self.store.submit(submission).await {
             Ok(stored) => stored,
             Err(error) => return answer::<()>(Err(error)),
         };
@@ -179,16 +192,11 @@ impl Side {
         picks: &[(usize, ExitSpec)],
         wanted: Option<&ClaimSpec>,
     ) -> Result<String> {
-        let exits: Vec<Exit> = {
-            let known = self.known();
-            let attempts = picks.iter().filter_map(|(pick, spec)| {
-                // The latest attempts are the ones that run.
-                let from_last = known.attempts.len().checked_sub(1 + pick % 8);
-                let (task, token) = nth(&known.attempts, from_last.unwrap_or(*pick))?;
-                Some(Exit { task, token, outcome: outcome(*spec) })
-            });
-            attempts.collect()
-        };
+        let attempts = picks.iter().filter_map(|(pick, spec)| {
+            let (task, token) = self.late_attempt(*pick)?;
+            Some(Exit { task, token, outcome: outcome(*spec) })
+        });
+        let exits: Vec<Exit> = attempts.collect();
         let finish = Finish { exits: exits.clone(), claim: wanted.map(claim) };
         let finished = match self.store.finish(finish).await {
             Ok(finished) => finished,

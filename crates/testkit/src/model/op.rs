@@ -17,6 +17,8 @@ pub enum Op {
     SetJob(JobOp),
     /// Stores tasks.
     Submit(Vec<TaskSpec>),
+    /// Stores tasks on behalf of an attempt, also of one that has ended.
+    SubmitBy { attempt: usize, tasks: Vec<TaskSpec> },
     /// Sets or unsets a limit.
     SetLimit { limit: u8, capacity: Option<u32>, source: Source },
     /// A worker claims.
@@ -151,6 +153,8 @@ pub fn sequence(steps: usize) -> impl Strategy<Value = Vec<Op>> {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         20 => prop::collection::vec(task(), 1..5).prop_map(Op::Submit),
+        4 => (any::<usize>(), prop::collection::vec(task(), 1..3))
+            .prop_map(|(attempt, tasks)| Op::SubmitBy { attempt, tasks }),
         18 => claim().prop_map(Op::Claim),
         24 => finish(),
         9 => set_limit(),

@@ -1,7 +1,8 @@
 -- What happened at limits since they were last locked counts now.
-WITH gone AS (DELETE FROM tidegate.passes RETURNING limit_id, tasks, freed, taken, started_at),
+WITH gone AS (DELETE FROM tidegate.passes
+              RETURNING limit_id, tasks, freed, taken, started_at, urgent OR look_at IS NOT NULL AS urgent),
      passed AS (SELECT limit_id, sum(tasks)::bigint AS tasks, sum(taken)::bigint AS taken,
-                       max(started_at) AS started_at
+                       max(started_at) AS started_at, bool_or(urgent) AS urgent
                 FROM gone GROUP BY limit_id),
      freed AS (
          UPDATE tidegate.slot_groups g
@@ -12,7 +13,8 @@ WITH gone AS (DELETE FROM tidegate.passes RETURNING limit_id, tasks, freed, take
      )
 UPDATE tidegate.limits l
 SET ahead = l.ahead - passed.tasks, waiting = l.waiting - passed.taken,
-    dirty = l.dirty OR l.waiting > passed.taken, window_full = false,
+    dirty = l.dirty OR l.window_full AND passed.tasks > 0 OR passed.urgent AND l.waiting > passed.taken,
+    window_full = l.window_full AND passed.tasks = 0,
     next_at = CASE WHEN l.delay_ms > 0 THEN greatest(l.next_at, passed.started_at + l.delay_ms)
                    ELSE l.next_at END
 FROM passed WHERE l.id = passed.limit_id
