@@ -1,14 +1,17 @@
--- What it is that waits at the gate. `look.sql` comes before.
+-- What it is that waits at the gate. `look.sql` comes before. The parts of `due` are put in order
+-- behind OFFSET: a server that merges them would read every row for the order of ids.
 SELECT EXISTS (SELECT FROM tidegate.arrived WHERE task >= $6) OR coalesce(seen.next_due <= seen.now, false)
            AS arrivals,
-       ARRAY (SELECT id FROM tidegate.limits WHERE dirty
-              UNION
-              SELECT limit_id FROM tidegate.passes WHERE urgent
-              UNION
-              SELECT limit_id FROM tidegate.passes WHERE look_at <= seen.now
-              UNION
-              SELECT id FROM tidegate.limits WHERE look_at <= seen.now
-              ORDER BY id LIMIT 64) AS dirty,
+       ARRAY (SELECT DISTINCT id FROM (
+                  SELECT id FROM tidegate.limits WHERE dirty
+                  UNION ALL
+                  SELECT limit_id FROM tidegate.passes WHERE urgent
+                  UNION ALL
+                  SELECT limit_id FROM tidegate.passes WHERE look_at <= seen.now
+                  UNION ALL
+                  SELECT id FROM tidegate.limits WHERE look_at <= seen.now
+                  OFFSET 0
+              ) AS due ORDER BY id LIMIT 64) AS dirty,
        ARRAY (SELECT parked.task
               FROM unnest(seen.open) AS open (id) CROSS JOIN LATERAL (
                   SELECT task, limit_id, rank, tag, place FROM tidegate.line
