@@ -185,8 +185,8 @@ pub(crate) const SETTINGS: [Setting; 19] = [
         shape: PERCENT,
         default: "10",
         default_words: None,
-        meaning: "With fewer percent of its permits free a `tidegate worker` of 20 or more lets a claim \
-                  wait for a moment, so that it takes a batch.",
+        meaning: "With fewer percent of its permits free a `tidegate worker` of 20 or more takes no \
+                  more batches, but one task every 10 ms.",
         example: "10",
     },
     Setting {

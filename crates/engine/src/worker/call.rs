@@ -27,11 +27,11 @@ pub(crate) struct Answer {
 /// Ends attempts and claims, in one step of the store.
 pub(crate) async fn call(shared: Arc<Shared>, exits: Vec<Done>, plan: Option<Plan>) -> Answer {
     let claim = plan.as_ref().map(|plan| claim_of(&shared, plan));
-    let _right = shared.controller.call().await;
-    let sent_at = time::now();
+    let under_way = shared.controller.call().await;
+    let sent_at = under_way.sent_at;
     let latest = sent_at + shared.options.lease.max(PATIENCE);
     let answer = time::until(latest, ask(&shared, &exits, claim)).await;
-    shared.controller.answered(time::now() - sent_at);
+    drop(under_way);
     let no_answer = || Error::new(ErrorKind::Unavailable, "the store does not answer");
     let result = answer.unwrap_or_else(|| Err(no_answer()));
     let answer = Answer { result, exits, plan, sent_at };

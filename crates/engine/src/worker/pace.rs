@@ -6,7 +6,7 @@
 //!
 //! The steps count from when the burst was ready, by the store's clock, and not from when a worker came to
 //! it: who comes late takes at once what it would have in flight by now, and a backlog is taken as fast as
-//! it can be. A thousand tasks are taken on within a quarter of a second.
+//! it can be. A thousand tasks are taken on within 0.3 s.
 
 use std::time::{Duration, Instant};
 

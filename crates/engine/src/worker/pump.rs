@@ -38,8 +38,8 @@ const FEW_INTERVAL: Duration = Duration::from_millis(10);
 /// How soon a worker that is held back looks again whether it still is.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Between two tasks that a worker takes on beyond what memory or latency leave it. It never stands still
-/// where it has permits.
+/// Between two tasks that a worker takes on beyond what memory or latency leave it: it does not stand still
+/// where it has permits, unless its memory is all but full.
 const BEYOND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Times the pump lets handlers run before it tells how some have ended.
@@ -124,8 +124,7 @@ impl Pump {
         loop {
             self.collect();
             self.look();
-            while self.may_call() {
-                self.send().await;
+            while self.may_call() && self.send().await {
                 self.look();
             }
             if self.is_over() {
@@ -172,7 +171,9 @@ impl Pump {
         let wanted = self.permits.min(batch);
         self.shared.free.store(self.permits, Ordering::Relaxed);
         self.room = brakes.claim(&readings, batch).min(wanted);
-        if self.room > 0 || wanted == 0 {
+        // Permits that other workers of the process have are none.
+        let may_go_beyond = wanted > 0 && !readings.is_full() && !brakes.memory_hard;
+        if self.room > 0 || !may_go_beyond {
             self.beyond_since = None;
         } else if now >= *self.beyond_since.get_or_insert(now) + BEYOND_INTERVAL {
             self.room = 1;
@@ -187,7 +188,11 @@ impl Pump {
             self.few_since = None;
         } else {
             let next = *self.few_since.get_or_insert(now) + FEW_INTERVAL;
-            self.hold_back(u32::from(now >= next), next.max(now + LOOK_INTERVAL));
+            if now < next {
+                self.hold_back(0, next);
+            } else {
+                self.hold_back(1, now + LOOK_INTERVAL);
+            }
         }
     }
 
@@ -232,8 +237,9 @@ impl Pump {
         self.exits.iter().any(|done| self.may_send(done))
     }
 
-    /// Sends what there is to tell and takes the permits for what it asks for.
-    async fn send(&mut self) {
+    /// Sends what there is to tell and takes the permits for what it asks for. False where that is nothing:
+    /// others of the process were quicker.
+    async fn send(&mut self) -> bool {
         if !self.exits.is_empty() {
             self.gather().await;
             self.look();
@@ -241,17 +247,19 @@ impl Pump {
         let plan = self.plan().and_then(|plan| self.reserve(plan));
         let exits = self.next_exits();
         if plan.is_none() && exits.is_empty() {
-            return;
+            return false;
         }
         self.releasing.extend(limits_of(&exits));
         self.ending.extend(exits.iter().map(|done| done.running.attempt.token));
         self.calls.push(Box::pin(call(self.shared.clone(), exits, plan)));
+        true
     }
 
     /// Takes the permits of a claim, or as many as other workers of the process have left.
     fn reserve(&mut self, mut plan: Plan) -> Option<Plan> {
         plan.tasks_max = self.shared.controller.take(plan.tasks_max);
         if plan.tasks_max == 0 {
+            self.hold_back(0, time::now() + LOOK_INTERVAL);
             return None;
         }
         self.wake.asking();

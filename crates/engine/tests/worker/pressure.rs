@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_core::{Inspect, WorkerReport};
 use tidegate_engine::{
-    Asked, Context, Controller, Failure, Marks, Observer, Options, Pressure, Reason,
+    Asked, Context, Controller, Failure, Marks, Observer, Options, Pressure, Reason, time,
 };
 use tokio::sync::watch;
 
@@ -75,17 +75,17 @@ async fn memory_above_its_mark_halves_what_is_in_flight() {
     assert!(pressure.report().memory.is_some());
 }
 
-/// Memory leaves it two of its four permits, and four tasks wait for each other: it stands still with
+/// Latency leaves it two of its four permits, and four tasks wait for each other: it stands still with
 /// two for a while, and never for good.
-#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_worker_that_is_held_back_takes_on_one_more_now_and_then() {
     let rig = Rig::new();
-    let marks = Marks { memory_high_percent: 0, ..Marks::default() };
+    let marks = Marks { latency_high: Duration::from_nanos(10), ..Marks::default() };
     let gauge = Gauge::new(4);
     let worker = rig.worker_with(options(4, marks)).handle("work", counted(&gauge));
     let worker = rig.start(worker);
-    reported(&rig).await;
+    let mut claims = rig.store.claims.subscribe();
+    soon("claims", claims.wait_for(|claims| *claims >= 5)).await.expect("the store lives");
     submit(&rig, "work", 4).await;
     rig.completed(4).await;
     assert_eq!(gauge.most(), 4);
@@ -174,6 +174,27 @@ async fn workers_of_one_process_share_their_permits() {
     submit(&rig, "work", 300).await;
     rig.completed(300).await;
     assert_eq!(gauge.most(), 5, "more than either has, and never more than both may");
+    for worker in workers {
+        rig.end(worker).await;
+    }
+    assert_eq!(controller.permits_taken(), 0);
+}
+
+/// Tasks of one worker have all permits for longer than it takes until a worker that is held back takes on
+/// one more: the others wait, and leave the one thread that there is to them.
+#[tokio::test]
+async fn workers_whose_permits_others_have_wait() {
+    let rig = Rig::new();
+    let controller = Arc::new(Controller::new(2, 1, Marks::default()).expect("a controller"));
+    let workers = [1, 2, 3].map(|_| {
+        let worker = rig.worker().concurrency(2).controller(controller.clone());
+        rig.start(worker.handle("work", |_: Context, ()| async {
+            time::sleep(Duration::from_millis(1200)).await;
+            Ok::<_, Failure>(())
+        }))
+    });
+    submit(&rig, "work", 4).await;
+    rig.completed(4).await;
     for worker in workers {
         rig.end(worker).await;
     }

@@ -64,6 +64,12 @@ pub(crate) struct Readings {
     pub(crate) start_latency: Duration,
 }
 
+impl Readings {
+    pub(crate) fn is_full(&self) -> bool {
+        self.taken >= self.maximum
+    }
+}
+
 /// Why a worker claims as many tasks as it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -116,6 +122,8 @@ impl fmt::Display for Reason {
 pub(crate) struct Brakes {
     pub(crate) permits: bool,
     pub(crate) memory: bool,
+    /// The memory is halfway from its mark to being full.
+    pub(crate) memory_hard: bool,
     pub(crate) store: bool,
     pub(crate) starts: bool,
 }
@@ -126,6 +134,7 @@ impl Brakes {
         Self {
             permits: self.permits_after(readings, marks),
             memory: self.memory_after(readings, marks),
+            memory_hard: is_hard(readings, marks),
             store: is_late(self.store, readings.store_latency, marks),
             starts: is_late(self.starts, readings.start_latency, marks),
         }
@@ -170,7 +179,7 @@ impl Brakes {
 
     /// Why it is not more. The strongest brake counts.
     pub(crate) fn reason(self, readings: &Readings) -> Reason {
-        if readings.taken >= readings.maximum || self.permits {
+        if readings.is_full() || self.permits {
             Reason::Permits
         } else if self.memory {
             Reason::Memory
@@ -182,6 +191,11 @@ impl Brakes {
             Reason::Room
         }
     }
+}
+
+fn is_hard(readings: &Readings, marks: &Marks) -> bool {
+    let high = u64::from(marks.memory_high_percent);
+    readings.memory.is_some_and(|memory| memory.percent() > (high + 100).div_ceil(2))
 }
 
 fn is_late(was_late: bool, latency: Duration, marks: &Marks) -> bool {
@@ -261,9 +275,10 @@ mod tests {
         assert_eq!(high.reason(&with_memory(81)), Reason::Memory);
         assert!(high.after(&with_memory(71), &MARKS).memory, "it does not flap");
         assert!(!high.after(&with_memory(70), &MARKS).memory);
+        assert_eq!([90, 91].map(|used| on(&with_memory(used)).memory_hard), [false, true]);
         assert!(!on(&idle(100)).memory, "where it cannot be read it does not brake");
         let never = Marks { memory_high_percent: 100, ..MARKS };
-        assert!(!Brakes::default().after(&with_memory(100), &never).memory);
+        assert_eq!(Brakes::default().after(&with_memory(100), &never), Brakes::default());
     }
 
     #[test]
@@ -285,7 +300,8 @@ mod tests {
 
     #[test]
     fn all_brakes_leave_at_least_one() {
-        let all = Brakes { permits: true, memory: true, store: true, starts: true };
+        let all =
+            Brakes { permits: true, memory: true, memory_hard: true, store: true, starts: true };
         assert_eq!(all.claim(&idle(100), 100), 35);
         for maximum in 1..4 {
             assert_eq!(all.claim(&idle(maximum), 1), 1, "of {maximum} permits");

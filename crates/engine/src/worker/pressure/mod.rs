@@ -5,7 +5,7 @@ mod memory;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidegate_core::{Error, Memory, Result, WorkerReport};
@@ -21,7 +21,7 @@ use crate::time;
 /// One latency weighs so much against those before it.
 const LATENCY_SHARE: u32 = 8;
 
-/// A latency that no call renews halves each time this has passed: who does not call because it was slow
+/// A latency halves each time this has passed without a call: who does not call because the store was slow
 /// must not believe that it still is.
 const FADES_IN: Duration = Duration::from_secs(1);
 
@@ -45,21 +45,62 @@ pub struct Controller {
 
 /// A mean in which the latest weighs most.
 #[derive(Debug, Default)]
-struct Latency(Mutex<Option<(Duration, Instant)>>);
+struct Latency(Mutex<Mean>);
+
+#[derive(Debug, Default)]
+struct Mean {
+    mean: Duration,
+    under_way: u32,
+    /// When the last one ended.
+    quiet_since: Option<Instant>,
+}
+
+impl Mean {
+    fn read(&self, now: Instant) -> Duration {
+        let quiet = match self.quiet_since {
+            Some(since) if self.under_way == 0 => now.saturating_duration_since(since),
+            _ => Duration::ZERO,
+        };
+        let halves = (quiet.as_millis() / FADES_IN.as_millis()).min(31) as u32;
+        self.mean / (1 << halves)
+    }
+}
 
 impl Latency {
     fn read(&self, now: Instant) -> Duration {
-        let noted = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((mean, noted_at)) = noted else { return Duration::ZERO };
-        let silent = now.saturating_duration_since(noted_at);
-        let halves = (silent.as_millis() / FADES_IN.as_millis()).min(31) as u32;
-        mean / (1 << halves)
+        self.mean().read(now)
     }
 
-    fn note(&self, took: Duration, now: Instant) {
-        let before = self.read(now);
-        let mean = before - before / LATENCY_SHARE + took / LATENCY_SHARE;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((mean, now));
+    fn begin(&self, now: Instant) {
+        let mut mean = self.mean();
+        mean.mean = mean.read(now);
+        mean.under_way += 1;
+    }
+
+    fn end(&self, took: Duration, now: Instant) {
+        let mut mean = self.mean();
+        mean.mean = mean.mean - mean.mean / LATENCY_SHARE + took / LATENCY_SHARE;
+        mean.under_way -= 1;
+        mean.quiet_since = Some(now);
+    }
+
+    fn mean(&self) -> MutexGuard<'_, Mean> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to call the store, and the time that the call takes.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    controller: &'a Controller,
+    pub(crate) sent_at: Instant,
+    _right: Option<SemaphorePermit<'a>>,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let now = time::now();
+        self.controller.store.end(self.controller.weighed(now - self.sent_at), now);
     }
 }
 
@@ -150,9 +191,12 @@ impl Controller {
         self.freed.notified().await;
     }
 
-    /// The right to call the store.
-    pub(crate) async fn call(&self) -> Option<SemaphorePermit<'_>> {
-        self.calls.acquire().await.ok()
+    /// Waits for the right to call the store. The call lasts until what is returned is dropped.
+    pub(crate) async fn call(&self) -> Call<'_> {
+        let right = self.calls.acquire().await.ok();
+        let sent_at = time::now();
+        self.store.begin(sent_at);
+        Call { controller: self, sent_at, _right: right }
     }
 
     /// Reads the memory. The files are of the kernel's making and are read in no time.
@@ -161,19 +205,16 @@ impl Controller {
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
     }
 
-    /// A call to the store was answered.
-    pub(crate) fn answered(&self, took: Duration) {
-        self.note(&self.store, took);
-    }
-
     /// A handler begins that was claimed at `since`.
     pub(crate) fn begins(&self, since: Instant) {
-        self.note(&self.start, time::now().saturating_duration_since(since));
+        let now = time::now();
+        self.start.begin(since);
+        self.start.end(self.weighed(now.saturating_duration_since(since)), now);
     }
 
     /// One that is far too long counts as four times the mark: alone it does not brake.
-    fn note(&self, latency: &Latency, took: Duration) {
-        latency.note(took.min(self.marks.latency_high.saturating_mul(4)), time::now());
+    fn weighed(&self, took: Duration) -> Duration {
+        took.min(self.marks.latency_high.saturating_mul(4))
     }
 }
 
@@ -240,23 +281,52 @@ mod tests {
         assert_eq!((controller.permits_taken(), controller.take(9)), (1, 4));
     }
 
+    /// Calls that take so long, one after the other, the first of them at `now`. Tells when the last ended.
+    fn calls(controller: &Controller, calls: u32, took: Duration, now: Instant) -> Instant {
+        (0..calls).fold(now, |now, _| {
+            controller.store.begin(now);
+            controller.store.end(controller.weighed(took), now + took);
+            now + took
+        })
+    }
+
+    fn is_slow(controller: &Controller, now: Instant) -> bool {
+        controller.store.read(now) > controller.marks.latency_high
+    }
+
     #[test]
     fn one_slow_call_alone_does_not_brake_and_several_do() {
         let controller = Controller::new(5, 1, Marks::default()).unwrap();
-        controller.answered(Duration::from_secs(60));
-        assert!(!controller.judge().0.store);
-        controller.answered(Duration::from_secs(60));
-        controller.answered(Duration::from_secs(60));
-        assert!(controller.judge().0.store);
-        (0..30).for_each(|_| controller.answered(Duration::from_millis(1)));
-        assert!(!controller.judge().0.store);
+        for took in [1, 3, 60].map(Duration::from_secs) {
+            let now = calls(&controller, 1, took, time::now());
+            assert!(!is_slow(&controller, now));
+            let now = calls(&controller, 9, took, now);
+            assert!(is_slow(&controller, now), "they take {took:?}");
+            controller.store.begin(now);
+            assert!(is_slow(&controller, now + took), "the next is under way for as long");
+            controller.store.end(took, now + took);
+            let now = calls(&controller, 30, Duration::from_millis(1), now + took);
+            assert!(!is_slow(&controller, now));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_lasts_until_it_is_dropped() {
+        let marks = Marks { latency_high: Duration::from_nanos(1), ..Marks::default() };
+        let controller = Controller::new(5, 1, marks).unwrap();
+        drop(controller.call().await);
+        let mean = controller.store.mean();
+        assert_eq!((mean.under_way, mean.quiet_since.is_some()), (0, true));
     }
 
     #[test]
     fn a_latency_that_nobody_measures_any_more_fades() {
         let latency = Latency::default();
         let now = time::now();
-        (0..100).for_each(|_| latency.note(Duration::from_secs(2), now));
+        for _ in 0..100 {
+            latency.begin(now);
+            latency.end(Duration::from_secs(2), now);
+        }
         let high = latency.read(now);
         assert!(high > Duration::from_millis(1900), "{high:?}");
         assert_eq!(latency.read(now + FADES_IN), high / 2);
