@@ -116,10 +116,10 @@ fn shares(records: &[Record]) -> Vec<usize> {
     started.into_values().collect()
 }
 
-/// Whether three processes have started a third each, give or take 20 % of that.
+/// Whether three processes have started as many each, within 20 % of each other.
 fn are_even(shares: &[usize]) -> bool {
-    let all: usize = shares.iter().sum();
-    shares.len() == 3 && shares.iter().all(|share| (4 * all..=6 * all).contains(&(15 * share)))
+    let (least, most) = (shares.iter().min(), shares.iter().max());
+    shares.len() == 3 && least.zip(most).is_some_and(|(least, most)| 5 * most <= 6 * least)
 }
 
 /// More work than all of them may have at once.
