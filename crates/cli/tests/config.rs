@@ -255,7 +255,7 @@ fn the_lease_of_the_file_is_that_of_the_worker() {
     while !status.contains("on worker") {
         status = shell.run(&["concurrency", "status", "sleep"]);
     }
-    // The second signal stops what runs.
+    // A signal that comes a second after the first stops what runs.
     while worker.try_wait().expect("look at the worker").is_none() {
         let id = worker.id().to_string();
         let told = Command::new("kill").args(["-INT", &id]).stderr(Stdio::null()).status();

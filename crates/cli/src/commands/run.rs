@@ -36,8 +36,8 @@ const LOOKS_MAX: u32 = 20;
 /// kinds: noop, sleep, http, exec; the last two need --http-allow and --exec-allow, but for calls to
 /// the server of the file.
 ///
-/// A run is known by the content of its file. Ctrl-C lets what runs finish and ends; a second one
-/// gives it back. The same command then depends on how the file was left: one that was interrupted
+/// A run is known by the content of its file. Ctrl-C lets what runs finish and ends; a second one, at
+/// least a second later, gives it back. The same command then depends on how the file was left: one that was interrupted
 /// goes on where it was, one that was run to its end is submitted again and does all its work
 /// again, and a file that was changed is another run.
 #[derive(Debug, Args)]
@@ -194,7 +194,7 @@ impl Seen<'_> {
             Ok(true) => progress.end(),
             Ok(false) => {
                 progress.freeze();
-                tell!("finishing what runs; Ctrl-C again gives it back");
+                tell!("finishing what runs; Ctrl-C again, at least 1 s later, gives it back");
             }
             Err(_) => progress.freeze(),
         }

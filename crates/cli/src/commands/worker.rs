@@ -36,7 +36,8 @@ const PERMITS_MAX: u32 = 100_000;
 /// It takes `http` and `exec` tasks only where --http-allow or --exec-allow says whom they may call
 /// and what they may start.
 ///
-/// The first Ctrl-C (or SIGTERM) lets what runs finish, the second stops it and gives it back.
+/// The first Ctrl-C (or SIGTERM) lets what runs finish, the second stops it and gives it back. Those
+/// that come within a second of the first count as the first.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidegate worker --concurrency 50\n  \
@@ -292,7 +293,7 @@ fn kind_and_number(flag: &str, text: &str) -> anyhow::Result<(String, u32)> {
 
 async fn tell_phases(shutdown: Shutdown) {
     shutdown.reached(Phase::Draining).await;
-    tell!("draining: what runs may finish; the second signal stops it");
+    tell!("draining: what runs may finish; a second signal, at least 1 s later, stops it");
     shutdown.reached(Phase::Stopping).await;
     tell!("stopping: what runs is given back");
 }
