@@ -1,3 +1,5 @@
+mod permits;
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,13 +10,13 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use tidegate_core::inspect::TaskFilter;
-use tidegate_core::{Inspect, Kind, Source, State, check_capacity};
+use tidegate_core::{Inspect, Kind, Source, State};
 use tidegate_engine::{Marks, Observer, Options, Phase, Shutdown, Summary, signals, time};
 use tidegate_measure::table::counted;
 use tokio::task::AbortHandle;
 
 use crate::cli::Global;
-use crate::config::{Config, Key, Origin};
+use crate::config::{Config, Key};
 use crate::explain;
 use crate::file::unknown;
 use crate::kinds::{self, Allow, Handlers, Permissions};
@@ -27,9 +29,6 @@ use crate::worker::{Parts, bring, build, endpoint, register, settings};
 
 /// How often `--until-idle` looks.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Tasks that run at once in one process at most.
-const PERMITS_MAX: u32 = 100_000;
 
 /// Works on tasks of the built-in kinds: noop, sleep, http, exec
 ///
@@ -87,7 +86,7 @@ pub(crate) struct Arguments {
     /// `worker.metrics` of the configuration, or nowhere]
     #[arg(long, value_name = "ADDRESS", value_parser = endpoint::parse)]
     metrics: Option<SocketAddr>,
-    /// Tasks of a kind that run at once in this process; may be repeated
+    /// Tasks of a kind that it serves that run at once in this process, from 1 on; may be repeated
     #[arg(long, value_name = "KIND=N")]
     max_running: Vec<String>,
     #[command(flatten)]
@@ -122,7 +121,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         Some(path) => Some(Arc::new(History::begin(path, &*opened.inspect).await?)),
         None => None,
     };
-    let (kinds, lease) = (meaning.kinds.join(", "), meaning.options.lease);
+    let (kinds, lease) = (meaning.kinds_words(), meaning.options.lease);
     let beside = Watched::start(meaning.metrics, global.otlp()?, &opened, &shutdown).await?;
     let metrics = beside.as_ref().map(|beside| beside.metrics.clone());
     let worker = build(Parts {
@@ -164,18 +163,26 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
+impl Meaning {
+    /// The kinds, with how many of each run at once here at most.
+    fn kinds_words(&self) -> String {
+        let words = |kind: &String| match self.caps.iter().find(|(of, _)| of == kind) {
+            Some((_, cap)) => format!("{kind} (at most {cap} at once)"),
+            None => kind.clone(),
+        };
+        self.kinds.iter().map(words).collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl Arguments {
     fn meaning(self, config: &Config) -> anyhow::Result<Meaning> {
         let permissions = self.allow.permissions(config)?;
         let kinds = first_said([&self.kinds, config.list(Key::WorkerKinds)]);
         let kinds = served(kinds, &permissions)?;
-        let numbers = |flag: &str, texts: &[String]| {
-            texts.iter().map(|text| kind_and_number(flag, text)).collect::<anyhow::Result<_>>()
-        };
         let (concurrency, permits) = self.permits(config)?;
         Ok(Meaning {
-            limits: numbers("--max-concurrent", &self.max_concurrent)?,
-            caps: numbers("--max-running", &self.max_running)?,
+            limits: self.limits()?,
+            caps: self.caps(&kinds, concurrency)?,
             permits,
             options: Options {
                 queues: first_said([&self.queues, config.list(Key::WorkerQueues)]),
@@ -195,42 +202,6 @@ impl Arguments {
             history: self.history,
             metrics: self.metrics.or(config.address(Key::WorkerMetrics)),
             until_idle: self.until_idle,
-        })
-    }
-
-    /// Tasks that run at once in all, and how that comes about.
-    fn permits(&self, config: &Config) -> anyhow::Result<(u32, String)> {
-        let held = |flag: Option<u32>, key| flag.unwrap_or_else(|| config.number(key));
-        let workers = held(self.workers, Key::WorkerWorkers);
-        let each = held(self.concurrency, Key::WorkerConcurrency);
-        let most = held(self.max_concurrent_tasks, Key::WorkerTasksMax);
-        let is_said =
-            |flag: Option<u32>, key| flag.is_some() || config.origin(key) > Origin::Profile;
-        let is_product_said = is_said(self.workers, Key::WorkerWorkers)
-            || is_said(self.concurrency, Key::WorkerConcurrency);
-        let Some(product) = workers.checked_mul(each).filter(|product| *product <= PERMITS_MAX)
-        else {
-            bail!(
-                "{workers} workers with {each} tasks each are more than {PERMITS_MAX} tasks at once, \
-                 the most of one process"
-            );
-        };
-        let permits = match most {
-            0 => product,
-            most if is_product_said => most.min(product),
-            most => most,
-        };
-        let words = match (permits == product, workers) {
-            (true, 2..) => format!("{permits} tasks at once ({workers} workers x {each})"),
-            _ => format!("{} at once", counted(permits.into(), "task")),
-        };
-        let is_profiled = [Key::WorkerWorkers, Key::WorkerConcurrency]
-            .iter()
-            .any(|key| config.origin(*key) == Origin::Profile);
-        let profile = config.text(Key::Profile);
-        Ok(match is_profiled {
-            true => (permits, format!("{words}, profile {profile}")),
-            false => (permits, words),
         })
     }
 
@@ -280,15 +251,6 @@ fn check_kind(kind: &str) -> anyhow::Result<()> {
         bail!("{}; this worker has handlers for these only", unknown("kind", kind, &kinds::NAMES));
     }
     Ok(())
-}
-
-fn kind_and_number(flag: &str, text: &str) -> anyhow::Result<(String, u32)> {
-    let Some((kind, number)) = text.rsplit_once('=') else {
-        bail!("{flag} {text:?} is not KIND=N");
-    };
-    check_kind(kind)?;
-    let number: i64 = number.parse().with_context(|| format!("read {flag} {text:?}"))?;
-    Ok((kind.to_owned(), check_capacity(kind, number)?))
 }
 
 async fn tell_phases(shutdown: Shutdown) {
