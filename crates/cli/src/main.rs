@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod explain;
 mod file;
+mod flags;
 mod kinds;
 #[cfg(feature = "otel")]
 mod otel;

@@ -3,6 +3,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use tidegate_core::bounds::CAPACITY_MAX;
 use tidegate_core::inspect::{Inspect, JobView, TaskFilter};
 use tidegate_core::{
     JobSpec, Limit, Pausable, Pause, Scope, SetJob, State, Submission, check_capacity, rules,
@@ -12,6 +13,7 @@ use tidegate_store::Opened;
 
 use super::end_all::end_all;
 use crate::cli::Global;
+use crate::flags;
 use crate::output::{duration, or_dash, print, print_json, state_counts};
 use crate::suggest::no_such;
 use crate::tell::tell;
@@ -81,7 +83,7 @@ struct Set {
     #[arg(long, value_name = "N", value_parser = concurrency, allow_negative_numbers = true)]
     concurrency: Option<Quota>,
     /// Tasks of it that go before those of all others, whatever their priority, while it has work
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = reserve, allow_negative_numbers = true)]
     min_concurrency: Option<u32>,
     /// Its share of what is scarce, relative to other jobs
     #[arg(long, value_name = "N")]
@@ -90,7 +92,7 @@ struct Set {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i32>,
     /// The least time from one start of its tasks to the next, such as 500ms; 0s for none
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     delay: Option<jiff::SignedDuration>,
 }
 
@@ -104,6 +106,13 @@ fn concurrency(text: &str) -> Result<Quota, String> {
     }
     let number: i64 = text.parse().map_err(|_| "give a number, or `unset`".to_owned())?;
     check_capacity("job", number).map(|number| Quota(Some(number))).map_err(|e| e.to_string())
+}
+
+fn reserve(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (0..=CAPACITY_MAX).contains(number));
+    number
+        .and_then(|number| u32::try_from(number).ok())
+        .ok_or_else(|| format!("give a whole number between 0 and {CAPACITY_MAX}"))
 }
 
 impl Set {

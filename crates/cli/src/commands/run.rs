@@ -17,6 +17,7 @@ use crate::cli::Global;
 use crate::config::{Config, Key, apply_to_jobs};
 use crate::explain;
 use crate::file::{self, Plan};
+use crate::flags;
 use crate::kinds::{self, Allow, Handlers, Permissions};
 use crate::output::print;
 use crate::run::{self, Progress, Server, ServerSeen, Stall, Summary, Watch};
@@ -46,7 +47,12 @@ pub(crate) struct Arguments {
     /// The file
     file: PathBuf,
     /// Tasks that run at once in this process [default: `run.concurrency` of the configuration, 64]
-    #[arg(long, value_name = "N")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = flags::number(Key::RunConcurrency),
+        allow_negative_numbers = true
+    )]
     concurrency: Option<u32>,
     #[command(flatten)]
     allow: Allow,

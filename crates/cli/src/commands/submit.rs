@@ -11,6 +11,7 @@ use tidegate_engine::{Client, Task};
 use crate::cli::Global;
 use crate::config::apply;
 use crate::file::unknown;
+use crate::flags;
 use crate::kinds;
 use crate::output::print;
 use crate::submit::{Bulk, Made, PLACE, Payload, Told, job_specs, told};
@@ -67,7 +68,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", conflicts_with = "delay")]
     run_at: Option<jiff::Timestamp>,
     /// Not before so long from now, such as 90s or 1h30m
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     delay: Option<jiff::SignedDuration>,
     /// At most one unfinished task carries this key; its id is printed if there is one
     #[arg(long, value_name = "KEY")]
@@ -76,7 +77,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
     /// How long an attempt may run, such as 30s [default: the kind's]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     timeout: Option<jiff::SignedDuration>,
     /// Take a kind that nobody has registered yet
     #[arg(long)]

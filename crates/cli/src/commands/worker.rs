@@ -19,6 +19,7 @@ use crate::cli::Global;
 use crate::config::{Config, Key};
 use crate::explain;
 use crate::file::unknown;
+use crate::flags;
 use crate::kinds::{self, Allow, Handlers, Permissions};
 use crate::output::{self, STATES_OPEN};
 use crate::run::{Stall, has_work};
@@ -55,26 +56,46 @@ pub(crate) struct Arguments {
     kinds: Vec<String>,
     /// Tasks that run at once, for each of its workers [default: `worker.concurrency` of the
     /// configuration, or of the profile, 16]
-    #[arg(long, value_name = "N")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = flags::number(Key::WorkerConcurrency),
+        allow_negative_numbers = true
+    )]
     concurrency: Option<u32>,
     /// How many workers it counts as [default: `worker.workers` of the configuration, or of the
     /// profile, 1]
-    #[arg(long, value_name = "N")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = flags::number(Key::WorkerWorkers),
+        allow_negative_numbers = true
+    )]
     workers: Option<u32>,
     /// Tasks that run at once in all [default: `worker.max_concurrent_tasks` of the configuration,
     /// or workers times concurrency]
-    #[arg(long, value_name = "N")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = flags::number(Key::WorkerTasksMax),
+        allow_negative_numbers = true
+    )]
     max_concurrent_tasks: Option<u32>,
     /// Tasks in one claim [default: `worker.claim_batch` of the configuration, 100]
-    #[arg(long, value_name = "N")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = flags::number(Key::WorkerClaimBatch),
+        allow_negative_numbers = true
+    )]
     claim_batch: Option<u32>,
     /// How often it asks for work that nobody told it about, such as 500ms [default:
     /// `worker.poll_interval_ms` of the configuration, 1s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     poll_interval: Option<jiff::SignedDuration>,
     /// How long the store waits for a sign of life, such as 2s [default:
     /// `concurrency.default_lease_duration_secs` of the configuration, 30s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     lease: Option<jiff::SignedDuration>,
     /// Append a record to this file as each handler enters and exits, for `tidegate verify`
     #[arg(long, value_name = "FILE")]
