@@ -93,6 +93,10 @@ fn a_profile_is_weaker_than_whatever_else_is_said() {
         workers(&development, &["--profile", "production"]),
         line("worker.workers", 100, "profile production")
     );
+    assert_eq!(
+        held(&shell, &[], &["--profile", "production"], "profile"),
+        "{\"setting\":\"profile\",\"value\":\"production\",\"from\":\"--profile\"}"
+    );
     assert_eq!(workers(&[("WORKERS", "3")], &[]), line("worker.workers", 3, "WORKERS"));
     let both = [("WORKERS", "3"), ("TIDEGATE_WORKERS", "4")];
     assert_eq!(workers(&both, &[]), line("worker.workers", 4, "TIDEGATE_WORKERS"));
@@ -101,6 +105,20 @@ fn a_profile_is_weaker_than_whatever_else_is_said() {
         Some("exit 1"),
         "an unknown profile"
     );
+}
+
+/// A profile is the worker's; whoever gives it to another command means something else.
+#[test]
+fn a_profile_is_given_to_commands_that_go_by_it() {
+    let shell = Shell::new();
+    for command in ["submit noop", "task list", "job list", "workers", "migrate", "doctor"] {
+        let words = command.split(' ').chain(["--profile", "staging"]);
+        let told = shell.run(&words.collect::<Vec<_>>());
+        let refused = "exit 2\nerror: unexpected argument '--profile' found\n";
+        assert!(told.starts_with(refused), "{command}: {told}");
+    }
+    let told = shell.run(&["worker", "--until-idle", "--profile", "staging"]);
+    assert!(told.contains("60 tasks at once (20 workers x 3), profile staging"), "{told}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use tidegate_engine::{Marks, Observer, Options, Phase, Shutdown, Summary, signal
 use tidegate_measure::table::counted;
 use tokio::task::AbortHandle;
 
-use crate::cli::Global;
+use crate::cli::{Global, Profiled};
 use crate::config::{Config, Key};
 use crate::explain;
 use crate::file::unknown;
@@ -110,6 +110,8 @@ pub(crate) struct Arguments {
     /// Tasks of a kind that it serves that run at once in this process, from 1 on; may be repeated
     #[arg(long, value_name = "KIND=N")]
     max_running: Vec<String>,
+    #[command(flatten)]
+    pub(crate) profiled: Profiled,
     #[command(flatten)]
     allow: Allow,
     /// End when the store has no unfinished task

@@ -92,7 +92,7 @@ pub(crate) const SETTINGS: [Setting; 19] = [
         name: "profile",
         variable: "TIDEGATE_PROFILE",
         aliases: &["TIDEGATE_ENV"],
-        flag: Some("--profile"),
+        flag: Some("worker, config --profile"),
         shape: Shape::Profile,
         default: "",
         default_words: None,
