@@ -1,3 +1,4 @@
+mod idle;
 mod permits;
 
 use std::convert::Infallible;
@@ -9,27 +10,20 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use tidegate_core::inspect::TaskFilter;
-use tidegate_core::{Inspect, Kind, Source, State};
-use tidegate_engine::{Marks, Observer, Options, Phase, Shutdown, Summary, signals, time};
-use tidegate_measure::table::counted;
-use tokio::task::AbortHandle;
+use tidegate_core::{Kind, Source};
+use tidegate_engine::{Marks, Observer, Options, Phase, Shutdown, Summary, signals};
 
+use self::idle::{Idle, Served};
 use crate::cli::{Global, Profiled};
 use crate::config::{Config, Key};
-use crate::explain;
 use crate::file::unknown;
 use crate::flags;
 use crate::kinds::{self, Allow, Handlers, Permissions};
-use crate::output::{self, STATES_OPEN};
-use crate::run::{Stall, has_work};
+use crate::output;
 use crate::tell::tell;
 use crate::worker::history::History;
 use crate::worker::watched::Watched;
 use crate::worker::{Parts, bring, build, endpoint, register, settings};
-
-/// How often `--until-idle` looks.
-const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Works on tasks of the built-in kinds: noop, sleep, http, exec
 ///
@@ -114,7 +108,8 @@ pub(crate) struct Arguments {
     pub(crate) profiled: Profiled,
     #[command(flatten)]
     allow: Allow,
-    /// End when the store has no unfinished task
+    /// End when no unfinished task is left that it serves, by queue and by kind; those that wait for a
+    /// time, for a limit or for tasks of others are unfinished too
     #[arg(long)]
     until_idle: bool,
 }
@@ -144,6 +139,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         Some(path) => Some(Arc::new(History::begin(path, &*opened.inspect).await?)),
         None => None,
     };
+    let takes = Served::new(&meaning.options.queues, &served);
     let (kinds, lease) = (meaning.kinds_words(), meaning.options.lease);
     let beside = Watched::start(meaning.metrics, global.otlp()?, &opened, &shutdown).await?;
     let metrics = beside.as_ref().map(|beside| beside.metrics.clone());
@@ -161,7 +157,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let permits = meaning.permits;
     tell!("worker {} works on {}: {permits}, kinds {kinds}", worker.id(), global.shown());
     let told = tokio::spawn(tell_phases(shutdown.clone()));
-    let idle = Idle { inspect: opened.inspect.clone(), shutdown: shutdown.clone() };
+    let idle = Idle::new(opened.inspect.clone(), shutdown.clone(), takes);
     let watched = async {
         if meaning.until_idle {
             idle.drain(global, told.abort_handle()).await;
@@ -281,58 +277,6 @@ async fn tell_phases(shutdown: Shutdown) {
     tell!("draining: what runs may finish; a second signal, at least 1 s later, stops it");
     shutdown.reached(Phase::Stopping).await;
     tell!("stopping: what runs is given back");
-}
-
-/// Waits for the end of all work.
-struct Idle {
-    inspect: Arc<dyn Inspect>,
-    shutdown: Shutdown,
-}
-
-impl Idle {
-    /// Drains without the talk of signals: there was none.
-    async fn drain(self, global: &Global, told: AbortHandle) {
-        let mut stall = Stall::new();
-        loop {
-            time::sleep(IDLE_INTERVAL).await;
-            match has_work(&*self.inspect).await {
-                Ok(false) => {
-                    if self.shutdown.phase() == Phase::Running {
-                        told.abort();
-                        tell!("idle: no unfinished task is left");
-                    }
-                    return self.shutdown.drain();
-                }
-                Ok(true) => {
-                    if let Err(error) = self.tell_stall(global, &mut stall).await {
-                        tell!("warning: cannot see why nothing runs: {error}");
-                    }
-                }
-                Err(error) => tell!("warning: cannot see whether work is left: {error}"),
-            }
-        }
-    }
-
-    /// Says why it does not end, where nothing runs for a while: what is left may be for others.
-    async fn tell_stall(&self, global: &Global, stall: &mut Stall) -> tidegate_core::Result<()> {
-        let counts = self.inspect.counts().await?;
-        let number = |is_meant: fn(State) -> bool| {
-            counts.iter().filter(|(state, _)| is_meant(**state)).map(|(_, n)| *n as usize).sum()
-        };
-        let left: usize = number(|state| !state.is_final());
-        if !stall.is_due((number(|state| state == State::Processing), 0, left)) {
-            return Ok(());
-        }
-        let states = STATES_OPEN.to_vec();
-        let first = TaskFilter { states, tasks_max: 1, ..TaskFilter::default() };
-        let Some(first) = self.inspect.tasks(first).await?.pop() else { return Ok(()) };
-        if let Some(why) = explain::ask(&*self.inspect, first.id).await?
-            && stall.is_news(&why.explanation.reason)
-        {
-            tell!("nothing runs, {} left; {}", counted(left as u64, "task"), why.words(global));
-        }
-        Ok(())
-    }
 }
 
 fn words(summary: &Summary) -> String {
