@@ -49,25 +49,18 @@ pub(crate) struct Global {
     /// OTEL_EXPORTER_OTLP_ENDPOINT, or nobody
     #[arg(long, value_name = "URL", global = true)]
     otlp: Option<String>,
-    /// How much a worker takes on where nothing else says so: production, staging or development.
-    /// Default: TIDEGATE_ENV, or `profile` of the configuration
-    #[arg(long, value_name = "PROFILE", global = true)]
-    profile: Option<String>,
     /// What holds, once it is read.
     #[arg(skip)]
     pub(crate) config: Config,
 }
 
 impl Global {
-    /// Reads the configuration.
-    pub(crate) fn configure(&mut self) -> anyhow::Result<()> {
+    /// Reads the configuration. `profile` is that of the command, if it takes one.
+    pub(crate) fn configure(&mut self, profile: Option<&str>) -> anyhow::Result<()> {
         let variables = variables();
         note_mistyped(&variables);
-        let flags = Flags {
-            file: self.config_file.as_deref(),
-            store: self.store.as_deref(),
-            profile: self.profile.as_deref(),
-        };
+        let flags =
+            Flags { file: self.config_file.as_deref(), store: self.store.as_deref(), profile };
         self.config = Config::load(&flags, &variables)?;
         Ok(())
     }
@@ -126,6 +119,15 @@ impl Global {
     }
 }
 
+/// What commands take that go by a profile.
+#[derive(Debug, Args)]
+pub(crate) struct Profiled {
+    /// How much a worker takes on where nothing else says so: production, staging or development
+    /// [default: TIDEGATE_ENV, or `profile` of the configuration]
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(run::Arguments),
@@ -158,6 +160,16 @@ impl Command {
     /// asks for completions whatever is in the current folder.
     pub(crate) fn is_configured(&self) -> bool {
         !matches!(self, Self::Completions(_) | Self::Reference(_) | Self::GuardExec)
+    }
+
+    /// The profile that it is given.
+    pub(crate) fn profile(&self) -> Option<&str> {
+        let profiled = match self {
+            Self::Worker(arguments) => &arguments.profiled,
+            Self::Config(arguments) => &arguments.profiled,
+            _ => return None,
+        };
+        profiled.profile.as_deref()
     }
 
     /// Whether it draws on the whole terminal: a line of the log would tear a hole into that.

@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod explain;
 mod file;
+mod flags;
 mod kinds;
 #[cfg(feature = "otel")]
 mod otel;
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
 fn start(mut cli: cli::Cli) -> anyhow::Result<ExitCode> {
     let mut collector = None;
     if cli.command.is_configured() {
-        cli.global.configure()?;
+        cli.global.configure(cli.command.profile())?;
         collector = cli.global.otlp()?;
     }
     let is_terminal = std::io::stderr().is_terminal();

@@ -394,3 +394,31 @@ fn top_looks_neither_too_often_nor_too_seldom() {
         assert!(told.starts_with("exit 1\nerror: --interval is from 100ms to 1h, not "), "{told}");
     }
 }
+
+/// A flag that cannot be read names the bound or the unit.
+#[test]
+fn a_number_out_of_bounds_and_a_duration_without_a_unit() {
+    let shell = with_a_task();
+    let bound = "it must be between 1 and 100000";
+    let unit = "5 has no unit: write 5s or 5ms";
+    let cases: [(&[&str], &str); 12] = [
+        (&["worker", "--concurrency", "3000000000"], bound),
+        (&["worker", "--concurrency", "-1"], bound),
+        (&["worker", "--workers", "5000000000"], bound),
+        (&["worker", "--max-concurrent-tasks", "5000000000"], "between 0 and 100000"),
+        (&["worker", "--claim-batch", "0"], "it must be between 1 and "),
+        (&["run", "a.toml", "--concurrency", "3000000000"], bound),
+        (&["job", "set", "a", "--min-concurrency", "5000000000"], "between 0 and 2147483647"),
+        (&["submit", "noop", "--delay", "5"], unit),
+        (&["submit", "noop", "--timeout", "5"], unit),
+        (&["job", "set", "a", "--delay", "5"], unit),
+        (&["worker", "--lease", "5"], unit),
+        (&["task", "wait", "1", "--timeout", "soon"], "such as 1h30m, 90s or 500ms"),
+    ];
+    for (arguments, text) in cases {
+        let told = shell.run(arguments);
+        assert!(told.starts_with("exit 2\nerror: invalid value '"), "{arguments:?}: {told}");
+        assert!(told.contains(text), "{arguments:?}: {told}");
+    }
+    nothing_lost(&shell);
+}

@@ -178,21 +178,53 @@ fn a_command_that_makes_no_sense_is_refused_before_a_line_is_read() {
     assert_eq!(
         submit(&shell, &["--payload", "{\"a\":{}}"], "1\n"),
         "exit 1\nerror: nothing uses the lines; put {} into a string of the payload, such as \
-         '{\"row\": \"{}\"}'\n"
+         '{\"row\": \"{}\"}'; outside of a string it is an empty object. Where a line is to be a number \
+         or an object, make it the whole payload and leave --payload out\n"
     );
     assert_eq!(
         submit(&shell, &["--payload-file", "-"], "1\n"),
         "exit 1\nerror: stdin has the lines; --payload-file needs a file of its own\n"
     );
-    let told = submit(&shell, &["--payload", "{\"a\":"], "1\n");
-    assert!(told.starts_with("exit 1\nerror: the payload is not JSON: EOF while"), "{told}");
+    let told = submit(&shell, &["--payload", "order {}"], "1\n");
+    let error = "--payload is JSON with {} for the line, such as '{\"row\": \"{}\"}': the payload is not \
+                 JSON: expected value";
+    assert!(told.starts_with(&format!("exit 1\nerror: {error}")), "{told}");
     assert!(!shell.path("tidegate.db").exists(), "a store was made");
     let told = feed(&shell, &["submit", "mial", "--each-line"], "1\n");
     assert!(told.starts_with("exit 1\nerror: unknown kind `mial`"), "{told}");
 }
 
+/// The error names the line, what is wrong with it, and what to do.
+#[test]
+fn a_line_that_is_no_payload_says_how_it_becomes_one() {
+    let shell = Shell::new();
+    let as_json = "without --payload the line is the payload, as JSON: --payload '{\"row\": \"{}\"}' \
+                   puts it into one as text; submitted before that: ";
+    assert_eq!(
+        submit(&shell, &[], "1\norder 2\n"),
+        format!(
+            "exit 1\n1\nerror: line 2: the payload is not JSON: expected value at column 1; {as_json}1 \
+             task\n"
+        )
+    );
+    let told = feed(&shell, &["submit", "sleep", "--each-line"], "7\n");
+    let start = "exit 1\nerror: line 1: the payload does not fit kind `sleep`: ";
+    assert!(told.starts_with(start) && told.contains("; one that does: {\"ms\": 500}; "), "{told}");
+    assert!(told.ends_with(&format!("{as_json}0 tasks\n")), "{told}");
+    let payload = ["submit", "sleep", "--each-line", "--payload", "{\"ms\": \"{}\"}"];
+    let told = feed(&shell, &payload, "7\n");
+    let hint = "{} puts the line in as text: where it is to be a number or an object, make it the whole \
+                payload and leave --payload out; submitted before that: 0 tasks\n";
+    assert!(told.starts_with(start) && told.ends_with(hint), "{told}");
+}
+
 #[test]
 fn nothing_to_submit_is_told() {
+    let told = submit(&Shell::new(), &[], "");
+    assert!(
+        told.starts_with("exit 0\nsubmitted 0 tasks\nnote: stdin is empty; --each-line"),
+        "{told}"
+    );
     let told = submit(&Shell::new(), &[], "\n \n");
     assert_eq!(told, "exit 0\nsubmitted 0 tasks\nnote: stdin has no lines but blank ones\n");
 }

@@ -93,6 +93,10 @@ fn a_profile_is_weaker_than_whatever_else_is_said() {
         workers(&development, &["--profile", "production"]),
         line("worker.workers", 100, "profile production")
     );
+    assert_eq!(
+        held(&shell, &[], &["--profile", "production"], "profile"),
+        "{\"setting\":\"profile\",\"value\":\"production\",\"from\":\"--profile\"}"
+    );
     assert_eq!(workers(&[("WORKERS", "3")], &[]), line("worker.workers", 3, "WORKERS"));
     let both = [("WORKERS", "3"), ("TIDEGATE_WORKERS", "4")];
     assert_eq!(workers(&both, &[]), line("worker.workers", 4, "TIDEGATE_WORKERS"));
@@ -101,6 +105,20 @@ fn a_profile_is_weaker_than_whatever_else_is_said() {
         Some("exit 1"),
         "an unknown profile"
     );
+}
+
+/// A profile is the worker's; whoever gives it to another command means something else.
+#[test]
+fn a_profile_is_given_to_commands_that_go_by_it() {
+    let shell = Shell::new();
+    for command in ["submit noop", "task list", "job list", "workers", "migrate", "doctor"] {
+        let words = command.split(' ').chain(["--profile", "staging"]);
+        let told = shell.run(&words.collect::<Vec<_>>());
+        let refused = "exit 2\nerror: unexpected argument '--profile' found\n";
+        assert!(told.starts_with(refused), "{command}: {told}");
+    }
+    let told = shell.run(&["worker", "--until-idle", "--profile", "staging"]);
+    assert!(told.contains("60 tasks at once (20 workers x 3), profile staging"), "{told}");
 }
 
 #[test]
@@ -123,9 +141,69 @@ fn a_worker_says_how_many_tasks_it_runs_at_once() {
     );
     assert_eq!(told(&[("MAX_CONCURRENT_TASKS", "1000")], &[]), "1,000 tasks at once");
     let bounded = ["--workers", "9", "--concurrency", "4", "--max-concurrent-tasks", "8"];
-    assert_eq!(told(&[], &bounded), "8 tasks at once");
+    assert_eq!(told(&[], &bounded), "8 tasks at once (max_concurrent_tasks, below 9 workers x 4)");
     let many = shell.run(&["worker", "--workers", "1000", "--concurrency", "1000"]);
     assert!(many.contains("more than 100000 tasks at once"), "{many}");
+}
+
+#[test]
+fn a_worker_says_that_the_smaller_of_two_numbers_counts() {
+    let shell = Shell::new();
+    let told = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let mut command = shell.command(&["worker", "--until-idle"]);
+        shown(&command.args(arguments).envs(variables.iter().copied()).output().expect("run"))
+    };
+    let most = [("MAX_CONCURRENT_TASKS", "100")];
+    let said = told(&most, &["--workers", "2", "--concurrency", "3"]);
+    let warning = "\nwarning: max_concurrent_tasks is 100, and 2 workers x 3 lets 6 run at once: the \
+                   smaller counts\n";
+    assert!(said.contains(warning), "{said}");
+    let said = told(&most, &["--concurrency", "3"]);
+    assert!(said.contains("and a concurrency of 3 lets 3 run at once: the smaller"), "{said}");
+    for arguments in [&[][..], &["--concurrency", "100"], &["--concurrency", "200"]] {
+        let said = told(&most, arguments);
+        assert!(!said.contains("warning"), "{said}");
+    }
+}
+
+#[test]
+fn how_many_of_a_kind_run_at_once_is_told_and_checked() {
+    let shell = Shell::new();
+    let told = |values: &[&str]| {
+        let flags = values.iter().flat_map(|value| ["--max-running", value]);
+        shell.run(&["worker", "--until-idle"].into_iter().chain(flags).collect::<Vec<_>>())
+    };
+    let good = told(&["noop=4", "sleep=16"]);
+    let kinds = ": 16 tasks at once, kinds noop (at most 4 at once), sleep (at most 16 at once)\n";
+    assert!(good.starts_with("exit 0\n") && good.contains(kinds), "{good}");
+    assert!(!good.contains("warning"), "{good}");
+    let above = told(&["noop=17"]);
+    let warning =
+        "warning: --max-running noop=17 changes nothing: the worker runs 16 tasks at once\n";
+    assert!(above.starts_with("exit 0\n") && above.contains(warning), "{above}");
+    let bad: [(&[&str], &str); 7] = [
+        (
+            &["noop=0"],
+            "--max-running \"noop=0\" is out of bounds: at least 1 and at most 100000 run",
+        ),
+        (&["noop=-1"], "--max-running \"noop=-1\" is out of bounds: at least 1"),
+        (
+            &["noop=many"],
+            "--max-running \"noop=many\" is not KIND=N, such as noop=4: \"many\" is no",
+        ),
+        (&["noop"], "--max-running \"noop\" is not KIND=N, such as noop=4\n"),
+        (&["nop=1"], "unknown kind `nop`; did you mean `noop`?"),
+        (
+            &["http=2"],
+            "--max-running \"http=2\" is of a kind that this worker does not serve; it serves noop, \
+             sleep: leave it out, or let it serve `http` by `--http-allow HOST`\n",
+        ),
+        (&["noop=1", "noop=2"], "--max-running names kind `noop` twice; say it once\n"),
+    ];
+    for (values, error) in bad {
+        let said = told(values);
+        assert!(said.starts_with(&format!("exit 1\nerror: {error}")), "{values:?}: {said}");
+    }
 }
 
 #[test]
@@ -255,7 +333,7 @@ fn the_lease_of_the_file_is_that_of_the_worker() {
     while !status.contains("on worker") {
         status = shell.run(&["concurrency", "status", "sleep"]);
     }
-    // The second signal stops what runs.
+    // A signal that comes a second after the first stops what runs.
     while worker.try_wait().expect("look at the worker").is_none() {
         let id = worker.id().to_string();
         let told = Command::new("kill").args(["-INT", &id]).stderr(Stdio::null()).status();

@@ -80,6 +80,33 @@ fn bad_changes_of_jobs_say_what_is_wrong() {
     }
 }
 
+/// A change is judged by what holds after it, whether it concerns one of the numbers or both.
+#[test]
+fn a_reserve_above_the_concurrency_is_refused() {
+    let shell = Shell::new();
+    let set = |flags: &[&str]| seen(&shell, &[&["job", "set", "crawl"], flags].concat());
+    let refused = |least: u32, most: u32| {
+        format!(
+            "exit 1\nerror: the min_concurrency of job \"crawl\" is {least}, and no more than {most} \
+             may run at once; lower it or raise the concurrency\n"
+        )
+    };
+    let row = |numbers: &str| format!("exit 0\n{HEAD}crawl {numbers} 1 0 - - 0 0 0 0 0 0 0\n");
+    assert_eq!(set(&["--concurrency", "2", "--min-concurrency", "5"]), refused(5, 2));
+    assert!(set(&["--min-concurrency", "5"]).starts_with(&row("- 5")), "nobody limits it");
+    assert_eq!(set(&["--concurrency", "2"]), refused(5, 2));
+    assert_eq!(set(&["--concurrency", "2", "--min-concurrency", "1"]), row("2 1"));
+    assert_eq!(set(&["--min-concurrency", "3"]), refused(3, 2));
+    assert_eq!(set(&["--min-concurrency", "3", "--concurrency", "4"]), row("4 3"));
+    assert_eq!(set(&["--concurrency", "0"]), row("0 3"), "it pauses");
+    let warning = "warning: the min_concurrency of job \"crawl\" is 3, and no more than 2 may run at \
+                   once: it counts as 2\n";
+    let told = shell.run(&["concurrency", "set", "job:crawl", "--limit", "2"]);
+    assert_eq!(told, format!("exit 0\njob:crawl is 2, set by operator\n{warning}"));
+    let told = set(&["--weight", "1"]);
+    assert_eq!(told, row("2 3") + warning, "what it does not concern is told only");
+}
+
 #[test]
 fn a_job_is_paused_and_resumed() {
     let shell = Shell::new();
@@ -101,6 +128,14 @@ fn a_job_is_paused_and_resumed() {
     );
 }
 
+#[test]
+fn a_job_without_work_has_nothing_to_cancel() {
+    let shell = Shell::new();
+    shell.good(&["job", "set", "nightly", "--weight", "2"]);
+    let told = "exit 0\njob \"nightly\" had no unfinished tasks; nothing was cancelled\n";
+    assert_eq!(shell.run(&["job", "cancel", "nightly"]), told);
+}
+
 /// What runs is told, what waits ends, and the job can be used again.
 #[test]
 fn a_job_is_cancelled() {
@@ -113,7 +148,7 @@ fn a_job_is_cancelled() {
     while !shell.good(&["task", "show", "1"]).contains("processing") {}
     assert_eq!(
         shell.run(&["job", "cancel", "nightly"]).lines().last(),
-        Some("job \"nightly\" has no unfinished tasks; 3 tasks cancelled")
+        Some("job \"nightly\": 3 tasks cancelled, nothing is unfinished now")
     );
     let states =
         shell.good(&["task", "list", "--job", "nightly", "--state", "cancelled", "--json"]);
@@ -173,7 +208,7 @@ fn a_halted_workflow_is_skipped_and_cancelled() {
     let (shell, _worker) = halted();
     assert_eq!(
         shell.run(&["workflow", "cancel", "order"]),
-        "exit 0\nworkflow \"order\" has no unfinished steps; 1 step cancelled\n"
+        "exit 0\nworkflow \"order\": 1 step cancelled, nothing is unfinished now\n"
     );
     assert_eq!(seen(&shell, &["workflow", "list"]).lines().last(), Some("order - 0 0 0 0 1 1 1"));
 }

@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::io::BufRead as _;
 use std::process::{Child, Stdio};
 
 use common::{Shell, plain};
@@ -513,24 +512,6 @@ fn a_worker_that_has_ended_is_not_listed() {
     shell.good(&["submit", "noop"]);
     let told = shell.good(&["task", "explain", "2"]);
     assert!(told.contains("no live worker serves kind"), "{told}");
-}
-
-/// A worker that waits for what it does not serve says so.
-#[test]
-fn a_worker_says_why_it_is_not_idle() {
-    let shell = Shell::new();
-    shell.good(&["submit", "exec", "--payload", "{\"argv\": [\"true\"]}"]);
-    let mut command = shell.command(&["worker", "--until-idle"]);
-    let mut worker = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("start");
-    let mut lines = std::io::BufReader::new(worker.stderr.take().expect("stderr")).lines();
-    let mut next = || lines.next().expect("a line").expect("text");
-    let first = next();
-    assert!(first.ends_with(": 16 tasks at once, kinds noop, sleep"), "{first}");
-    let why = next();
-    assert!(why.starts_with("nothing runs, 1 task left; task 1 is pending: "), "{why}");
-    assert!(why.contains("--exec-allow"), "{why}");
-    worker.kill().expect("kill");
-    worker.wait().expect("wait");
 }
 
 #[test]

@@ -173,3 +173,39 @@ async fn a_migration_that_live_workers_cannot_bear_is_refused() {
     let told = fleet.shell.run(&["submit", "noop", "--store", &fleet.url]);
     assert!(told.starts_with("exit 1\n") && told.contains("use a newer tidegate"), "{told}");
 }
+
+/// Whoever looks at a database that nobody has migrated is told what to do.
+#[test]
+fn a_database_without_a_schema_names_the_command() {
+    let database = Server::shared().database();
+    let (shell, url) = (Shell::new(), database.url());
+    let commands = [
+        "task list",
+        "task show 1",
+        "task explain 1",
+        "task wait 1",
+        "task cancel 1",
+        "task retry 1",
+        "job list",
+        "job show nightly",
+        "job pause nightly",
+        "job cancel nightly",
+        "queue list",
+        "queue pause mail",
+        "workflow list",
+        "workflow show order",
+        "workers",
+        "concurrency status",
+        "concurrency unset partner",
+        "doctor",
+        "prune",
+    ];
+    for command in commands {
+        let words: Vec<&str> = command.split(' ').chain(["--store", &url]).collect();
+        let told = shell.run(&words);
+        let says = told.starts_with("exit 1\nerror: ") && told.contains("run `tidegate migrate`");
+        assert!(says, "{command}: {told}");
+    }
+    shell.good(&["migrate", "--store", &url]);
+    shell.good(&["task", "list", "--store", &url]);
+}

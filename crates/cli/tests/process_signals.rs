@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,6 +120,61 @@ async fn a_worker_with_a_hundred_in_flight_drains_on_sqlite() {
 #[tokio::test]
 async fn a_worker_with_a_hundred_in_flight_drains_on_postgres() {
     drains(Lab::postgres().await).await;
+}
+
+/// Waits until a worker has said something; the rest of it is read and dropped.
+fn hear(worker: &mut Child, text: &str) {
+    let mut lines = BufReader::new(worker.stderr.take().expect("a pipe")).lines();
+    let said = lines.by_ref().find(|line| line.as_ref().is_ok_and(|line| line.contains(text)));
+    said.unwrap_or_else(|| panic!("it ended without saying {text:?}")).expect("UTF-8");
+    std::thread::spawn(move || lines.for_each(drop));
+}
+
+/// Two signals at once, as `timeout` sends them to a process and to its group: the second comes when
+/// the first was surely received, so that the system does not make one of them.
+#[tokio::test]
+async fn two_signals_at_once_are_one() {
+    let lab = Lab::sqlite().await;
+    lab.submit("sleep", "{\"ms\": 3000}", 10).await;
+    let mut worker = lab.worker("first.jsonl", &[]);
+    lab.until("ten in flight", || entered(&lab.history("first.jsonl")).len() == 10).await;
+    send(Signal::TERM, &worker);
+    hear(&mut worker, "draining: what runs may finish");
+    send(Signal::TERM, &worker);
+    let told = shown(&worker.wait_with_output().expect("wait"));
+    assert!(told.starts_with("exit 0\n10 completed, 0 failed, 0 to be retried"), "{told}");
+}
+
+/// Signals are sent until it ends: those of the first second change nothing, the next one stops it.
+#[tokio::test]
+async fn a_later_signal_stops_what_runs() {
+    let lab = Lab::sqlite().await;
+    lab.submit("sleep", "{\"ms\": 600000}", 3).await;
+    let mut worker = lab.worker("first.jsonl", &[]);
+    lab.until("three in flight", || entered(&lab.history("first.jsonl")).len() == 3).await;
+    let began = time::now();
+    while worker.try_wait().expect("look").is_none() {
+        assert!(time::now() - began < PATIENCE, "it goes on");
+        send(Signal::TERM, &worker);
+        time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(time::now() - began >= Duration::from_secs(1), "those at once are one");
+    let told = shown(&worker.wait_with_output().expect("wait"));
+    assert!(told.contains("0 completed") && told.contains("3 released"), "{told}");
+}
+
+/// Its next heartbeat says so.
+#[tokio::test]
+async fn a_worker_that_drains_says_that_it_stops() {
+    let lab = Lab::sqlite().await;
+    lab.submit("sleep", "{\"ms\": 600000}", 1).await;
+    let mut worker = lab.worker("first.jsonl", &["--lease", "1s"]);
+    lab.until("one in flight", || entered(&lab.history("first.jsonl")).len() == 1).await;
+    send(Signal::TERM, &worker);
+    let seen = || lab.shell.good(&["workers", "--store", &lab.url]);
+    lab.until("it to say that it stops", || seen().contains("no: stopping")).await;
+    worker.kill().expect("kill");
+    worker.wait().expect("wait");
 }
 
 /// Processes that were started as `sleep TIME`.

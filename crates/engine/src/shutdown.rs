@@ -2,6 +2,12 @@
 
 use tokio::sync::watch;
 
+use crate::time::{Duration, Instant, now};
+
+/// Signals that come this soon after the first are the first: whoever ends a process may tell both it
+/// and its group, as `timeout` does, and a terminal and a wrapper may both pass Ctrl-C on.
+const FIRST_SIGNAL: Duration = Duration::from_secs(1);
+
 /// How far a shutdown has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
@@ -71,7 +77,8 @@ impl Shutdown {
 }
 
 /// A shutdown that listens to the signals of a terminal and of a service manager: the first
-/// SIGINT or SIGTERM drains, the second stops. Needs a tokio runtime.
+/// SIGINT or SIGTERM drains, the second stops. Whatever comes within a second of the first counts as
+/// the first. Needs a tokio runtime.
 #[cfg(unix)]
 pub fn signals() -> std::io::Result<Shutdown> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -81,18 +88,37 @@ pub fn signals() -> std::io::Result<Shutdown> {
     let mut terminate = signal(SignalKind::terminate())?;
     let told = shutdown.clone();
     tokio::spawn(async move {
+        let mut received = Received::default();
         loop {
-            let received = tokio::select! {
-                received = interrupt.recv() => received,
-                received = terminate.recv() => received,
+            let signal = tokio::select! {
+                signal = interrupt.recv() => signal,
+                signal = terminate.recv() => signal,
             };
-            if received.is_none() {
+            if signal.is_none() {
                 return;
             }
-            told.signal();
+            if received.counts(now()) {
+                told.signal();
+            }
         }
     });
     Ok(shutdown)
+}
+
+/// The signals so far.
+#[derive(Debug, Default)]
+struct Received {
+    first_at: Option<Instant>,
+}
+
+impl Received {
+    /// Whether a signal that is received now is one of its own.
+    fn counts(&mut self, at: Instant) -> bool {
+        match self.first_at {
+            Some(first_at) => at >= first_at + FIRST_SIGNAL,
+            None => self.first_at.replace(at).is_none(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -107,5 +133,12 @@ mod tests {
         shutdown.clone().signal();
         shutdown.drain();
         assert_eq!(shutdown.phase(), Phase::Stopping);
+    }
+
+    #[test]
+    fn what_comes_with_the_first_signal_is_the_first() {
+        let (began, mut received) = (now(), Received::default());
+        let mut counts = |after_ms| received.counts(began + Duration::from_millis(after_ms));
+        assert_eq!([0, 1, 999, 1000, 1001].map(&mut counts), [true, false, false, true, true]);
     }
 }

@@ -23,6 +23,7 @@ use tidegate_measure::scenarios::restarts::{Restarts, restarts};
 use tidegate_measure::scenarios::throughput::{Throughput, throughput};
 
 use crate::cli::Global;
+use crate::flags;
 use crate::output::print;
 use crate::tell::tell;
 
@@ -99,7 +100,7 @@ enum Scenario {
         #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
         tasks: u64,
         /// How long the others are measured before
-        #[arg(long, value_name = "DURATION", default_value = "10s")]
+        #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "10s")]
         before: jiff::SignedDuration,
     },
     /// What a claim costs while a transaction holds an old snapshot, beside the cost at its start
@@ -109,7 +110,7 @@ enum Scenario {
         #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
         tasks: u64,
         /// How long the snapshot is held at least
-        #[arg(long, value_name = "DURATION", default_value = "5m")]
+        #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "5m")]
         hold: jiff::SignedDuration,
     },
     /// From a submit to the start of the handler on an idle queue, beside a hand-written loop
@@ -170,7 +171,12 @@ enum Scenario {
         #[arg(long, value_name = "N", default_value_t = 100)]
         kills: u32,
         /// Between two kills
-        #[arg(long, value_name = "DURATION", default_value = "200ms")]
+        #[arg(
+            long,
+            value_name = "DURATION",
+            value_parser = flags::duration,
+            default_value = "200ms"
+        )]
         kill_interval: jiff::SignedDuration,
     },
     /// Many jobs with a quota each, whose tasks call a server: how much of the quotas is in use, and is
@@ -194,7 +200,12 @@ enum Scenario {
         #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         seconds: u64,
         /// Between two changes of all limits, each to a capacity from 1 to 50
-        #[arg(long, value_name = "DURATION", default_value = "100ms")]
+        #[arg(
+            long,
+            value_name = "DURATION",
+            value_parser = flags::duration,
+            default_value = "100ms"
+        )]
         interval: jiff::SignedDuration,
         /// Worker processes
         #[arg(long, value_name = "N", default_value_t = 8)]
@@ -203,7 +214,7 @@ enum Scenario {
         #[arg(long, value_name = "N", default_value_t = 20)]
         permits: u32,
         /// The lease of the workers
-        #[arg(long, value_name = "DURATION", default_value = "10s")]
+        #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "10s")]
         lease: jiff::SignedDuration,
         /// Decides the capacities and the mixture of tasks
         #[arg(long, value_name = "N", default_value_t = 1)]
@@ -226,10 +237,10 @@ enum Scenario {
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
         restarts: u32,
         /// How long the server is up between two crashes; up to half as long again
-        #[arg(long, value_name = "DURATION", default_value = "3s")]
+        #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "3s")]
         interval: jiff::SignedDuration,
         /// How long the server is down, beside the time that it takes to start
-        #[arg(long, value_name = "DURATION", default_value = "0s")]
+        #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "0s")]
         down: jiff::SignedDuration,
         /// Tasks that are kept in the store, about
         #[arg(long, value_name = "N", default_value_t = 3_000)]
@@ -244,7 +255,7 @@ enum Scenario {
         #[arg(long, value_name = "MS", default_value_t = 100)]
         hold_ms: u64,
         /// The lease of the workers
-        #[arg(long, value_name = "DURATION", default_value = "30s")]
+        #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "30s")]
         lease: jiff::SignedDuration,
         /// Decides the mixture of tasks and the times of the crashes
         #[arg(long, value_name = "N", default_value_t = 1)]
@@ -293,7 +304,7 @@ struct Size {
     #[arg(long, value_name = "MS", default_value_t = 300)]
     hold_ms: u64,
     /// The lease of the workers
-    #[arg(long, value_name = "DURATION", default_value = "2s")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "2s")]
     lease: jiff::SignedDuration,
     /// Decides the mixture of tasks and who is killed
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 use tidegate_measure::table::Table;
 
-use crate::cli::Global;
+use crate::cli::{Global, Profiled};
 use crate::config::{Config, Key, SETTINGS, Setting, Value};
 use crate::output::{print, print_json};
 
@@ -18,6 +18,8 @@ pub(crate) struct Arguments {
     /// One JSON object per setting
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    pub(crate) profiled: Profiled,
 }
 
 /// A setting as it holds.

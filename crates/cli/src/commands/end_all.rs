@@ -56,3 +56,11 @@ pub(super) async fn end_all(
     pause(false).await?;
     Ok(told.len() as u64)
 }
+
+/// What became of it, in words.
+pub(super) fn ended_words(what: &str, ended: u64, noun: &str) -> String {
+    match ended {
+        0 => format!("{what} had no unfinished {noun}s; nothing was cancelled"),
+        _ => format!("{what}: {} cancelled, nothing is unfinished now", counted(ended, noun)),
+    }
+}

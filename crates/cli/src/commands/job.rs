@@ -3,15 +3,17 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use tidegate_core::bounds::CAPACITY_MAX;
 use tidegate_core::inspect::{Inspect, JobView, TaskFilter};
 use tidegate_core::{
     JobSpec, Limit, Pausable, Pause, Scope, SetJob, State, Submission, check_capacity, rules,
 };
-use tidegate_measure::table::{Table, counted};
+use tidegate_measure::table::Table;
 use tidegate_store::Opened;
 
-use super::end_all::end_all;
+use super::end_all::{end_all, ended_words};
 use crate::cli::Global;
+use crate::flags;
 use crate::output::{duration, or_dash, print, print_json, state_counts};
 use crate::suggest::no_such;
 use crate::tell::tell;
@@ -45,7 +47,8 @@ enum Verb {
     ///
     /// The concurrency counts at once: what runs is not touched, and no more begin while more run
     /// than may: those that were about to begin go back to its line. The rest counts for all its
-    /// tasks but the few that are next.
+    /// tasks but the few that are next. A min-concurrency above the concurrency that would hold then is
+    /// refused; a concurrency of 0 only pauses.
     #[command(after_help = "Examples:\n  tidegate job set nightly --concurrency 3\n  \
         tidegate job set nightly --weight 4 --min-concurrency 1\n  \
         tidegate job set crawl-example-org --concurrency 2 --delay 500ms")]
@@ -81,7 +84,7 @@ struct Set {
     #[arg(long, value_name = "N", value_parser = concurrency, allow_negative_numbers = true)]
     concurrency: Option<Quota>,
     /// Tasks of it that go before those of all others, whatever their priority, while it has work
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = reserve, allow_negative_numbers = true)]
     min_concurrency: Option<u32>,
     /// Its share of what is scarce, relative to other jobs
     #[arg(long, value_name = "N")]
@@ -90,7 +93,7 @@ struct Set {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i32>,
     /// The least time from one start of its tasks to the next, such as 500ms; 0s for none
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     delay: Option<jiff::SignedDuration>,
 }
 
@@ -104,6 +107,13 @@ fn concurrency(text: &str) -> Result<Quota, String> {
     }
     let number: i64 = text.parse().map_err(|_| "give a number, or `unset`".to_owned())?;
     check_capacity("job", number).map(|number| Quota(Some(number))).map_err(|e| e.to_string())
+}
+
+fn reserve(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (0..=CAPACITY_MAX).contains(number));
+    number
+        .and_then(|number| u32::try_from(number).ok())
+        .ok_or_else(|| format!("give a whole number between 0 and {CAPACITY_MAX}"))
 }
 
 impl Set {
@@ -164,7 +174,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             find(&opened.inspect.jobs().await?, &job)?;
             let filter = TaskFilter { job: Some(job.clone()), ..TaskFilter::default() };
             let ended = end_all(&opened, Pausable::Job(job.clone()), filter).await?;
-            tell!("job {job:?} has no unfinished tasks; {} cancelled", counted(ended, "task"));
+            tell!("{}", ended_words(&format!("job {job:?}"), ended, "task"));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -191,18 +201,47 @@ async fn pause(global: &Global, job: &str, paused: bool) -> anyhow::Result<bool>
 /// A job that is not there is made, so that it can be set up before its first task.
 async fn change(opened: &Opened, set: SetJob) -> anyhow::Result<()> {
     let name = set.job.clone();
-    let is_new = !opened.inspect.jobs().await?.iter().any(|job| *job.name == *name);
+    let before = opened.inspect.jobs().await?;
+    let before = before.iter().find(|job| *job.name == *name);
+    before.map_or(Ok(()), |before| check_result(before, &set))?;
+    let is_new = before.is_none();
     if is_new {
         let jobs = vec![JobSpec::new(&name)];
         opened.store.submit(Submission { jobs, ..Submission::default() }).await?;
     }
     opened.store.set_job(set).await?;
     let jobs = opened.inspect.jobs().await?;
-    print(&table(std::slice::from_ref(find(&jobs, &name)?)).to_string())?;
+    let after = find(&jobs, &name)?;
+    print(&table(std::slice::from_ref(after)).to_string())?;
+    tell_reserve(&name, after.concurrency, after.min_concurrency);
     if is_new {
         tell!("note: job {name:?} is new; nothing uses it yet");
     }
     Ok(())
+}
+
+/// A change is judged by what holds after it, as one of a job that is made.
+fn check_result(before: &JobView, set: &SetJob) -> anyhow::Result<()> {
+    if set.concurrency.is_none() && set.min_concurrency.is_none() {
+        return Ok(());
+    }
+    let concurrency = set.concurrency.unwrap_or(before.concurrency);
+    let min_concurrency = set.min_concurrency.unwrap_or(before.min_concurrency);
+    Ok(rules::check_set_job(&SetJob {
+        concurrency: Some(concurrency),
+        min_concurrency: Some(min_concurrency),
+        ..set.clone()
+    })?)
+}
+
+/// Says that a reserve is larger than what may run, where whoever sets one does not see the other.
+pub(crate) fn tell_reserve(job: &str, concurrency: Option<u32>, min_concurrency: u32) {
+    if let Some(most) = concurrency.filter(|most| (1..min_concurrency).contains(most)) {
+        tell!(
+            "warning: the min_concurrency of job {job:?} is {min_concurrency}, and no more than {most} \
+             may run at once: it counts as {most}"
+        );
+    }
 }
 
 fn find<'a>(jobs: &'a [JobView], name: &str) -> anyhow::Result<&'a JobView> {

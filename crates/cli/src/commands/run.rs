@@ -17,6 +17,7 @@ use crate::cli::Global;
 use crate::config::{Config, Key, apply_to_jobs};
 use crate::explain;
 use crate::file::{self, Plan};
+use crate::flags;
 use crate::kinds::{self, Allow, Handlers, Permissions};
 use crate::output::print;
 use crate::run::{self, Progress, Server, ServerSeen, Stall, Summary, Watch};
@@ -36,8 +37,8 @@ const LOOKS_MAX: u32 = 20;
 /// kinds: noop, sleep, http, exec; the last two need --http-allow and --exec-allow, but for calls to
 /// the server of the file.
 ///
-/// A run is known by the content of its file. Ctrl-C lets what runs finish and ends; a second one
-/// gives it back. The same command then depends on how the file was left: one that was interrupted
+/// A run is known by the content of its file. Ctrl-C lets what runs finish and ends; a second one, at
+/// least a second later, gives it back. The same command then depends on how the file was left: one that was interrupted
 /// goes on where it was, one that was run to its end is submitted again and does all its work
 /// again, and a file that was changed is another run.
 #[derive(Debug, Args)]
@@ -46,7 +47,12 @@ pub(crate) struct Arguments {
     /// The file
     file: PathBuf,
     /// Tasks that run at once in this process [default: `run.concurrency` of the configuration, 64]
-    #[arg(long, value_name = "N")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = flags::number(Key::RunConcurrency),
+        allow_negative_numbers = true
+    )]
     concurrency: Option<u32>,
     #[command(flatten)]
     allow: Allow,
@@ -194,7 +200,7 @@ impl Seen<'_> {
             Ok(true) => progress.end(),
             Ok(false) => {
                 progress.freeze();
-                tell!("finishing what runs; Ctrl-C again gives it back");
+                tell!("finishing what runs; Ctrl-C again, at least 1 s later, gives it back");
             }
             Err(_) => progress.freeze(),
         }

@@ -11,6 +11,7 @@ use tidegate_engine::{Client, Task};
 use crate::cli::Global;
 use crate::config::apply;
 use crate::file::unknown;
+use crate::flags;
 use crate::kinds;
 use crate::output::print;
 use crate::submit::{Bulk, Made, PLACE, Payload, Told, job_specs, told};
@@ -67,7 +68,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", conflicts_with = "delay")]
     run_at: Option<jiff::Timestamp>,
     /// Not before so long from now, such as 90s or 1h30m
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     delay: Option<jiff::SignedDuration>,
     /// At most one unfinished task carries this key; its id is printed if there is one
     #[arg(long, value_name = "KEY")]
@@ -76,7 +77,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
     /// How long an attempt may run, such as 30s [default: the kind's]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     timeout: Option<jiff::SignedDuration>,
     /// Take a kind that nobody has registered yet
     #[arg(long)]
@@ -108,7 +109,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 
 async fn run_each_line(global: &Global, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let payload = arguments.payload_of_lines()?;
-    let make = |line: &str| arguments.make(payload.fill(line).into_bytes(), Some(line));
+    let make = |line: &str| arguments.make_of_line(&payload, line);
     let client = arguments.open(global).await?;
     let stdin = std::io::stdin().lock();
     if stdin.is_terminal() {
@@ -153,19 +154,42 @@ impl Arguments {
         let is_line = self.payload.is_none() && self.payload_file.is_none();
         let payload = match is_line {
             true => Payload::Line,
-            false => {
-                let json = String::from_utf8(self.payload()?).context("read the payload")?;
-                Payload::template(&json)?
-            }
+            false => self.template()?,
         };
         let mut names = self.names().into_iter().flatten();
         if !payload.has_place() && !names.any(|name| name.contains(PLACE)) {
             bail!(
                 "nothing uses the lines; put {PLACE} into a string of the payload, such as \
-                 '{{\"row\": \"{PLACE}\"}}'"
+                 '{{\"row\": \"{PLACE}\"}}'; outside of a string it is an empty object. Where a line is \
+                 to be a number or an object, make it the whole payload and leave --payload out"
             );
         }
         Ok(payload)
+    }
+
+    fn template(&self) -> anyhow::Result<Payload> {
+        let json = String::from_utf8(self.payload()?).context("read the payload")?;
+        let template = Payload::template(&json);
+        template.with_context(|| {
+            format!(
+                "--payload is JSON with {PLACE} for the line, such as '{{\"row\": \"{PLACE}\"}}'"
+            )
+        })
+    }
+
+    /// The task of a line.
+    fn make_of_line(&self, payload: &Payload, line: &str) -> anyhow::Result<Made> {
+        let json = || payload.fill(line).into_bytes();
+        self.make(json(), Some(line)).map_err(|error| match self.is_payload(&json()) {
+            true => error,
+            false => payload.explain(&error),
+        })
+    }
+
+    /// Whether it is JSON that the kind takes.
+    fn is_payload(&self, json: &[u8]) -> bool {
+        serde_json::from_slice::<serde::de::IgnoredAny>(json).is_ok()
+            && kinds::check(&self.kind, json, false).is_ok()
     }
 
     /// The names that may have the line in them.

@@ -5,6 +5,7 @@ use anyhow::bail;
 use clap::Args;
 
 use crate::cli::Global;
+use crate::flags;
 
 /// Shorter, and looking would be all that the store does.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -21,7 +22,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 #[command(after_help = "Example:\n  tidegate top --interval 500ms")]
 pub(crate) struct Arguments {
     /// Between two looks at the store, from 100ms to 1h
-    #[arg(long, value_name = "DURATION", default_value = "1s")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "1s")]
     interval: jiff::SignedDuration,
 }
 

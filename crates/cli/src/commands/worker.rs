@@ -1,3 +1,6 @@
+mod idle;
+mod permits;
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,36 +10,28 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use tidegate_core::inspect::TaskFilter;
-use tidegate_core::{Inspect, Kind, Source, State, check_capacity};
-use tidegate_engine::{Marks, Observer, Options, Phase, Shutdown, Summary, signals, time};
-use tidegate_measure::table::counted;
-use tokio::task::AbortHandle;
+use tidegate_core::{Kind, Source};
+use tidegate_engine::{Marks, Observer, Options, Phase, Shutdown, Summary, signals};
 
-use crate::cli::Global;
-use crate::config::{Config, Key, Origin};
-use crate::explain;
+use self::idle::{Idle, Served};
+use crate::cli::{Global, Profiled};
+use crate::config::{Config, Key};
 use crate::file::unknown;
+use crate::flags;
 use crate::kinds::{self, Allow, Handlers, Permissions};
-use crate::output::{self, STATES_OPEN};
-use crate::run::{Stall, has_work};
+use crate::output;
 use crate::tell::tell;
 use crate::worker::history::History;
 use crate::worker::watched::Watched;
 use crate::worker::{Parts, bring, build, endpoint, register, settings};
-
-/// How often `--until-idle` looks.
-const IDLE_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Tasks that run at once in one process at most.
-const PERMITS_MAX: u32 = 100_000;
 
 /// Works on tasks of the built-in kinds: noop, sleep, http, exec
 ///
 /// It takes `http` and `exec` tasks only where --http-allow or --exec-allow says whom they may call
 /// and what they may start.
 ///
-/// The first Ctrl-C (or SIGTERM) lets what runs finish, the second stops it and gives it back.
+/// The first Ctrl-C (or SIGTERM) lets what runs finish, the second stops it and gives it back. Those
+/// that come within a second of the first count as the first.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidegate worker --concurrency 50\n  \
@@ -55,26 +50,46 @@ pub(crate) struct Arguments {
     kinds: Vec<String>,
     /// Tasks that run at once, for each of its workers [default: `worker.concurrency` of the
     /// configuration, or of the profile, 16]
-    #[arg(long, value_name = "N")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = flags::number(Key::WorkerConcurrency),
+        allow_negative_numbers = true
+    )]
     concurrency: Option<u32>,
     /// How many workers it counts as [default: `worker.workers` of the configuration, or of the
     /// profile, 1]
-    #[arg(long, value_name = "N")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = flags::number(Key::WorkerWorkers),
+        allow_negative_numbers = true
+    )]
     workers: Option<u32>,
     /// Tasks that run at once in all [default: `worker.max_concurrent_tasks` of the configuration,
     /// or workers times concurrency]
-    #[arg(long, value_name = "N")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = flags::number(Key::WorkerTasksMax),
+        allow_negative_numbers = true
+    )]
     max_concurrent_tasks: Option<u32>,
     /// Tasks in one claim [default: `worker.claim_batch` of the configuration, 100]
-    #[arg(long, value_name = "N")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = flags::number(Key::WorkerClaimBatch),
+        allow_negative_numbers = true
+    )]
     claim_batch: Option<u32>,
     /// How often it asks for work that nobody told it about, such as 500ms [default:
     /// `worker.poll_interval_ms` of the configuration, 1s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     poll_interval: Option<jiff::SignedDuration>,
     /// How long the store waits for a sign of life, such as 2s [default:
     /// `concurrency.default_lease_duration_secs` of the configuration, 30s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     lease: Option<jiff::SignedDuration>,
     /// Append a record to this file as each handler enters and exits, for `tidegate verify`
     #[arg(long, value_name = "FILE")]
@@ -86,12 +101,15 @@ pub(crate) struct Arguments {
     /// `worker.metrics` of the configuration, or nowhere]
     #[arg(long, value_name = "ADDRESS", value_parser = endpoint::parse)]
     metrics: Option<SocketAddr>,
-    /// Tasks of a kind that run at once in this process; may be repeated
+    /// Tasks of a kind that it serves that run at once in this process, from 1 on; may be repeated
     #[arg(long, value_name = "KIND=N")]
     max_running: Vec<String>,
     #[command(flatten)]
+    pub(crate) profiled: Profiled,
+    #[command(flatten)]
     allow: Allow,
-    /// End when the store has no unfinished task
+    /// End when no unfinished task is left that it serves, by queue and by kind; those that wait for a
+    /// time, for a limit or for tasks of others are unfinished too
     #[arg(long)]
     until_idle: bool,
 }
@@ -121,7 +139,8 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         Some(path) => Some(Arc::new(History::begin(path, &*opened.inspect).await?)),
         None => None,
     };
-    let (kinds, lease) = (meaning.kinds.join(", "), meaning.options.lease);
+    let takes = Served::new(&meaning.options.queues, &served);
+    let (kinds, lease) = (meaning.kinds_words(), meaning.options.lease);
     let beside = Watched::start(meaning.metrics, global.otlp()?, &opened, &shutdown).await?;
     let metrics = beside.as_ref().map(|beside| beside.metrics.clone());
     let worker = build(Parts {
@@ -138,7 +157,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     let permits = meaning.permits;
     tell!("worker {} works on {}: {permits}, kinds {kinds}", worker.id(), global.shown());
     let told = tokio::spawn(tell_phases(shutdown.clone()));
-    let idle = Idle { inspect: opened.inspect.clone(), shutdown: shutdown.clone() };
+    let idle = Idle::new(opened.inspect.clone(), shutdown.clone(), takes);
     let watched = async {
         if meaning.until_idle {
             idle.drain(global, told.abort_handle()).await;
@@ -163,18 +182,26 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
+impl Meaning {
+    /// The kinds, with how many of each run at once here at most.
+    fn kinds_words(&self) -> String {
+        let words = |kind: &String| match self.caps.iter().find(|(of, _)| of == kind) {
+            Some((_, cap)) => format!("{kind} (at most {cap} at once)"),
+            None => kind.clone(),
+        };
+        self.kinds.iter().map(words).collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl Arguments {
     fn meaning(self, config: &Config) -> anyhow::Result<Meaning> {
         let permissions = self.allow.permissions(config)?;
         let kinds = first_said([&self.kinds, config.list(Key::WorkerKinds)]);
         let kinds = served(kinds, &permissions)?;
-        let numbers = |flag: &str, texts: &[String]| {
-            texts.iter().map(|text| kind_and_number(flag, text)).collect::<anyhow::Result<_>>()
-        };
         let (concurrency, permits) = self.permits(config)?;
         Ok(Meaning {
-            limits: numbers("--max-concurrent", &self.max_concurrent)?,
-            caps: numbers("--max-running", &self.max_running)?,
+            limits: self.limits()?,
+            caps: self.caps(&kinds, concurrency)?,
             permits,
             options: Options {
                 queues: first_said([&self.queues, config.list(Key::WorkerQueues)]),
@@ -194,42 +221,6 @@ impl Arguments {
             history: self.history,
             metrics: self.metrics.or(config.address(Key::WorkerMetrics)),
             until_idle: self.until_idle,
-        })
-    }
-
-    /// Tasks that run at once in all, and how that comes about.
-    fn permits(&self, config: &Config) -> anyhow::Result<(u32, String)> {
-        let held = |flag: Option<u32>, key| flag.unwrap_or_else(|| config.number(key));
-        let workers = held(self.workers, Key::WorkerWorkers);
-        let each = held(self.concurrency, Key::WorkerConcurrency);
-        let most = held(self.max_concurrent_tasks, Key::WorkerTasksMax);
-        let is_said =
-            |flag: Option<u32>, key| flag.is_some() || config.origin(key) > Origin::Profile;
-        let is_product_said = is_said(self.workers, Key::WorkerWorkers)
-            || is_said(self.concurrency, Key::WorkerConcurrency);
-        let Some(product) = workers.checked_mul(each).filter(|product| *product <= PERMITS_MAX)
-        else {
-            bail!(
-                "{workers} workers with {each} tasks each are more than {PERMITS_MAX} tasks at once, \
-                 the most of one process"
-            );
-        };
-        let permits = match most {
-            0 => product,
-            most if is_product_said => most.min(product),
-            most => most,
-        };
-        let words = match (permits == product, workers) {
-            (true, 2..) => format!("{permits} tasks at once ({workers} workers x {each})"),
-            _ => format!("{} at once", counted(permits.into(), "task")),
-        };
-        let is_profiled = [Key::WorkerWorkers, Key::WorkerConcurrency]
-            .iter()
-            .any(|key| config.origin(*key) == Origin::Profile);
-        let profile = config.text(Key::Profile);
-        Ok(match is_profiled {
-            true => (permits, format!("{words}, profile {profile}")),
-            false => (permits, words),
         })
     }
 
@@ -281,72 +272,11 @@ fn check_kind(kind: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn kind_and_number(flag: &str, text: &str) -> anyhow::Result<(String, u32)> {
-    let Some((kind, number)) = text.rsplit_once('=') else {
-        bail!("{flag} {text:?} is not KIND=N");
-    };
-    check_kind(kind)?;
-    let number: i64 = number.parse().with_context(|| format!("read {flag} {text:?}"))?;
-    Ok((kind.to_owned(), check_capacity(kind, number)?))
-}
-
 async fn tell_phases(shutdown: Shutdown) {
     shutdown.reached(Phase::Draining).await;
-    tell!("draining: what runs may finish; the second signal stops it");
+    tell!("draining: what runs may finish; a second signal, at least 1 s later, stops it");
     shutdown.reached(Phase::Stopping).await;
     tell!("stopping: what runs is given back");
-}
-
-/// Waits for the end of all work.
-struct Idle {
-    inspect: Arc<dyn Inspect>,
-    shutdown: Shutdown,
-}
-
-impl Idle {
-    /// Drains without the talk of signals: there was none.
-    async fn drain(self, global: &Global, told: AbortHandle) {
-        let mut stall = Stall::new();
-        loop {
-            time::sleep(IDLE_INTERVAL).await;
-            match has_work(&*self.inspect).await {
-                Ok(false) => {
-                    if self.shutdown.phase() == Phase::Running {
-                        told.abort();
-                        tell!("idle: no unfinished task is left");
-                    }
-                    return self.shutdown.drain();
-                }
-                Ok(true) => {
-                    if let Err(error) = self.tell_stall(global, &mut stall).await {
-                        tell!("warning: cannot see why nothing runs: {error}");
-                    }
-                }
-                Err(error) => tell!("warning: cannot see whether work is left: {error}"),
-            }
-        }
-    }
-
-    /// Says why it does not end, where nothing runs for a while: what is left may be for others.
-    async fn tell_stall(&self, global: &Global, stall: &mut Stall) -> tidegate_core::Result<()> {
-        let counts = self.inspect.counts().await?;
-        let number = |is_meant: fn(State) -> bool| {
-            counts.iter().filter(|(state, _)| is_meant(**state)).map(|(_, n)| *n as usize).sum()
-        };
-        let left: usize = number(|state| !state.is_final());
-        if !stall.is_due((number(|state| state == State::Processing), 0, left)) {
-            return Ok(());
-        }
-        let states = STATES_OPEN.to_vec();
-        let first = TaskFilter { states, tasks_max: 1, ..TaskFilter::default() };
-        let Some(first) = self.inspect.tasks(first).await?.pop() else { return Ok(()) };
-        if let Some(why) = explain::ask(&*self.inspect, first.id).await?
-            && stall.is_news(&why.explanation.reason)
-        {
-            tell!("nothing runs, {} left; {}", counted(left as u64, "task"), why.words(global));
-        }
-        Ok(())
-    }
 }
 
 fn words(summary: &Summary) -> String {

@@ -4,10 +4,10 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use tidegate_core::inspect::{Inspect, TaskFilter, TaskView, WorkflowView};
 use tidegate_core::{Halt, Pausable, Pause, RetryOutcome, State};
-use tidegate_measure::table::{Table, counted};
+use tidegate_measure::table::Table;
 use tidegate_store::Opened;
 
-use super::end_all::end_all;
+use super::end_all::{end_all, ended_words};
 use crate::cli::Global;
 use crate::output::{date, or_dash, print, print_json, state_counts};
 use crate::suggest::no_such;
@@ -101,8 +101,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             find(&workflows, &workflow)?;
             let filter = TaskFilter { workflow: Some(workflow.clone()), ..TaskFilter::default() };
             let ended = end_all(&opened, Pausable::Workflow(workflow.clone()), filter).await?;
-            let ended = counted(ended, "step");
-            tell!("workflow {workflow:?} has no unfinished steps; {ended} cancelled");
+            tell!("{}", ended_words(&format!("workflow {workflow:?}"), ended, "step"));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -173,7 +173,10 @@ impl Config {
             }
             Origin::Profile => format!("profile {}", self.text(Key::Profile)),
             Origin::Variable(name) => name.to_owned(),
-            Origin::Flag => setting.flag.unwrap_or_default().to_owned(),
+            Origin::Flag => {
+                let flag = setting.flag.unwrap_or_default();
+                flag[flag.find("--").unwrap_or(0)..].to_owned()
+            }
         }
     }
 }

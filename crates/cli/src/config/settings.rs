@@ -92,7 +92,7 @@ pub(crate) const SETTINGS: [Setting; 19] = [
         name: "profile",
         variable: "TIDEGATE_PROFILE",
         aliases: &["TIDEGATE_ENV"],
-        flag: Some("--profile"),
+        flag: Some("worker, config --profile"),
         shape: Shape::Profile,
         default: "",
         default_words: None,
@@ -306,6 +306,11 @@ pub(crate) const SETTINGS: [Setting; 19] = [
 ];
 
 impl Setting {
+    /// The setting of a key.
+    pub(crate) fn of(key: Key) -> &'static Self {
+        &SETTINGS[key as usize]
+    }
+
     /// The setting of a key in the file.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.name == name)
@@ -353,6 +358,7 @@ mod tests {
     #[test]
     fn the_table_is_in_order_and_its_names_go_together() {
         assert!(SETTINGS.windows(2).all(|pair| pair[0].key < pair[1].key), "as the keys are");
+        assert!(SETTINGS.iter().all(|setting| Setting::of(setting.key).key == setting.key));
         assert_eq!(sections(), ["run", "worker", "concurrency", "http", "exec"]);
         for setting in &SETTINGS {
             let name = setting.name.replace('.', "_").to_uppercase();

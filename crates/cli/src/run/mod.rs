@@ -8,7 +8,7 @@ mod stall;
 mod summary;
 mod watch;
 
-pub(crate) use parts::{finish, has_work, is_mark, remaining, submit, was_run_before};
+pub(crate) use parts::{finish, is_mark, remaining, submit, was_run_before};
 pub(crate) use progress::Progress;
 pub(crate) use server::{Seen as ServerSeen, Server};
 pub(crate) use stall::Stall;

@@ -21,9 +21,6 @@ const PART_TASKS: usize = 2000;
 /// Tasks in one page of a list.
 const PAGE: u32 = 5000;
 
-/// Tasks in one page of a look for work: as a rule the first is some, or there is none.
-const IDLE_PAGE: u32 = 16;
-
 /// The kind of the marks. Nobody serves it.
 const MARK: &str = "tidegate:run";
 
@@ -135,21 +132,6 @@ pub(crate) async fn was_run_before(
 /// Whether a kind is that of the marks, which nobody works on.
 pub(crate) fn is_mark(kind: &str) -> bool {
     kind == MARK
-}
-
-/// Whether the store has a task to work on, the marks left out.
-pub(crate) async fn has_work(inspect: &dyn Inspect) -> Result<bool> {
-    let mut unfinished = unfinished(IDLE_PAGE);
-    loop {
-        let page = inspect.tasks(unfinished.clone()).await?;
-        if page.iter().any(|task| !is_mark(&task.kind)) {
-            return Ok(true);
-        }
-        match page.last() {
-            Some(last) => unfinished.after = Some(last.id),
-            None => return Ok(false),
-        }
-    }
 }
 
 /// Takes the marks away.

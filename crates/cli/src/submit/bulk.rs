@@ -66,7 +66,7 @@ impl Bulk<'_> {
             match end {
                 None => {}
                 Some(Ok(())) => {
-                    progress.end();
+                    progress.end(lines.has_begun());
                     return Ok(ExitCode::SUCCESS);
                 }
                 Some(Err(error)) => return Err(progress.fail(&error)),
@@ -160,11 +160,16 @@ impl Progress {
         Ok(())
     }
 
-    fn end(self) {
+    fn end(self, has_lines: bool) {
         self.bar.finish_and_clear();
         tell!("submitted {}{}", counted(self.new, "task"), self.known_words());
-        if self.new + self.known == 0 {
-            tell!("note: stdin has no lines but blank ones");
+        match has_lines {
+            true if self.new + self.known == 0 => tell!("note: stdin has no lines but blank ones"),
+            true => {}
+            false => tell!(
+                "note: stdin is empty; --each-line reads a task from each of its lines, such as those \
+                 of `seq 3 | tidegate submit noop --each-line`"
+            ),
         }
     }
 

@@ -38,6 +38,12 @@ impl<R: Read> Lines<R> {
         }
     }
 
+    /// Whether there was any line so far, a blank one included.
+    pub(crate) fn has_begun(&self) -> bool {
+        // The end counts as one that is not there.
+        self.number > 1
+    }
+
     /// Whether something was read ahead. Without it the next line may take any time.
     pub(crate) fn has_ahead(&self) -> bool {
         !self.reader.buffer().is_empty()

@@ -1,6 +1,6 @@
 //! Texts with places for the line.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 
 /// Stands for the line.
 pub(crate) const PLACE: &str = "{}";
@@ -59,6 +59,23 @@ impl Payload {
                 let quoted = serde_json::Value::from(line).to_string();
                 parts.join(&quoted[1..quoted.len() - 1])
             }
+        }
+    }
+
+    /// What is wrong with the payload of a line, and what to do about it.
+    pub(crate) fn explain(&self, error: &anyhow::Error) -> anyhow::Error {
+        let error = format!("{error:#}");
+        match self {
+            // The payload has no other line than the one that is told already.
+            Self::Line => anyhow!(
+                "{}; without --payload the line is the payload, as JSON: --payload \
+                 '{{\"row\": \"{PLACE}\"}}' puts it into one as text",
+                error.replace(" at line 1 column ", " at column ")
+            ),
+            Self::Parts(_) => anyhow!(
+                "{error}; {PLACE} puts the line in as text: where it is to be a number or an object, make \
+                 it the whole payload and leave --payload out"
+            ),
         }
     }
 }

@@ -113,8 +113,8 @@ fn translate(error: &tokio_postgres::Error) -> Error {
             return Error::new(
                 ErrorKind::Incompatible,
                 format!(
-                    "{text}; the database has no tidegate schema of this version: migrate it, or use \
-                     a newer tidegate if one has migrated it"
+                    "{text}; the database has no tidegate schema of this version: run `tidegate \
+                     migrate`, or use a newer tidegate if one has migrated it"
                 ),
             );
         }

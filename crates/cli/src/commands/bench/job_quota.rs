@@ -7,6 +7,7 @@ use tidegate_measure::scenarios::job_quota::{JobQuota, job_quota};
 
 use super::{Out, Own, binary, judge};
 use crate::file::ServerPlan;
+use crate::flags;
 use crate::run::Server;
 
 #[derive(Debug, Args)]
@@ -30,7 +31,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     faults: bool,
     /// Between two kills, with --faults
-    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "10s")]
     kill_interval: jiff::SignedDuration,
     /// Worker processes [default: 4, with --faults 6]
     #[arg(long, value_name = "N")]
@@ -39,13 +40,13 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 125)]
     permits: u32,
     /// The lease of the workers [default: 30s, with --faults 2s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     lease: Option<jiff::SignedDuration>,
     /// When to begin to measure, after the start
-    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "60s")]
     window_from: jiff::SignedDuration,
     /// When to end, before any job runs out of tasks
-    #[arg(long, value_name = "DURATION", default_value = "240s")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "240s")]
     window_to: jiff::SignedDuration,
     /// Decides how long the server takes for each answer, and who is killed
     #[arg(long, value_name = "N", default_value_t = 1)]

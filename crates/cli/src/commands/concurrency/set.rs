@@ -1,10 +1,11 @@
 //! Sets a limit, and takes that back.
 
 use tidegate_core::inspect::{TaskFilter, TaskView};
-use tidegate_core::{Inspect, Limit, SetLimit, Source};
+use tidegate_core::{Inspect, Limit, Scope, SetLimit, Source};
 use tidegate_store::Opened;
 
 use super::find;
+use crate::commands::job::tell_reserve;
 use crate::kinds;
 use crate::output::STATES_OPEN;
 use crate::tell::tell;
@@ -19,6 +20,7 @@ pub(super) async fn set(opened: &Opened, name: String, capacity: u32) -> anyhow:
         Some(words) => tell!("{name} is {words}"),
         None => tell!("{name} is unlimited"),
     }
+    tell_reserve_of(&limits, &name);
     if is_new && !is_used(&*opened.inspect, &name).await? {
         tell!("note: limit {name} is new; nothing uses it yet");
     }
@@ -51,7 +53,16 @@ pub(super) async fn unset(opened: &Opened, name: String) -> anyhow::Result<()> {
         Some(words) => tell!("{name} is {words}; `unset` again removes that"),
         None => tell!("{name} is unlimited{}", who_sets_again(before)),
     }
+    tell_reserve_of(&limits, &name);
     Ok(())
+}
+
+/// Says where a job has a larger reserve than its limit.
+fn tell_reserve_of(limits: &[Limit], name: &str) {
+    let limit = limits.iter().find(|limit| &*limit.name == name);
+    let Some((limit, share)) = limit.and_then(|limit| Some((limit, limit.share?))) else { return };
+    let job = name.strip_prefix(&Scope::Job.name("")).unwrap_or(name);
+    tell_reserve(job, limit.capacity, share.min_concurrency);
 }
 
 /// A limit's capacity and who set it.

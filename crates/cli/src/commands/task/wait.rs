@@ -12,6 +12,7 @@ use tidegate_engine::time;
 use super::show;
 use crate::cli::Global;
 use crate::explain;
+use crate::flags;
 use crate::output::{print, print_json};
 use crate::tell::tell;
 
@@ -25,7 +26,7 @@ pub(super) struct Wait {
     #[arg(value_name = "ID", required = true)]
     ids: Vec<i64>,
     /// At most so long for all of them, such as 30s
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     timeout: Option<jiff::SignedDuration>,
     /// One JSON object with everything about each task instead of its result
     #[arg(long)]

@@ -1,0 +1,67 @@
+//! `worker --until-idle`: when a worker ends by itself, and what it says where it does not.
+
+mod common;
+
+use std::io::{BufRead as _, Write as _};
+use std::process::Stdio;
+
+use common::{Shell, shown};
+
+#[test]
+fn a_worker_says_why_it_is_not_idle() {
+    let shell = Shell::new();
+    shell.good(&["submit", "exec", "--payload", "{\"argv\": [\"true\"]}"]);
+    shell.good(&["submit", "noop"]);
+    shell.good(&["concurrency", "set", "noop", "--limit", "0"]);
+    let mut command = shell.command(&["worker", "--until-idle"]);
+    let mut worker = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("start");
+    let mut lines = std::io::BufReader::new(worker.stderr.take().expect("stderr")).lines();
+    let mut next = || lines.next().expect("a line").expect("text");
+    let first = next();
+    assert!(first.ends_with(": 16 tasks at once, kinds noop, sleep"), "{first}");
+    let why = next();
+    assert!(why.starts_with("nothing runs, 2 tasks left; task 2 is blocked: paused: "), "{why}");
+    worker.kill().expect("kill");
+    worker.wait().expect("wait");
+}
+
+/// It ends when nothing is left that it serves, and says what is left for others. What it serves is
+/// found behind any number of tasks that it does not.
+#[test]
+fn a_worker_is_idle_when_nothing_is_left_that_it_serves() {
+    let shell = Shell::new();
+    let exec = ["submit", "exec", "--payload", "{\"argv\": [\"true\"]}"];
+    shell.good(&exec);
+    let mut command = shell.command(&["submit", "noop", "--each-line", "--queue", "mail"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("start");
+    let lines = "1\n".repeat(600);
+    child.stdin.take().expect("a pipe").write_all(lines.as_bytes()).expect("write");
+    assert!(child.wait().expect("wait").success());
+    shell.good(&["submit", "noop", "--workflow", "w"]);
+    let told = shell.run(&["worker", "--until-idle"]);
+    assert!(told.starts_with("exit 0\n1 completed, 0 failed"), "{told}");
+    let idle = "\nidle: nothing is left that this worker serves; 601 tasks left for others: task 1 is \
+                pending: ";
+    assert!(told.contains(idle) && told.contains("--exec-allow COMMAND"), "{told}");
+    let told = shell.run(&["worker", "--until-idle", "--queues", "mail", "--kinds", "noop"]);
+    assert!(told.starts_with("exit 0\n600 completed, 0 failed"), "{told}");
+    assert!(told.contains("serves; 1 task left for others: task 1 is pending"), "{told}");
+    let told = shell.run(&["worker", "--until-idle", "--exec-allow", "true"]);
+    assert!(told.starts_with("exit 0\n1 completed"), "{told}");
+    assert!(told.ends_with("\nidle: no unfinished task is left\n"), "{told}");
+}
+
+/// A step that waits for one that others serve is its work all the same.
+#[test]
+fn a_worker_is_not_idle_while_a_step_waits_for_others() {
+    let shell = Shell::new();
+    let exec = ["submit", "exec", "--workflow", "w", "--payload", "{\"argv\": [\"true\"]}"];
+    shell.good(&exec);
+    shell.good(&["submit", "noop", "--workflow", "w"]);
+    let mut command = shell.command(&["worker", "--until-idle"]);
+    let waits = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
+    let other = ["worker", "--until-idle", "--kinds", "exec", "--exec-allow", "true"];
+    assert!(shell.run(&other).starts_with("exit 0\n1 completed"));
+    let told = shown(&waits.wait_with_output().expect("wait"));
+    assert!(told.starts_with("exit 0\n1 completed"), "{told}");
+}
