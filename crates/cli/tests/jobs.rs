@@ -153,6 +153,9 @@ fn a_job_is_cancelled() {
     let states =
         shell.good(&["task", "list", "--job", "nightly", "--state", "cancelled", "--json"]);
     assert_eq!(states.lines().count(), 3);
+    shell.good(&["job", "pause", "nightly"]);
+    let again = shell.run(&["job", "cancel", "nightly"]);
+    assert!(again.ends_with("nothing was cancelled; it stood still and goes on\n"), "{again}");
     shell.good(&["submit", "noop", "--job", "nightly"]);
     assert_eq!(shell.run(&["task", "wait", "4", "--timeout", "30s"]), "exit 0\nnull\n");
     assert!(
@@ -208,7 +211,7 @@ fn a_halted_workflow_is_skipped_and_cancelled() {
     let (shell, _worker) = halted();
     assert_eq!(
         shell.run(&["workflow", "cancel", "order"]),
-        "exit 0\nworkflow \"order\": 1 step cancelled, nothing is unfinished now\n"
+        "exit 0\nworkflow \"order\": 1 step cancelled, nothing is unfinished now; it stood still and goes on\n"
     );
     assert_eq!(seen(&shell, &["workflow", "list"]).lines().last(), Some("order - 0 0 0 0 1 1 1"));
 }

@@ -23,14 +23,14 @@ const PATIENCE: u32 = 10;
 
 /// Pauses it, cancels its unfinished tasks until there are none, also those that handlers add while
 /// they stop, and lets it go on: what is submitted later begins anew. Whoever is interrupted leaves it
-/// paused, and can do it again. Returns how many were cancelled or told to stop.
+/// paused, and can do it again.
 pub(super) async fn end_all(
     opened: &Opened,
     what: Pausable,
     filter: TaskFilter,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<EndedAll> {
     let pause = |paused| opened.store.pause(Pause { what: what.clone(), paused });
-    pause(true).await?;
+    let stood_still = !pause(true).await?;
     let (mut told, mut looks) = (BTreeSet::new(), 0);
     loop {
         let states = STATES_OPEN.to_vec();
@@ -54,13 +54,29 @@ pub(super) async fn end_all(
         time::sleep(INTERVAL).await;
     }
     pause(false).await?;
-    Ok(told.len() as u64)
+    Ok(EndedAll { tasks: told.len() as u64, stood_still })
 }
 
-/// What became of it, in words.
-pub(super) fn ended_words(what: &str, ended: u64, noun: &str) -> String {
-    match ended {
-        0 => format!("{what} had no unfinished {noun}s; nothing was cancelled"),
-        _ => format!("{what}: {} cancelled, nothing is unfinished now", counted(ended, noun)),
+/// What was ended.
+#[derive(Debug)]
+pub(super) struct EndedAll {
+    /// Cancelled, or told to stop.
+    tasks: u64,
+    stood_still: bool,
+}
+
+impl EndedAll {
+    /// What became of it, in words.
+    pub(super) fn words(&self, what: &str, noun: &str) -> String {
+        let words = match self.tasks {
+            0 => format!("{what} had no unfinished {noun}s; nothing was cancelled"),
+            tasks => {
+                format!("{what}: {} cancelled, nothing is unfinished now", counted(tasks, noun))
+            }
+        };
+        match self.stood_still {
+            true => format!("{words}; it stood still and goes on"),
+            false => words,
+        }
     }
 }

@@ -11,7 +11,7 @@ use tidegate_core::{
 use tidegate_measure::table::Table;
 use tidegate_store::Opened;
 
-use super::end_all::{end_all, ended_words};
+use super::end_all::end_all;
 use crate::cli::Global;
 use crate::flags;
 use crate::output::{duration, or_dash, print, print_json, state_counts};
@@ -174,7 +174,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             find(&opened.inspect.jobs().await?, &job)?;
             let filter = TaskFilter { job: Some(job.clone()), ..TaskFilter::default() };
             let ended = end_all(&opened, Pausable::Job(job.clone()), filter).await?;
-            tell!("{}", ended_words(&format!("job {job:?}"), ended, "task"));
+            tell!("{}", ended.words(&format!("job {job:?}"), "task"));
         }
     }
     Ok(ExitCode::SUCCESS)

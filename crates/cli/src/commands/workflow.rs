@@ -7,7 +7,7 @@ use tidegate_core::{Halt, Pausable, Pause, RetryOutcome, State};
 use tidegate_measure::table::Table;
 use tidegate_store::Opened;
 
-use super::end_all::{end_all, ended_words};
+use super::end_all::end_all;
 use crate::cli::Global;
 use crate::output::{date, or_dash, print, print_json, state_counts};
 use crate::suggest::no_such;
@@ -101,7 +101,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             find(&workflows, &workflow)?;
             let filter = TaskFilter { workflow: Some(workflow.clone()), ..TaskFilter::default() };
             let ended = end_all(&opened, Pausable::Workflow(workflow.clone()), filter).await?;
-            tell!("{}", ended_words(&format!("workflow {workflow:?}"), ended, "step"));
+            tell!("{}", ended.words(&format!("workflow {workflow:?}"), "step"));
         }
     }
     Ok(ExitCode::SUCCESS)
