@@ -335,8 +335,19 @@ pub struct Load {
     /// By limit, since when the first in its line waits. Workflows are left out: a step waits for the
     /// one before it.
     pub first_waits: BTreeMap<LimitId, Millis>,
+    /// By the limit of a job, what is past its line and has a slot, where something is.
+    pub jobs: BTreeMap<LimitId, JobLoad>,
     /// The store's time.
     pub now: Millis,
+}
+
+/// What has slots of a job.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct JobLoad {
+    /// Since when the first of its ready tasks is ready, if one is.
+    pub ready_since: Option<Millis>,
+    /// Its tasks that run.
+    pub running: u64,
 }
 
 /// A pool of connections.

@@ -125,8 +125,12 @@ fn statements() -> BTreeMap<String, String> {
 }
 
 async fn connect(url: &str) -> Client {
+    connect_with(url, PLANS).await
+}
+
+async fn connect_with(url: &str, options: &str) -> Client {
     let mut config: tokio_postgres::Config = url.parse().expect("a URL");
-    let (client, connection) = config.options(PLANS).connect(NoTls).await.expect("connect");
+    let (client, connection) = config.options(options).connect(NoTls).await.expect("connect");
     tokio::spawn(connection);
     client
 }
@@ -217,6 +221,24 @@ async fn no_statement_reads_a_table_that_was_empty_when_it_was_planned() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Every process that shows metrics asks these every few seconds, and they are planned as ever. Limits are
+/// listed anyway.
+#[tokio::test]
+async fn a_sample_finds_what_waits_by_indexes() {
+    let database = Server::shared().database();
+    let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    store.migrate().await.expect("migrate");
+    let client = connect_with(&database.url(), "").await;
+    count_when_empty(&client).await;
+    for name in ["first_waits", "job_loads"] {
+        let path = folder().join("queries").join(name).with_extension("sql");
+        let text = fs::read_to_string(path).expect("a query");
+        let mut found = BTreeSet::new();
+        read_whole(&plan(&client, name, &text).await, false, &mut found);
+        assert_eq!(found, BTreeSet::from(["limits".to_owned()]), "{name}");
+    }
 }
 
 /// The condition by which a plan reads an index, of all its scans.

@@ -150,7 +150,9 @@ metrics! {
     Gauge Store JOB_PAUSED = "tidegate_job_paused" ["job_name"]
         "1 where a job is paused.";
     Gauge Store JOB_OLDEST = "tidegate_job_oldest_wait_seconds" ["job_name"]
-        "How long the first in the line of a job has waited.";
+        "How long a task of a job has waited at most: the first in its line, since it was due; or one past it that waits for a worker, since it got there.";
+    Gauge Store JOB_IDLE = "tidegate_job_idle_seconds" ["job_name"]
+        "How long nothing of a job has run or begun, as far as the process has looked.";
 }
 
 #[cfg(test)]

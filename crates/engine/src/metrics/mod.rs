@@ -11,6 +11,7 @@ pub mod about;
 mod buckets;
 mod counted;
 mod family;
+mod idle;
 mod metered;
 mod process;
 mod sample;

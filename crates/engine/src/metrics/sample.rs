@@ -11,6 +11,7 @@ use tidegate_core::{Inspect, Limit, LimitId, Millis, Result, Scope, State};
 use super::about::{self, About};
 use super::counted::NAMES_SHOWN;
 use super::family::Reading;
+use super::idle::Idle;
 use super::top::OTHER;
 use super::{Metrics, lock};
 use crate::{Phase, Shutdown, time};
@@ -55,7 +56,18 @@ struct LimitSample {
     /// Whether its tasks begin some time apart.
     has_delay: bool,
     is_paused: bool,
+    /// How long the first in its line has waited.
     oldest: f64,
+    job: Option<JobSample>,
+}
+
+/// What is said of jobs alone.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct JobSample {
+    /// How long a task has waited at most, in the line or past it.
+    oldest: f64,
+    /// How long nothing has run or begun.
+    idle: f64,
 }
 
 impl Sample {
@@ -100,7 +112,7 @@ struct Shown {
     slots: &'static About,
     waiting: &'static About,
     oldest: &'static About,
-    paused: Option<&'static About>,
+    is_of_jobs: bool,
 }
 
 const LIMITS: Shown = Shown {
@@ -108,7 +120,7 @@ const LIMITS: Shown = Shown {
     slots: &about::LIMIT_SLOTS,
     waiting: &about::LIMIT_WAITING,
     oldest: &about::LIMIT_OLDEST,
-    paused: None,
+    is_of_jobs: false,
 };
 
 const JOBS: Shown = Shown {
@@ -116,13 +128,17 @@ const JOBS: Shown = Shown {
     slots: &about::JOB_SLOTS,
     waiting: &about::JOB_WAITING,
     oldest: &about::JOB_OLDEST,
-    paused: Some(&about::JOB_PAUSED),
+    is_of_jobs: true,
 };
 
 impl LimitSample {
-    fn new(limit: &Limit, load: &Load) -> Self {
-        let since = load.first_waits.get(&limit.id);
-        let waited = |since: &Millis| (load.now - since).max(0) as f64 / 1000.0;
+    fn new(limit: &Limit, load: &Load, idle: &Idle) -> Self {
+        let waited = |since: Option<Millis>| {
+            since.map_or(0.0, |since| (load.now - since).max(0) as f64 / 1000.0)
+        };
+        let oldest = waited(load.first_waits.get(&limit.id).copied());
+        let ready_since = load.jobs.get(&limit.id).and_then(|job| job.ready_since);
+        let of_job = |idle| JobSample { oldest: oldest.max(waited(ready_since)), idle };
         Self {
             name: limit.name.clone(),
             held: limit.held.into(),
@@ -131,7 +147,8 @@ impl LimitSample {
             ahead: limit.share.map_or(0, |share| share.ahead.into()),
             has_delay: limit.share.is_some_and(|share| share.delay_ms > 0),
             is_paused: limit.halt.is_some(),
-            oldest: since.map_or(0.0, waited),
+            oldest,
+            job: idle.seconds(limit.id, load.now).map(of_job),
         }
     }
 
@@ -160,7 +177,23 @@ impl LimitSample {
         self.held + self.waiting
     }
 
+    /// How long it waits in vain, and how long it waits at all. A job waits in vain while nothing of it
+    /// begins, unless somebody wants that.
+    fn waits(&self) -> (f64, f64) {
+        match self.job {
+            None => (self.oldest, self.oldest),
+            Some(job) if self.is_paused || self.capacity == Some(0) => (0.0, job.oldest),
+            Some(job) => (job.oldest.min(job.idle), job.oldest),
+        }
+    }
+
+    /// Of several jobs one that waits in vain is told of, not those that stand still and have nothing
+    /// to do or are meant to.
     fn add(&mut self, other: &Self) {
+        let idle = self.waits().0.max(other.waits().0);
+        let both =
+            |(a, b): (JobSample, JobSample)| JobSample { oldest: a.oldest.max(b.oldest), idle };
+        self.job = self.job.zip(other.job).map(both);
         self.held += other.held;
         self.capacity = self.capacity.zip(other.capacity).map(|(a, b)| a + b);
         self.waiting += other.waiting;
@@ -176,9 +209,14 @@ impl LimitSample {
             reading.number(into.slots, &[name], capacity as f64);
         }
         reading.number(into.waiting, &[name], self.waiting as f64);
-        reading.number(into.oldest, &[name], self.oldest);
-        if let Some(paused) = into.paused {
-            reading.number(paused, &[name], f64::from(u8::from(self.is_paused)));
+        match self.job.filter(|_| into.is_of_jobs) {
+            None => reading.number(into.oldest, &[name], self.oldest),
+            Some(job) => {
+                let is_paused = f64::from(u8::from(self.is_paused));
+                reading.number(&about::JOB_PAUSED, &[name], is_paused);
+                reading.number(into.oldest, &[name], job.oldest);
+                reading.number(&about::JOB_IDLE, &[name], job.idle);
+            }
         }
     }
 }
@@ -201,6 +239,7 @@ pub struct Sampler {
     tasks: Turn,
     /// How often each limit had stopped a task when it was last read.
     refused: HashMap<LimitId, i64>,
+    idle: Idle,
     /// Limits that are full while somebody waits.
     full: HashSet<Arc<str>>,
 }
@@ -248,6 +287,7 @@ impl Sampler {
             workers: Turn::default(),
             tasks: Turn::default(),
             refused: HashMap::new(),
+            idle: Idle::default(),
             full: HashSet::new(),
         }
     }
@@ -309,9 +349,10 @@ impl Sampler {
         let shared = limits.iter().filter(|limit| limit.scope() != Scope::Workflow);
         let shared: Vec<&Limit> = shared.collect();
         self.count_refusals(&shared);
+        self.idle.look(&shared, &self.load);
         let (jobs, groups): (Vec<_>, Vec<_>) = shared
             .iter()
-            .map(|limit| LimitSample::new(limit, &self.load))
+            .map(|limit| LimitSample::new(limit, &self.load, &self.idle))
             .partition(|limit| limit.name.starts_with("job:"));
         groups.iter().chain(&jobs).for_each(|limit| tell(&mut self.full, limit));
         let open = jobs.iter().filter(|job| job.is_open()).map(|job| job.name.clone());
@@ -362,12 +403,15 @@ fn workers_wanted(unstarted: u64, free: u64, slots: u64) -> u64 {
     unstarted.saturating_sub(free).div_ceil(slots.max(1))
 }
 
-/// The busiest limits and those whose first waits longest, half of each, and the others as one. Whoever
+/// The busiest limits and those that wait longest in vain, half of each, and the others as one. Whoever
 /// has more than it may is among them.
 fn busiest(mut limits: Vec<LimitSample>, other: &str) -> Vec<LimitSample> {
     limits.sort_by_key(|limit| Reverse((limit.is_over(), limit.activity())));
     let half = NAMES_SHOWN.div_ceil(2).min(limits.len());
-    limits[half..].sort_by(|a, b| b.oldest.total_cmp(&a.oldest));
+    limits[half..].sort_by(|a, b| {
+        let (a, b) = (a.waits(), b.waits());
+        b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1))
+    });
     let rest = limits.split_off(limits.len().min(NAMES_SHOWN));
     let rest = rest.into_iter().reduce(|mut sum, limit| {
         sum.add(&limit);

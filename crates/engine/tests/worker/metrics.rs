@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::{Claim, NewTask, Submission, WorkerId};
 use tidegate_engine::metrics::about::ALL;
 use tidegate_engine::metrics::{Family, Sampler, Value};
 use tidegate_engine::{Context, Ended, Failure, JobSpec, Metrics, Observer, Options, Store, Task};
+
+use tidegate_store::memory::Memory;
 
 use crate::rig::{Rig, soon};
 
@@ -30,6 +33,12 @@ fn values(family: &Family, label: &str) -> BTreeSet<String> {
     let at = family.about.labels.iter().position(|name| *name == label);
     let values = at.map(|at| family.series.iter().map(move |series| series.labels[at].to_string()));
     values.into_iter().flatten().collect()
+}
+
+/// A job of which one task runs at a time.
+fn job_of_one(name: String) -> JobSpec {
+    let concurrency = Some(1);
+    JobSpec { name, concurrency, min_concurrency: 0, weight: 1, priority: 0, delay_ms: 0 }
 }
 
 fn sampler(rig: &Rig, metrics: &Metrics) -> Sampler {
@@ -100,14 +109,7 @@ async fn series_are_few_and_say_nothing_of_tasks() {
     let metrics = Metrics::new();
     let worker = rig.worker().metrics(&metrics).handle("a", async |_: Context, _: String| GOOD);
     let worker = rig.start(worker);
-    let jobs = (0..150).map(|number| JobSpec {
-        name: format!("job-{number}"),
-        concurrency: Some(1),
-        min_concurrency: 0,
-        weight: 1,
-        priority: 0,
-        delay_ms: 0,
-    });
+    let jobs = (0..150).map(|number| job_of_one(format!("job-{number}")));
     let tasks = (0..600).map(|number| {
         Task::new("a", &format!("secret-{number}"))
             .job(format!("job-{}", number % 150))
@@ -211,6 +213,66 @@ async fn a_sample_shows_limits_lines_and_how_many_workers_would_help() {
     assert_eq!(of("tidegate_concurrency_wait_seconds", &["group:a"]), Some(4.0));
     assert_eq!(of("tidegate_worker_wait_seconds", &[]), Some(4.0));
     rig.end(worker).await;
+}
+
+/// What the alert on jobs that starve asks for, in seconds.
+const LONG: f64 = 900.0;
+
+/// The jobs of which a task has waited for long while none of them moved.
+fn starved(metrics: &Metrics) -> Vec<String> {
+    let of = |name: &str| {
+        let family = metrics.read().into_iter().find(|family| family.about.name == name);
+        values(&family.expect("a known metric"), "job_name")
+    };
+    let jobs = of("tidegate_job_oldest_wait_seconds");
+    assert_eq!(jobs, of("tidegate_job_idle_seconds"), "one choice of names");
+    let is_long = |name: &str, job: &str| number(metrics, name, &[job]) > Some(LONG);
+    let names = ["tidegate_job_oldest_wait_seconds", "tidegate_job_idle_seconds"];
+    jobs.into_iter().filter(|job| names.iter().all(|name| is_long(name, job))).collect()
+}
+
+/// More jobs than have series of their own, each with a quota of one. Of all but one a task runs; that
+/// one has less than may be ready at once, and nobody claims it.
+#[tokio::test]
+async fn of_many_jobs_the_one_that_starves_is_told_of() {
+    let now = Arc::new(std::sync::atomic::AtomicI64::new(1_000_000));
+    let pass = |ms| now.fetch_add(ms, std::sync::atomic::Ordering::SeqCst);
+    let clock = now.clone();
+    let memory = Memory::with_clock(move || clock.load(std::sync::atomic::Ordering::SeqCst));
+    let claim = async |tasks_max| {
+        let (queues, kinds) = (["default".into()].into(), ["a".into()].into());
+        let worker = WorkerId("w".into());
+        let claim = Claim { worker, queues, kinds, tasks_max, lease_ms: 9_000_000 };
+        memory.claim(claim).await.unwrap()
+    };
+    let submit = async |job: String, tasks: usize, concurrency| {
+        let task = NewTask { job: Some(job.clone()), ..NewTask::new("a", "null") };
+        let jobs = vec![JobSpec { concurrency, ..job_of_one(job) }];
+        let submission = Submission { tasks: vec![task; tasks], jobs, ..Submission::default() };
+        memory.submit(submission).await.unwrap();
+    };
+    for number in 0..150 {
+        submit(format!("busy-{number}"), 3, Some(1)).await;
+    }
+    assert_eq!(claim(150).await.len(), 150);
+    submit("starved".into(), 3, None).await;
+    memory.admit().await.unwrap();
+    let metrics = Metrics::new();
+    let mut sampler = Sampler::new(&metrics, Arc::new(memory.clone())).interval(Duration::ZERO);
+    sampler.read().await.unwrap();
+    assert_eq!(starved(&metrics), [""; 0]);
+    pass(1_000_000);
+    // A reading that took long rests before the next.
+    soon("the next reading", async {
+        while starved(&metrics).is_empty() {
+            sampler.read().await.unwrap();
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(starved(&metrics), ["starved"]);
+    assert_eq!(number(&metrics, "tidegate_job_oldest_wait_seconds", &["other"]), Some(1000.0));
+    assert_eq!(number(&metrics, "tidegate_job_idle_seconds", &["other"]), Some(0.0));
 }
 
 #[tokio::test]

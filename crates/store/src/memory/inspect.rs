@@ -3,8 +3,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_core::inspect::{
-    Explanation, Holder, Inspect, JobView, LOAD_READY_MAX, Load, QueueView, Reason, SlotRow,
-    Snapshot, TaskFilter, TaskRow, TaskView, WaiterView, WorkerView, WorkflowView, estimate_ms,
+    Explanation, Holder, Inspect, JobLoad, JobView, LOAD_READY_MAX, Load, QueueView, Reason,
+    SlotRow, Snapshot, TaskFilter, TaskRow, TaskView, WaiterView, WorkerView, WorkflowView,
+    estimate_ms,
 };
 use tidegate_core::tables::{LineRow, Position, ReadyRow};
 use tidegate_core::{
@@ -274,8 +275,31 @@ impl State {
             ready: self.ready.iter().filter(is_open).take(LOAD_READY_MAX as usize).count() as u32,
             expired: self.expiries.iter().take_while(|(at, _)| *at <= now).count() as u32,
             first_waits,
+            jobs: self.job_loads(),
             now,
         }
+    }
+
+    fn job_loads(&self) -> BTreeMap<LimitId, JobLoad> {
+        let mut jobs: BTreeMap<LimitId, JobLoad> = BTreeMap::new();
+        for (limit, slots) in &self.slots {
+            if self.limits.get(limit).is_none_or(|limit| limit.scope() != Scope::Job) {
+                continue;
+            }
+            let holders = slots.iter().flatten().filter_map(|task| self.tasks.get(task)?.position);
+            for position in holders {
+                let load = jobs.entry(*limit);
+                match position {
+                    Position::Running(_) => load.or_default().running += 1,
+                    Position::Ready(row) => {
+                        let first = &mut load.or_default().ready_since;
+                        *first = Some(first.map_or(row.since, |since| since.min(row.since)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        jobs
     }
 
     fn waiter(&self, row: &LineRow) -> Option<WaiterView> {

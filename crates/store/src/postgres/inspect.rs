@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_core::inspect::{
-    Connections, Explanation, Holder, Inspect, JobView, LOAD_READY_MAX, Load, QueueView, Reason,
-    Snapshot, TaskFilter, TaskView, WaiterView, WorkerView, WorkflowView, estimate_ms,
+    Connections, Explanation, Holder, Inspect, JobLoad, JobView, LOAD_READY_MAX, Load, QueueView,
+    Reason, Snapshot, TaskFilter, TaskView, WaiterView, WorkerView, WorkflowView, estimate_ms,
 };
 use tidegate_core::tables::{Pace, Position};
 use tidegate_core::{
@@ -37,6 +37,7 @@ const REGISTERED_BY: &str = include_str!("queries/registered_by.sql");
 const KINDS_ALL: &str = include_str!("queries/kinds_all.sql");
 const LOAD: &str = include_str!("queries/load.sql");
 const FIRST_WAITS: &str = include_str!("queries/first_waits.sql");
+const JOB_LOADS: &str = include_str!("queries/job_loads.sql");
 const EXPLAIN_TASK: &str = include_str!("queries/explain_task.sql");
 const EXPLAIN_LINE: &str = include_str!("queries/explain_line.sql");
 const EXPLAIN_READY: &str = include_str!("queries/explain_ready.sql");
@@ -358,10 +359,18 @@ async fn load(store: &Inner, tx: &Tx<'_>) -> Result<Load, Fault> {
     let now = moment(store, tx).await?.now;
     let row = tx.one(LOAD, &[&now, &i64::from(LOAD_READY_MAX)]).await?;
     let first = |row: &Row| (LimitId(row.get("limit_id")), row.get("since"));
+    let of_job = |row: &Row| {
+        let running = row.get::<_, i64>("running") as u64;
+        let load = JobLoad { ready_since: row.get("ready_since"), running };
+        (LimitId(row.get("limit_id")), load)
+    };
+    let is_any = |load: &JobLoad| load.ready_since.is_some() || load.running > 0;
+    let jobs = tx.query(JOB_LOADS, &[]).await?;
     Ok(Load {
         ready: rows::number(&row, "ready"),
         expired: rows::number(&row, "expired"),
         first_waits: tx.query(FIRST_WAITS, &[]).await?.iter().map(first).collect(),
+        jobs: jobs.iter().map(of_job).filter(|(_, load)| is_any(load)).collect(),
         now,
     })
 }

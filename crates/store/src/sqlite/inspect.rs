@@ -11,8 +11,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::{Row, params};
 use tidegate_core::inspect::{
-    Explanation, Holder, Inspect, JobView, LOAD_READY_MAX, Load, QueueView, Snapshot, TaskFilter,
-    TaskView, WaiterView, WorkerView, WorkflowView,
+    Explanation, Holder, Inspect, JobLoad, JobView, LOAD_READY_MAX, Load, QueueView, Snapshot,
+    TaskFilter, TaskView, WaiterView, WorkerView, WorkflowView,
 };
 use tidegate_core::tables::{Class, Position, Tables};
 use tidegate_core::{
@@ -321,7 +321,19 @@ fn load(tx: &mut Transaction<'_, '_>) -> Result<Load> {
     let read = |row: &Row<'_>| Ok((LimitId(row.get(0)?), row.get::<_, Option<Millis>>(1)?));
     let first = tx.statements.rows(Query::FirstWaits, [], read)?.into_iter();
     let first_waits = first.filter_map(|(limit, since)| Some((limit, since?))).collect();
-    Ok(Load { ready, expired, first_waits, now: tx.now })
+    Ok(Load { ready, expired, first_waits, jobs: job_loads(tx)?, now: tx.now })
+}
+
+fn job_loads(tx: &mut Transaction<'_, '_>) -> Result<BTreeMap<LimitId, JobLoad>> {
+    let read = |row: &Row<'_>| Ok((LimitId(row.get(0)?), row.get::<_, i64>(1)?));
+    let mut jobs: BTreeMap<LimitId, JobLoad> = BTreeMap::new();
+    for (limit, since) in tx.statements.rows(Query::JobReady, [], read)? {
+        jobs.entry(limit).or_default().ready_since = Some(since);
+    }
+    for (limit, running) in tx.statements.rows(Query::JobRunning, [], read)? {
+        jobs.entry(limit).or_default().running = running as u64;
+    }
+    Ok(jobs)
 }
 
 fn waiters(

@@ -22,6 +22,8 @@ queries! {
     ForgetKind "queries/forget_kind.sql",
     ForgetRegistrations "queries/forget_registrations.sql",
     IsKindUsed "queries/is_kind_used.sql",
+    JobReady "queries/job_ready.sql",
+    JobRunning "queries/job_running.sql",
     KindsUnseen "queries/kinds_unseen.sql",
     LeaveRegistrations "queries/leave_registrations.sql",
     PutSchemaVersion "queries/put_schema_version.sql",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::inspect::{Load, Reason, TaskFilter};
+use tidegate_core::inspect::{JobLoad, Load, Reason, TaskFilter};
 use tidegate_core::tables::Class;
 use tidegate_core::{ErrorKind, Extend, NewTask, Pausable, Pause, Ran, State, TaskId, WorkerId};
 
@@ -127,8 +127,8 @@ pub async fn the_load_says_what_waits(fx: &Fixture) {
     assert_eq!(fx.claim_as(asks("w", &["a"], 1)).await.len(), 1);
     fx.advance(5);
     let limit = fx.limit("group:a").await.id;
-    let wanted =
-        Load { ready: 2, expired: 0, first_waits: BTreeMap::from([(limit, since)]), now: fx.now() };
+    let first_waits = BTreeMap::from([(limit, since)]);
+    let wanted = Load { ready: 2, first_waits, now: fx.now(), ..Load::default() };
     assert_eq!(load().await, wanted, "a step behind another is not counted");
     let pause = |paused| fx.store.pause(Pause { what: Pausable::Queue("z".into()), paused });
     assert!(pause(true).await.expect("pause"));
@@ -138,6 +138,35 @@ pub async fn the_load_says_what_waits(fx: &Fixture) {
     assert_eq!(load().await.expired, 1);
     fx.reap().await;
     assert_eq!(load().await.expired, 0);
+}
+
+/// However few tasks it has: all of a small job are past its line.
+pub async fn the_load_says_of_jobs_what_is_ready_and_what_runs(fx: &Fixture) {
+    let load = async |job: &str| {
+        let limit = fx.limit(&format!("job:{job}")).await.id;
+        fx.inspect.load().await.expect("load").jobs.get(&limit).copied()
+    };
+    let of = |job: &str, kind: &str| NewTask { job: Some(job.into()), ..task(kind) };
+    fx.submit_all(vec![task("a"), task("b")]).await;
+    assert_eq!(fx.claim(9).await.len(), 2, "a worker serves both kinds");
+    fx.submit_all(vec![of("small", "a"), of("small", "a")]).await;
+    fx.admit().await;
+    let first = fx.now();
+    fx.advance(5);
+    fx.set_limit("group:b", Some(0)).await;
+    fx.submit_all(vec![of("small", "a"), of("elsewhere", "b")]).await;
+    fx.admit().await;
+    let ready = JobLoad { ready_since: Some(first), running: 0 };
+    assert_eq!(load("small").await, Some(ready));
+    assert_eq!(load("elsewhere").await, None, "it stands in the line of another limit");
+    let running = fx.claim(2).await;
+    assert_eq!(ids(&running).len(), 2);
+    let one_left = JobLoad { ready_since: Some(first + 5), running: 2 };
+    assert_eq!(load("small").await, Some(one_left));
+    fx.claim(9).await;
+    assert_eq!(load("small").await, Some(JobLoad { ready_since: None, running: 3 }));
+    fx.complete(&running).await;
+    assert_eq!(load("small").await, Some(JobLoad { ready_since: None, running: 1 }));
 }
 
 /// A task that is sent to the line was refused once, however long it stands there.

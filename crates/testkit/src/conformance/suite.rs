@@ -401,6 +401,7 @@ macro_rules! conformance_suite {
                 workflows_show_their_steps
                 a_line_is_listed_in_its_order
                 the_load_says_what_waits
+                the_load_says_of_jobs_what_is_ready_and_what_runs
                 refusals_are_counted
                 tasks_are_filtered_by_group
                 the_wait_is_estimated_from_run_times_and_place
