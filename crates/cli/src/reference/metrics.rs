@@ -34,8 +34,13 @@ What is read from the store is read in the background, every 5 s or less often w
 long to answer; `tidegate_sample_age_seconds` says how old it is. Nothing is read when somebody asks for \
 the metrics.
 
-Names of limits and jobs come from whoever submits. The 20 busiest groups and the 20 busiest jobs have \
-series of their own; all others share one with the name `other`. Workflows have none. No label carries the \
-id of a task or a part of a payload.
+Names of limits and jobs come from whoever submits, so only some have series of their own; all others share \
+one with the name `other`. Of the limits that are read from the store these are 100 groups and 100 jobs: the \
+busiest, and those that wait longest. Of jobs in a worker they are the 100 that started most lately \
+(`tidegate_job_tasks_total`) or of which most run (`tidegate_job_in_flight_tasks`). Of limits in a worker \
+(`tidegate_concurrency_acquisition_total`, `tidegate_concurrency_wait_seconds`) they are the 20 busiest groups \
+and the 20 busiest jobs. A counter whose name is no longer among them stays for two minutes as it is, and what \
+the name does goes to `other`. Workflows have no series. No label carries the id of a task or a part of a \
+payload.
 
 ";

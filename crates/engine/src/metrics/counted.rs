@@ -13,7 +13,7 @@ use super::family::Reading;
 use super::top::{OTHER, Top};
 use crate::Ended;
 
-/// Limits of one sort that have histograms of their own.
+/// Limits of one sort that have histograms and counts of acquisitions of their own.
 const HISTOGRAMS_SHOWN: usize = 20;
 
 /// Limits of one sort, and jobs, that have other series of their own.
