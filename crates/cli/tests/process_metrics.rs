@@ -189,17 +189,17 @@ fn alerts_fire_on_long_waits() {
 }
 
 /// A job waits for a worker that has others to do first: its few tasks are all ready, and none begins.
-#[test]
-fn an_alert_fires_on_a_job_that_starves() {
+fn starves(store: &[&str]) {
     let shell = Shell::new();
-    let worker = Watched::start(&shell, &["--concurrency", "1"]);
+    let good = |words: &[&str]| shell.good(&[words, store].concat());
+    let worker = Watched::start(&shell, &[&["--concurrency", "1"], store].concat());
     let prometheus = Prometheus::start(&shell, &impatient());
     prometheus.watch(&shell, &[&worker]);
-    shell.good(&["submit", "sleep", "--payload", "{\"ms\":600000}", "--job", "greedy"]);
+    good(&["submit", "sleep", "--payload", "{\"ms\":600000}", "--job", "greedy"]);
     prometheus.find("max(tidegate_job_in_flight_tasks{job_name='greedy'}) == 1");
     for job in ["greedy", "nightly"] {
         let task = ["submit", "sleep", "--payload", "{\"ms\":1}", "--job", job];
-        (0..3).for_each(|_| drop(shell.good(&task)));
+        (0..3).for_each(|_| drop(good(&task)));
     }
     let starved = prometheus.fires("TidegateJobStarved");
     assert!(starved.iter().all(|labels| labels["job_name"] == "nightly"), "{starved:?}");
@@ -209,10 +209,21 @@ fn an_alert_fires_on_a_job_that_starves() {
     // Where every task waits for a worker, more of them would help.
     prometheus.find("max(tidegate_workers_wanted) == 6");
     assert_eq!(prometheus.query("ALERTS{alertname='TidegateNoWorkerAccepting'}"), [], "it is full");
-    shell.good(&["job", "pause", "nightly"]);
+    good(&["job", "pause", "nightly"]);
     until("a pause to end the alert", || {
         prometheus.query("ALERTS{alertname='TidegateJobStarved'}").is_empty().then_some(())
     });
+}
+
+#[test]
+fn an_alert_fires_on_a_job_that_starves_on_sqlite() {
+    starves(&["--store", "sqlite:tasks.db"]);
+}
+
+#[test]
+fn an_alert_fires_on_a_job_that_starves_on_postgres() {
+    let database = Server::shared().database();
+    starves(&["--store", &database.url()]);
 }
 
 /// Somebody else holds a lock that every call needs.
