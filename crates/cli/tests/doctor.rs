@@ -316,6 +316,7 @@ fn claim(queue: &str, tasks_max: u32) -> Claim {
         kinds: ["noop".into()].into(),
         tasks_max,
         lease_ms: LEASE_MS,
+        poll_ms: 1000,
     }
 }
 

@@ -91,8 +91,9 @@ struct Tally {
     aside: u32,
     ahead: u32,
     head: Option<(LineRow, u32)>,
-    /// Somebody holds a slot and has not begun.
+    /// Somebody holds a slot and has not begun, and how many do.
     ready: Option<TaskId>,
+    ready_number: u32,
     /// Somebody waits to reserve.
     seat: Option<TaskId>,
     /// The lightest of those that are too heavy.
@@ -372,6 +373,7 @@ impl<'a> Check<'a> {
         for place in applying.iter().flatten() {
             if self.units(task, self.snapshot.limits[*place].id) > 0 {
                 tallies[*place].ready = Some(task);
+                tallies[*place].ready_number += 1;
             }
         }
     }
@@ -435,6 +437,11 @@ impl<'a> Check<'a> {
             let found =
                 format!("task {task} is ready, and {} are held of {}", limit.held, limit.name);
             self.fault("where too many slots are held, nobody is about to begin", found);
+        }
+        let most = limit.ready_max(self.snapshot.now);
+        if let Some(most) = most.filter(|most| tally.ready_number > *most) {
+            let found = format!("{} are ready of {}, not {most}", tally.ready_number, limit.name);
+            self.fault("where a job has a delay, one is about to begin, in time", found);
         }
         self.set_aside(limit, tally);
     }

@@ -152,7 +152,7 @@ pub struct Share {
     pub priority: i32,
     /// The least time from one start to the next.
     pub delay_ms: i64,
-    /// When the next may start, where there is such a time.
+    /// When the next may start: the last start and the time between two. Without such a time it stops nobody.
     pub next_at: Millis,
 }
 
@@ -180,9 +180,7 @@ impl Share {
     /// A task that passed the line was claimed at this time.
     pub fn start(&mut self, at: Millis) {
         self.ahead = self.ahead.saturating_sub(1);
-        if self.delay_ms > 0 {
-            self.next_at = self.next_at.max(at.saturating_add(self.delay_ms));
-        }
+        self.next_at = self.next_at.max(at.saturating_add(self.delay_ms));
     }
 
     /// A task that passed the line leaves the window without a start and gives its step of the
@@ -205,6 +203,11 @@ impl Share {
 
     fn is_early(&self, now: Millis) -> bool {
         self.delay_ms > 0 && self.next_at > now
+    }
+
+    /// How many may be about to begin, where the time between two starts bounds them.
+    fn ready_max(&self, now: Millis) -> Option<u32> {
+        (self.delay_ms > 0).then(|| u32::from(!self.is_early(now)))
     }
 
     /// Whether one more may pass. Who is to get a slot of the reserve does not wait behind those
@@ -324,6 +327,22 @@ impl Limit {
         most.is_some_and(|most| self.held > most) && self.scope().hold() == Hold::Attempt
     }
 
+    /// How many tasks of a job may be about to begin, where it has a delay: one, and none before its time.
+    pub fn ready_max(&self, now: Millis) -> Option<u32> {
+        self.share.and_then(|share| share.ready_max(now))
+    }
+
+    /// Whether more tasks are past the line of a job than its delay allows: it has got the delay since.
+    pub fn is_hasty(&self, now: Millis) -> bool {
+        let ahead = self.share.map_or(0, |share| share.ahead);
+        self.ready_max(now).is_some_and(|most| ahead > most)
+    }
+
+    /// Whether tasks that have not begun may have to go back to the line.
+    pub fn recalls(&self, now: Millis) -> bool {
+        self.is_over() || self.is_hasty(now)
+    }
+
     /// Whether as many tasks are past the line of a job and not yet claimed as may be, where
     /// `window` of them may.
     pub fn is_window_full(&self, window: u32) -> bool {
@@ -420,6 +439,20 @@ mod tests {
         share.start(1000);
         assert!(!share.may_pass(16, 1099, true), "the reserve does not help");
         assert!(share.may_pass(16, 1100, false));
+    }
+
+    #[test]
+    fn a_delay_that_comes_later_counts_from_the_last_start() {
+        let mut share = Share::new(1);
+        let passed: Vec<i64> = (0..3).map(|_| share.pass(0)).collect();
+        share.start(1000);
+        assert_eq!((passed.len(), share.next_at, share.ready_max(1000)), (3, 1000, None));
+        let late = Share { delay_ms: 100, next_at: 1100, ..share };
+        let limit = Limit::new(LimitId(1), "job:j", None, Source::Submit, 0, Some(late));
+        assert_eq!((limit.ready_max(1099), limit.ready_max(1100)), (Some(0), Some(1)));
+        assert!(limit.is_hasty(1100) && limit.recalls(1100), "two are ahead");
+        let one = Limit { share: Some(Share { ahead: 1, ..late }), ..limit };
+        assert!(one.is_hasty(1099) && !one.is_hasty(1100));
     }
 
     #[test]

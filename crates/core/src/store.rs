@@ -223,6 +223,9 @@ pub struct Claim {
     pub tasks_max: u32,
     /// For how long.
     pub lease_ms: i64,
+    /// How often it asks where nobody tells it of anything. A store may tell it from memory that there is
+    /// nothing, for less than this where it is less than a second.
+    pub poll_ms: i64,
 }
 
 /// One claimed task.

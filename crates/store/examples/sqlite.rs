@@ -53,6 +53,7 @@ async fn drain(store: &Sqlite, batch: u32) -> Result<(usize, Duration)> {
         kinds: names("noop"),
         tasks_max: batch,
         lease_ms: 30_000,
+        poll_ms: 1000,
     };
     let (begin, mut done, mut exits) = (now(), 0, Vec::new());
     loop {

@@ -59,6 +59,7 @@ fn claim(worker: &str, tasks_max: u32) -> Claim {
         kinds: names(&["mail", "scan"]),
         tasks_max,
         lease_ms: 30_000,
+        poll_ms: 1000,
     }
 }
 

@@ -26,6 +26,7 @@ fn claim(tasks_max: u32) -> Claim {
         kinds: ["a".into()].into(),
         tasks_max,
         lease_ms: 30_000,
+        poll_ms: 1000,
     }
 }
 

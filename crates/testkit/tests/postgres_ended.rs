@@ -66,6 +66,7 @@ impl Lab {
             kinds: ["a".into()].into(),
             tasks_max: tasks as u32,
             lease_ms: 30_000,
+            poll_ms: 1000,
         };
         let claimed = self.store.claim(claim).await.expect("claim");
         assert_eq!(claimed.len(), tasks);

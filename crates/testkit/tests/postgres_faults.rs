@@ -24,6 +24,7 @@ fn claim() -> Claim {
         kinds: ["a".into()].into(),
         tasks_max: 10,
         lease_ms: 30_000,
+        poll_ms: 1000,
     }
 }
 

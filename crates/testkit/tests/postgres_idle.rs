@@ -16,6 +16,10 @@ const WORKERS: u64 = 100;
 /// Longer than a task may wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How often the worker asks that has to find every task soon, and how long a task may wait for it.
+const BRISK: Duration = Duration::from_millis(200);
+const SOON: Duration = Duration::from_secs(2);
+
 /// How long is counted.
 const WINDOW: Duration = Duration::from_secs(20);
 
@@ -107,6 +111,32 @@ async fn without_any_notice_every_task_is_done() {
         store.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");
         let all = tokio::time::timeout(PATIENCE, ran.acquire_many(wanted)).await;
         all.expect("nobody forgets them").expect("open").forget();
+    }
+    assert!(proxy.notices_lost() > 0, "there was nothing to lose");
+    shutdown.drain();
+    working.await.expect("no panic").expect("the worker ends well");
+}
+
+/// The same with a short poll interval: it bounds how long a task waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_notice_a_short_poll_interval_is_kept() {
+    let database = Server::shared().database();
+    let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    store.migrate().await.expect("migrate");
+    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    store.set_limit(set).await.expect("set");
+    let proxy = Proxy::start(&database).await.expect("a proxy");
+    let deaf = Postgres::connect(proxy.url(), Options::default()).await.expect("connect");
+    let (ran, shutdown) = (Arc::new(Semaphore::new(0)), Shutdown::new());
+    let options = tidegate_engine::Options { poll_interval: BRISK, ..Default::default() };
+    let working = tokio::spawn(worker(deaf, &ran, options).run(shutdown.clone()));
+    for number in 0..8 {
+        // It has asked and found nothing.
+        time::sleep(2 * BRISK).await;
+        let tasks = vec![NewTask::new("a", "null")];
+        store.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");
+        let begun = tokio::time::timeout(SOON, ran.acquire()).await;
+        begun.unwrap_or_else(|_| panic!("task {number} waits")).expect("open").forget();
     }
     assert!(proxy.notices_lost() > 0, "there was nothing to lose");
     shutdown.drain();

@@ -56,6 +56,7 @@ impl Lab {
             kinds: ["call".into()].into(),
             tasks_max,
             lease_ms: 600_000,
+            poll_ms: 1000,
         };
         self.store.claim(claim).await.expect("claim")
     }
@@ -235,6 +236,7 @@ async fn who_hands_a_slot_on_writes_no_group() {
             kinds: ["call".into()].into(),
             tasks_max: 4,
             lease_ms: 600_000,
+            poll_ms: 1000,
         };
         let finish = Finish { exits: exits.collect(), claim: Some(claim) };
         running = lab.store.finish(finish).await.expect("finish").claimed;

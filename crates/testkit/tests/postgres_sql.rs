@@ -44,6 +44,7 @@ async fn claim(store: &Postgres, kind: &str) -> Vec<Attempt> {
         kinds: [Arc::from(kind)].into(),
         tasks_max: 100,
         lease_ms: 30_000,
+        poll_ms: 1000,
     };
     store.claim(claim).await.expect("claim")
 }

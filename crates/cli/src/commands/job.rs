@@ -45,10 +45,11 @@ enum Verb {
     },
     /// Changes a job, also while it has work; makes it where there is none
     ///
-    /// The concurrency counts at once: what runs is not touched, and no more begin while more run
-    /// than may: those that were about to begin go back to its line. The rest counts for all its
-    /// tasks but the few that are next. A min-concurrency above the concurrency that would hold then is
-    /// refused; a concurrency of 0 only pauses.
+    /// The concurrency and the delay count at once: what runs is not touched, and no more begin while
+    /// more run than may, or before the delay since the last start is over: those that were about to
+    /// begin go back to its line. The rest counts for all its tasks but the few that are next. A
+    /// min-concurrency above the concurrency that would hold then is refused; a concurrency of 0 only
+    /// pauses.
     #[command(after_help = "Examples:\n  tidegate job set nightly --concurrency 3\n  \
         tidegate job set nightly --weight 4 --min-concurrency 1\n  \
         tidegate job set crawl-example-org --concurrency 2 --delay 500ms")]

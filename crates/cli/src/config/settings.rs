@@ -173,7 +173,9 @@ pub(crate) const SETTINGS: [Setting; 19] = [
         default: "1000",
         default_words: None,
         meaning: "Milliseconds, give or take a quarter, after which an idle `tidegate worker` asks for \
-                  work that nobody told it about; the store wakes it for the rest.",
+                  work that nobody told it about; the store wakes it for the rest. Below 1000 every \
+                  poll is sent, so it bounds how long a task waits if PostgreSQL's notice of it is \
+                  lost; from 1000 on a worker that hears the notices sends one every 5 s at least.",
         example: "1000",
     },
     Setting {

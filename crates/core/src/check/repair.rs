@@ -344,7 +344,7 @@ impl<'a> Plan<'a> {
                 share.ahead = tally.ahead;
             }
             if mended != *limit || self.check.found.len() > before {
-                mended.dirty = mended.waiting > 0 || mended.is_over();
+                mended.dirty = mended.waiting > 0 || mended.recalls(self.snapshot().now);
                 self.steps.push(Repair::Count { limit: mended });
             }
         }

@@ -65,8 +65,9 @@ pub fn check_set_job(set: &SetJob) -> Result<()> {
     Ok(())
 }
 
-/// Changes a job. Its capacity counts at once; weight, priority and reserve are what its tasks pass
-/// its line with, so they count for all that stands there.
+/// Changes a job. Its capacity and its delay count at once, also for what is past its line and has not
+/// begun; weight, priority and reserve are what its tasks pass its line with, so they count for all that
+/// stands there.
 pub fn set_job(tables: &mut dyn Tables, set: &SetJob) -> Result<()> {
     check_set_job(set)?;
     let name = Scope::Job.name(&set.job);
@@ -83,6 +84,7 @@ pub fn set_job(tables: &mut dyn Tables, set: &SetJob) -> Result<()> {
         change(share, set);
     }
     limit.disturb();
+    limit.dirty |= limit.is_hasty(tables.now());
     tables.put_limit(&limit)?;
     let mut budget = tables.gate_budget();
     gate::settle(tables, &mut budget).map(drop)

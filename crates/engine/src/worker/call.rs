@@ -73,5 +73,6 @@ fn claim_of(shared: &Shared, plan: &Plan) -> Claim {
         kinds: plan.kinds.clone(),
         tasks_max: plan.tasks_max,
         lease_ms: time::millis(shared.options.lease),
+        poll_ms: time::millis(shared.options.poll_interval),
     }
 }

@@ -157,6 +157,7 @@ pub(super) fn claim() -> Claim {
         kinds: Arc::new([NOOP.into(), BLOCKED.into()]),
         tasks_max: BATCH,
         lease_ms: 3_600_000,
+        poll_ms: 1000,
     }
 }
 

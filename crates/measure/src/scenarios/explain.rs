@@ -181,6 +181,7 @@ fn claim(tasks_max: u32) -> Claim {
         kinds: kind_names().into_iter().map(Into::into).collect(),
         tasks_max,
         lease_ms: LEASE_MS,
+        poll_ms: 1000,
     }
 }
 

@@ -108,6 +108,7 @@ impl Shift {
                 kinds: names.collect(),
                 tasks_max: 1,
                 lease_ms: SERVED_MS,
+                poll_ms: 1000,
             })
             .await?;
         ensure!(claimed.is_empty(), "there are tasks before the first is submitted");

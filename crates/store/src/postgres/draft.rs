@@ -390,8 +390,13 @@ impl Tables for Draft {
     }
 
     fn ready_holders(&mut self, limit: LimitId, rows_max: u32) -> Result<(Vec<ReadyRow>, bool)> {
+        let is_elsewhere = self.has_holders_elsewhere(limit);
+        if is_elsewhere && !self.recalled.contains_key(&limit) {
+            // Who goes back first is known where all are.
+            return Ok((Vec::new(), false));
+        }
         let (rows, is_all) = self.state.ready_holders(limit, rows_max)?;
-        Ok((rows, is_all && !self.has_holders_elsewhere(limit)))
+        Ok((rows, is_all && !is_elsewhere))
     }
 
     fn holder(&mut self, limit: LimitId, number: u32) -> Result<Option<TaskId>> {

@@ -11,7 +11,8 @@ use super::floors::first_of_lanes;
 pub(super) struct Left {
     /// Limits that somebody should look at again.
     pub(super) dirty: Vec<LimitId>,
-    /// Those of which more slots are held than may be: tasks that have not begun may have to go back.
+    /// Those of which more slots are held than may be, and jobs that have got a delay: tasks that have not
+    /// begun may have to go back.
     pub(super) over: Vec<LimitId>,
     /// Jobs whose windows were filled, or of which tasks were claimed: after the commit somebody
     /// should look whether both happened.
@@ -42,20 +43,23 @@ impl Draft {
     }
 
     /// Whether ready tasks that are not in the draft may have to go back to the line of a limit. They are
-    /// taken back behind the transaction that lowers or pauses it, and it is dirty until all are.
+    /// taken back behind the transaction that lowers or pauses it or gives it a delay, and it is dirty until
+    /// all are.
     pub(super) fn has_holders_elsewhere(&self, id: LimitId) -> bool {
         let (Some(limit), Some(before)) = (self.state.limits.get(&id), self.before.limits.get(&id))
         else {
             return false;
         };
-        if !limit.is_over() {
+        if !limit.recalls(self.state.now) {
             return false;
         }
         match self.recalled.get(&id) {
             Some(is_all) => !is_all,
             None => {
-                let is_changed = (limit.capacity, limit.halt) != (before.capacity, before.halt);
-                before.dirty || is_changed
+                let bounds = |limit: &Limit| {
+                    (limit.capacity, limit.halt, limit.share.map(|share| share.delay_ms))
+                };
+                before.dirty || bounds(limit) != bounds(before)
             }
         }
     }

@@ -23,6 +23,10 @@ const NOTIFY_SOON: &str = include_str!("queries/notify_soon.sql");
 
 /// How long an answer holds that there is nothing, at most, while nobody says otherwise.
 const QUIET: Duration = Duration::from_secs(5);
+
+/// Who polls more often than this is not answered from memory: a notice may be lost and nobody know it.
+const BRISK: Duration = Duration::from_secs(1);
+
 const KEEPER_QUIET: Duration = Duration::from_secs(30);
 
 /// Claims whose answers are remembered at most; a worker has two sorts of them.
@@ -181,12 +185,9 @@ impl Quiet {
     }
 
     fn nothing_for(&self, claim: Option<&Claim>, news: u64, due_in: Option<Millis>) {
-        // A worker that asks is noted as alive, so it may not be silent for long. The keeper only
-        // does what workers that ask do as well.
-        let longest = claim.map_or(KEEPER_QUIET, |claim| {
-            QUIET.min(Duration::from_millis(claim.lease_ms.max(0) as u64) / 6)
-        });
-        let due_in = due_in.map(|due_in| Duration::from_millis(due_in.max(0) as u64));
+        // The keeper only does what workers that ask do as well.
+        let longest = claim.map_or(KEEPER_QUIET, longest);
+        let due_in = due_in.map(millis);
         let until = now() + due_in.map_or(longest, |due_in| due_in.min(longest));
         let mut heard = self.heard();
         if heard.nothing.len() >= CLAIMS_MAX {
@@ -196,6 +197,18 @@ impl Quiet {
             heard.nothing.insert(key(claim), (news, until));
         }
     }
+}
+
+/// How long a worker is told from memory that there is nothing. One that asks is noted as alive, so it
+/// may not be silent for long. Polls are jittered by less than half, so each of a brisk one is sent.
+fn longest(claim: &Claim) -> Duration {
+    let poll = millis(claim.poll_ms);
+    let quiet = if poll < BRISK { poll / 2 } else { QUIET };
+    quiet.min(millis(claim.lease_ms) / 6)
+}
+
+fn millis(ms: Millis) -> Duration {
+    Duration::from_millis(ms.max(0).unsigned_abs())
 }
 
 fn key(claim: Option<&Claim>) -> Asker {

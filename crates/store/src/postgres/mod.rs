@@ -68,9 +68,9 @@
 //! - A slot is handed over only to a task all of whose limits are locked, or to one that needs nothing
 //!   else. Otherwise the limit stays marked as dirty, and the same verb follows up with a transaction
 //!   that locks them; if it dies in between, the next claim of any worker does.
-//! - Ready tasks that hold slots of a limit which was lowered or paused go back to the line: their rows are
-//!   locked before the limit, and under its lock somebody looks whether these are all. Until then the limit
-//!   is dirty, and the next claim goes on.
+//! - Ready tasks that hold slots of a limit which was lowered or paused, or of a job that has got a delay, go
+//!   back to the line: their rows are locked before the limit, and under its lock somebody looks whether these
+//!   are all. Until then the limit is dirty, and the next claim goes on.
 //! - Arrivals pass one gatekeeper at a time, in order of id; so do the steps of a workflow.
 //! - Whether an attempt still runs, for what it submits, is decided under a share of its row or its
 //!   lease (`FOR KEY SHARE`) that is held over the COMMIT. Whoever ends attempts has locked that alone

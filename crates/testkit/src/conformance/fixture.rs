@@ -136,6 +136,7 @@ pub fn asks(worker: &str, kinds: &[&str], tasks_max: u32) -> Claim {
         kinds: kinds.iter().map(|kind| (*kind).into()).collect(),
         tasks_max,
         lease_ms: LEASE_MS,
+        poll_ms: 1000,
     }
 }
 

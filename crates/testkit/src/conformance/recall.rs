@@ -1,8 +1,8 @@
-//! Tasks that are through the gate and have not begun when a limit is lowered or paused: they go back
-//! to the line, and what runs is not touched.
+//! Tasks that are through the gate and have not begun when a limit is lowered or paused, or a job gets a
+//! delay: they go back to the line, and what runs is not touched.
 
 use tidegate_core::bounds::GATE_STEP;
-use tidegate_core::{NewTask, Pausable, Pause, SetJob, Source, State, TaskId};
+use tidegate_core::{JobSpec, NewTask, Pausable, Pause, SetJob, Source, State, TaskId};
 
 use super::fixture::{Fixture, fatal, ids, job, task, tasks};
 
@@ -20,6 +20,26 @@ async fn pause_job(fx: &Fixture, paused: bool) {
     let what = Pausable::Job("j".into());
     assert!(fx.store.pause(Pause { what, paused }).await.expect("pause"));
     fx.settle().await;
+}
+
+async fn set_delay(fx: &Fixture, delay_ms: i64) {
+    let set = SetJob { job: "j".into(), delay_ms: Some(delay_ms), ..SetJob::default() };
+    fx.store.set_job(set).await.expect("set_job");
+    fx.settle().await;
+    fx.check().await;
+}
+
+/// Claims all there is every 10 ms, completes it, and gives each start with how long it had waited.
+async fn starts(fx: &Fixture, ms: i64) -> Vec<(TaskId, i64)> {
+    let (mut starts, begin) = (Vec::new(), fx.now());
+    while fx.now() < begin + ms {
+        let claimed = fx.claim(9).await;
+        starts.extend(ids(&claimed).into_iter().map(|task| (task, fx.now() - begin)));
+        fx.complete(&claimed).await;
+        fx.check().await;
+        fx.advance(10);
+    }
+    starts
 }
 
 /// How many of these are through the gate and wait for a worker.
@@ -246,5 +266,91 @@ pub async fn many_go_back_in_steps(fx: &Fixture) {
         assert_eq!(exits, []);
     }
     assert_eq!(rest, all.len() - 1);
+    fx.check_at_rest().await;
+}
+
+/// Those that are next have not begun: the delay counts for them as for all others, from the last start.
+pub async fn a_job_that_gets_a_delay_keeps_it(fx: &Fixture) {
+    fx.job(job("j", None)).await;
+    let all = fx.submit_all(vec![of_job(); 24]).await;
+    let running = fx.claim(3).await;
+    assert_eq!(ready(fx, &all).await, 16, "as many as may be past its line");
+    fx.advance(40);
+    set_delay(fx, 100).await;
+    assert_eq!(ready(fx, &all).await, 0, "the last start was just now");
+    let expected = [(all[3], 60), (all[4], 160), (all[5], 260), (all[6], 360)];
+    assert_eq!(starts(fx, 400).await, expected, "in the order they had");
+    assert_eq!(fx.states(&all[..3]).await, [State::Processing; 3], "what runs is not touched");
+    set_delay(fx, 0).await;
+    fx.complete(&running).await;
+    assert_eq!(fx.work_off().await, all[7..]);
+    fx.check_at_rest().await;
+}
+
+/// One may begin at once where the last start was long ago, or never.
+pub async fn a_delay_lets_one_of_those_that_are_next_begin(fx: &Fixture) {
+    fx.job(job("j", None)).await;
+    let all = fx.submit_all(vec![of_job(); 20]).await;
+    assert_eq!(fx.claim(0).await, []);
+    assert_eq!(ready(fx, &all).await, 16);
+    set_delay(fx, 100).await;
+    assert_eq!(ready(fx, &all).await, 1);
+    assert_eq!(starts(fx, 200).await, [(all[0], 0), (all[1], 100)]);
+    set_delay(fx, 0).await;
+    assert_eq!(fx.work_off().await, all[2..]);
+    fx.check_at_rest().await;
+}
+
+/// The one that is next goes back as well, where the longer time since the last start is not over.
+pub async fn a_longer_delay_counts_for_who_is_next(fx: &Fixture) {
+    fx.job(JobSpec { delay_ms: 50, ..job("j", None) }).await;
+    let all = fx.submit_all(vec![of_job(); 4]).await;
+    let first = fx.claim(9).await;
+    fx.advance(60);
+    assert_eq!(fx.claim(0).await, []);
+    assert_eq!(ready(fx, &all).await, 1, "its time has come");
+    set_delay(fx, 100).await;
+    assert_eq!(ready(fx, &all).await, 0);
+    assert_eq!(starts(fx, 150).await, [(all[1], 40), (all[2], 140)]);
+    fx.advance(200);
+    assert_eq!(fx.claim(0).await, []);
+    set_delay(fx, 120).await;
+    assert_eq!(ready(fx, &all).await, 1, "the longer time is over too");
+    fx.complete(&first).await;
+    assert_eq!(fx.work_off().await, all[3..]);
+    fx.check_at_rest().await;
+}
+
+/// Who is past its job's line and waits for another limit goes back when its turn comes there.
+pub async fn a_delay_counts_for_who_waits_elsewhere(fx: &Fixture) {
+    fx.set_limit("group:a", Some(2)).await;
+    fx.job(job("j", None)).await;
+    let all = fx.submit_all(vec![of_job(); 12]).await;
+    let running = fx.claim(1).await;
+    assert_eq!(ready(fx, &all).await, 1, "the others wait for the group");
+    fx.advance(40);
+    set_delay(fx, 100).await;
+    fx.complete(&running).await;
+    let begun = starts(fx, 400).await;
+    let at: Vec<i64> = begun.iter().map(|(_, at)| *at).collect();
+    assert_eq!(at, [60, 160, 260, 360], "{begun:?}");
+    set_delay(fx, 0).await;
+    assert_eq!(fx.work_off().await.len(), 7);
+    fx.check_at_rest().await;
+}
+
+/// A reserve does not help against a delay.
+pub async fn a_delay_counts_for_a_reserve(fx: &Fixture) {
+    fx.job(JobSpec { min_concurrency: 3, ..job("j", Some(9)) }).await;
+    let all = fx.submit_all(vec![of_job(); 8]).await;
+    assert_eq!(fx.claim(0).await, []);
+    assert_eq!(ready(fx, &all).await, 8);
+    set_delay(fx, 100).await;
+    assert_eq!(ready(fx, &all).await, 1);
+    let begun = starts(fx, 300).await;
+    let at: Vec<i64> = begun.iter().map(|(_, at)| *at).collect();
+    assert_eq!(at, [0, 100, 200], "{begun:?}");
+    set_delay(fx, 0).await;
+    assert_eq!(fx.work_off().await.len(), 5);
     fx.check_at_rest().await;
 }

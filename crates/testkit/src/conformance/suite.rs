@@ -203,6 +203,11 @@ macro_rules! conformance_suite {
                 a_step_that_goes_back_keeps_its_turn
                 a_retry_of_a_paused_job_waits
                 many_go_back_in_steps
+                a_job_that_gets_a_delay_keeps_it
+                a_delay_lets_one_of_those_that_are_next_begin
+                a_longer_delay_counts_for_who_is_next
+                a_delay_counts_for_who_waits_elsewhere
+                a_delay_counts_for_a_reserve
             }
             change {
                 a_limit_is_lowered_by_an_operator

@@ -363,6 +363,7 @@ pub fn claim(spec: &ClaimSpec) -> Claim {
         kinds: served(&KINDS, spec.kinds),
         tasks_max: spec.tasks_max,
         lease_ms: spec.lease_ms,
+        poll_ms: 1000,
     }
 }
 

@@ -55,6 +55,7 @@ impl Direct {
             kinds: self.kinds.clone(),
             tasks_max,
             lease_ms: LEASE_MS,
+            poll_ms: 1000,
         };
         let answer = rules::claim(&mut self.state, &claim);
         self.judged(answer)

@@ -305,6 +305,7 @@ impl Process {
             kinds: self.kinds.clone(),
             tasks_max: self.free_permits(world),
             lease_ms: world.lease_ms,
+            poll_ms: 1000,
         }
     }
 

@@ -325,6 +325,7 @@ pub(crate) fn claim(worker: &str, tasks_max: u32) -> Claim {
         kinds: ["a", "b", "c", "free"].map(Into::into).into(),
         tasks_max,
         lease_ms: LEASE_MS,
+        poll_ms: 1000,
     }
 }
 

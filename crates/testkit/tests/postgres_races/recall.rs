@@ -1,9 +1,9 @@
-//! A limit is lowered or paused while others are about to begin, each over all boundaries.
+//! A limit is lowered or paused, or a job gets a delay, while others are about to begin, each over all boundaries.
 
 use std::sync::Arc;
 
 use tidegate_core::tables::Position;
-use tidegate_core::{Finish, Inspect, Pausable, Pause, Store};
+use tidegate_core::{Finish, Inspect, Pausable, Pause, SetJob, Store};
 use tidegate_store::postgres::Options;
 
 use super::cases::{after, ensure, nothing_else, race};
@@ -108,3 +108,61 @@ async fn pause_and_cancel(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
 }
 
 race!(a_job_is_paused_as_its_tasks_are_cancelled, pause_and_cancel);
+
+fn delaying(handle: &Handle, delay_ms: i64) -> Verb {
+    let set = SetJob { job: "j".into(), delay_ms: Some(delay_ms), ..SetJob::default() };
+    let store = handle.store.clone();
+    Box::pin(async move { store.set_job(set).await })
+}
+
+/// One may begin where none has; and none where one has.
+async fn one_in_time(lab: Arc<Lab>) -> Fine {
+    let (ready, running) = begun(&lab).await;
+    delaying(&lab.free, 0).await.expect("no delay");
+    ensure(ready == usize::from(running == 0), || format!("{ready} are ready, {running} run"))
+}
+
+/// A job gets a delay as its tasks are claimed: what is not claimed by then goes back, but for one.
+async fn delay_and_claim(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.submit(vec![of_job("a", "j"); 5]).await;
+    x.claim(0).await;
+    Race { a: delaying(&x, 60_000), b: claiming(&y), after: after(one_in_time) }
+}
+
+race!(a_job_gets_a_delay_as_its_tasks_are_claimed, delay_and_claim);
+
+/// A job gets a delay as an attempt ends and its worker asks for more. Others wait for a group.
+async fn delay_and_go_on(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.set("group:a", Some(3)).await;
+    let running = x.start(of_job("a", "j")).await;
+    x.submit(vec![of_job("a", "j"); 5]).await;
+    x.claim(0).await;
+    let (store, exits) = (y.store.clone(), vec![exit(&running)]);
+    let finish = Finish { exits, claim: Some(claim("other", 2)) };
+    Race {
+        a: delaying(&x, 60_000),
+        b: Box::pin(async move { store.finish(finish).await.map(drop) }),
+        after: after(|lab| async move {
+            let (ready, _) = begun(&lab).await;
+            delaying(&lab.free, 0).await.expect("no delay");
+            ensure(ready == 0, || format!("{ready} are ready, and one began just now"))
+        }),
+    }
+}
+
+race!(a_job_gets_a_delay_as_a_worker_goes_on, delay_and_go_on);
+
+/// One operator gives a job a delay, another one takes it away.
+async fn delay_and_none(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    x.submit(vec![of_job("a", "j"); 4]).await;
+    x.claim(0).await;
+    Race {
+        a: delaying(&x, 60_000),
+        b: delaying(&y, 0),
+        after: after(|lab| async move {
+            delaying(&lab.free, 0).await.map_err(|error| error.to_string())
+        }),
+    }
+}
+
+race!(a_job_gets_a_delay_and_loses_it, delay_and_none);

@@ -30,15 +30,20 @@ fn gets_reserve(tables: &mut dyn Tables, limit: &Limit) -> Result<bool> {
     Ok(limit.is_reserved(0) && limit.is_reserved(tables.lowest_free_slot(limit.id)?))
 }
 
-/// A task that was to get a slot of its job's reserve and finds that others of the job have them all
-/// is one like any other again: it goes back to its job's line and passes anew.
+/// A task that passed its job's line goes back to it and passes anew, where more are past it than the
+/// job's delay allows; or where the task was to get a slot of the job's reserve and others of the job have them
+/// all: it is one like any other again.
 pub(super) fn fall_back(tables: &mut dyn Tables, waiter: &mut Waiter) -> Result<()> {
-    if !waiter.row.passed || waiter.rank != RANK_RESERVED {
+    if !waiter.row.passed {
         return Ok(());
     }
     for i in 0..waiter.needs.len() {
         let limit = locked(tables, waiter.needs[i].limit)?;
-        if limit.share.is_none() || waiter.needs[i].taken || gets_reserve(tables, &limit)? {
+        let is_refused = waiter.rank == RANK_RESERVED
+            && limit.share.is_some()
+            && !waiter.needs[i].taken
+            && !gets_reserve(tables, &limit)?;
+        if !is_refused && !limit.is_hasty(tables.now()) {
             continue;
         }
         // Its place in the line was that of another rank.

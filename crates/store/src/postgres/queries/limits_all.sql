@@ -4,7 +4,7 @@ SELECT id, name, capacity, source, base_capacity, base_source, version, since,
        dirty OR window_full AND passed.tasks > 0 OR passed.urgent AND waiting > passed.taken AS dirty,
        share_weight, last_tag,
        ahead - passed.tasks AS ahead, halt, look_at, min_concurrency, priority, delay_ms,
-       CASE WHEN delay_ms > 0 THEN greatest(next_at, passed.started_at + delay_ms) ELSE next_at END AS next_at
+       greatest(next_at, passed.started_at + delay_ms) AS next_at
 FROM tidegate.limits l
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(cardinality(g.taken)), 0)::bigint AS held

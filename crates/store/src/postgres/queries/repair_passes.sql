@@ -15,6 +15,5 @@ UPDATE tidegate.limits l
 SET ahead = l.ahead - passed.tasks, waiting = l.waiting - passed.taken,
     dirty = l.dirty OR l.window_full AND passed.tasks > 0 OR passed.urgent AND l.waiting > passed.taken,
     window_full = l.window_full AND passed.tasks = 0,
-    next_at = CASE WHEN l.delay_ms > 0 THEN greatest(l.next_at, passed.started_at + l.delay_ms)
-                   ELSE l.next_at END
+    next_at = greatest(l.next_at, passed.started_at + l.delay_ms)
 FROM passed WHERE l.id = passed.limit_id

@@ -158,6 +158,7 @@ impl Contest {
             kinds: self.kinds.iter().map(|kind| kind.as_str().into()).collect(),
             tasks_max: 1 + (number % 3) as u32,
             lease_ms: if self.is_forgetful { 100 } else { 600_000 },
+            poll_ms: 1000,
         };
         let mut exits: Vec<Exit> = Vec::new();
         loop {
