@@ -242,7 +242,7 @@ async fn of_many_jobs_the_one_that_starves_is_told_of() {
     let claim = async |tasks_max| {
         let (queues, kinds) = (["default".into()].into(), ["a".into()].into());
         let worker = WorkerId("w".into());
-        let claim = Claim { worker, queues, kinds, tasks_max, lease_ms: 9_000_000 };
+        let claim = Claim { worker, queues, kinds, tasks_max, lease_ms: 9_000_000, poll_ms: 1000 };
         memory.claim(claim).await.unwrap()
     };
     let submit = async |job: String, tasks: usize, concurrency| {
