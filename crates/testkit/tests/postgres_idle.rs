@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{Kind, NewTask, SetLimit, Source, Store, Submission};
-use tidegate_engine::{Context, Failure, Shutdown, Worker, time};
+use tidegate_engine::{
+    Asked, Builder, Context, Failure, Observer, Shutdown, Summary, Worker, time,
+};
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::proxy::Proxy;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 
 const WORKERS: u64 = 100;
 
@@ -44,14 +47,14 @@ async fn counted(database: &Database, sent: &Arc<Sent>) -> Postgres {
 }
 
 /// A worker that says when it has run a task.
-fn worker(store: Postgres, ran: &Arc<Semaphore>, options: tidegate_engine::Options) -> Worker {
+fn builder(store: Postgres, ran: &Arc<Semaphore>, options: tidegate_engine::Options) -> Builder {
     let ran = ran.clone();
     let handle = move |_: Context, (): ()| {
         ran.add_permits(1);
         async { Ok::<_, Failure>(()) }
     };
     let builder = Worker::builder(Arc::new(store)).options(options);
-    builder.handle(Kind::new("a"), handle).build().expect("a worker")
+    builder.handle(Kind::new("a"), handle)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,7 +68,8 @@ async fn a_hundred_idle_workers_send_at_most_a_hundred_statements_a_second() {
     let mut running = Vec::new();
     for _ in 0..WORKERS {
         let store = counted(&database, &sent).await;
-        running.push(tokio::spawn(worker(store, &ran, Default::default()).run(shutdown.clone())));
+        let worker = builder(store, &ran, Default::default()).build().expect("a worker");
+        running.push(tokio::spawn(worker.run(shutdown.clone())));
     }
     // All of them have begun when each has been noted.
     let noted = sent.noted.acquire_many(WORKERS as u32).await;
@@ -89,56 +93,86 @@ async fn a_hundred_idle_workers_send_at_most_a_hundred_statements_a_second() {
     }
 }
 
-/// Every notice is lost on the way to the worker, which does not know it. All that suffers is how long a
-/// task waits.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_notice_every_task_is_done() {
-    let database = Server::shared().database();
-    let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
-    store.migrate().await.expect("migrate");
-    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
-    store.set_limit(set).await.expect("set");
-    let proxy = Proxy::start(&database).await.expect("a proxy");
-    let deaf = Postgres::connect(proxy.url(), Options::default()).await.expect("connect");
-    let (ran, shutdown) = (Arc::new(Semaphore::new(0)), Shutdown::new());
-    // Who hears of nothing asks after a sixth of its lease.
-    let lease = Duration::from_secs(3);
-    let options = tidegate_engine::Options { lease, ..Default::default() };
-    let working = tokio::spawn(worker(deaf, &ran, options).run(shutdown.clone()));
-    for tasks in [1, 5, 1] {
-        let tasks: Vec<NewTask> = (0..tasks).map(|_| NewTask::new("a", "null")).collect();
-        let wanted = tasks.len() as u32;
-        store.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");
-        let all = tokio::time::timeout(PATIENCE, ran.acquire_many(wanted)).await;
-        all.expect("nobody forgets them").expect("open").forget();
+/// Calls for work that found nothing, so far.
+#[derive(Debug)]
+struct InVain(watch::Sender<u64>);
+
+impl Observer for InVain {
+    fn asked(&self, asked: &Asked) {
+        self.0.send_modify(|calls| *calls += u64::from(asked.found == 0));
     }
-    assert!(proxy.notices_lost() > 0, "there was nothing to lose");
-    shutdown.drain();
-    working.await.expect("no panic").expect("the worker ends well");
 }
 
-/// The same with a short poll interval: it bounds how long a task waits.
+/// A worker that every notice is lost on the way to, which it does not know.
+struct Deaf {
+    store: Postgres,
+    proxy: Proxy,
+    ran: Arc<Semaphore>,
+    in_vain: Arc<InVain>,
+    shutdown: Shutdown,
+    working: JoinHandle<tidegate_core::Result<Summary>>,
+    _database: Database,
+}
+
+impl Deaf {
+    async fn start(options: tidegate_engine::Options) -> Self {
+        let database = Server::shared().database();
+        let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+        store.migrate().await.expect("migrate");
+        let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+        store.set_limit(set).await.expect("set");
+        let proxy = Proxy::start(&database).await.expect("a proxy");
+        let deaf = Postgres::connect(proxy.url(), Options::default()).await.expect("connect");
+        let (ran, shutdown) = (Arc::new(Semaphore::new(0)), Shutdown::new());
+        let in_vain = Arc::new(InVain(watch::Sender::new(0)));
+        let worker = builder(deaf, &ran, options).observer(in_vain.clone());
+        let worker = worker.build().expect("a worker");
+        let working = tokio::spawn(worker.run(shutdown.clone()));
+        Self { store, proxy, ran, in_vain, shutdown, working, _database: database }
+    }
+
+    /// Returns when the worker has asked once more and found nothing.
+    async fn asks_in_vain(&self) {
+        let mut calls = self.in_vain.0.subscribe();
+        let so_far = *calls.borrow_and_update();
+        calls.wait_for(|calls| *calls > so_far).await.expect("the worker lives");
+    }
+
+    /// Submits tasks, which have to run in time.
+    async fn runs(&self, number: u32, in_time: Duration) {
+        let tasks = (0..number).map(|_| NewTask::new("a", "null")).collect();
+        self.store.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");
+        let all = tokio::time::timeout(in_time, self.ran.acquire_many(number)).await;
+        all.expect("nobody forgets them").expect("open").forget();
+    }
+
+    async fn end(self) {
+        assert!(self.proxy.notices_lost() > 0, "there was nothing to lose");
+        self.shutdown.drain();
+        self.working.await.expect("no panic").expect("the worker ends well");
+    }
+}
+
+/// All that suffers is how long a task waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_notice_every_task_is_done() {
+    // Who hears of nothing asks after a sixth of its lease.
+    let lease = Duration::from_secs(3);
+    let deaf = Deaf::start(tidegate_engine::Options { lease, ..Default::default() }).await;
+    for tasks in [1, 5, 1] {
+        deaf.runs(tasks, PATIENCE).await;
+    }
+    deaf.end().await;
+}
+
+/// A short poll interval bounds how long a task waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_any_notice_a_short_poll_interval_is_kept() {
-    let database = Server::shared().database();
-    let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
-    store.migrate().await.expect("migrate");
-    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
-    store.set_limit(set).await.expect("set");
-    let proxy = Proxy::start(&database).await.expect("a proxy");
-    let deaf = Postgres::connect(proxy.url(), Options::default()).await.expect("connect");
-    let (ran, shutdown) = (Arc::new(Semaphore::new(0)), Shutdown::new());
     let options = tidegate_engine::Options { poll_interval: BRISK, ..Default::default() };
-    let working = tokio::spawn(worker(deaf, &ran, options).run(shutdown.clone()));
-    for number in 0..8 {
-        // It has asked and found nothing.
-        time::sleep(2 * BRISK).await;
-        let tasks = vec![NewTask::new("a", "null")];
-        store.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");
-        let begun = tokio::time::timeout(SOON, ran.acquire()).await;
-        begun.unwrap_or_else(|_| panic!("task {number} waits")).expect("open").forget();
+    let deaf = Deaf::start(options).await;
+    for _ in 0..8 {
+        deaf.asks_in_vain().await;
+        deaf.runs(1, SOON).await;
     }
-    assert!(proxy.notices_lost() > 0, "there was nothing to lose");
-    shutdown.drain();
-    working.await.expect("no panic").expect("the worker ends well");
+    deaf.end().await;
 }
