@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     /// Tells the heartbeat of a lease that was old when it came, to look at it at once.
     pub(crate) old_lease: Notify,
     pub(crate) controller: Arc<Controller>,
-    /// Permits that neither a handler nor a claim under way holds.
+    /// Permits that no handler holds.
     pub(crate) free: AtomicU32,
     pub(crate) is_stopping: AtomicBool,
     /// Other workers that had room when the heartbeat last asked; it is reckoned with one before.

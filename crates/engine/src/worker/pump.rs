@@ -53,6 +53,8 @@ pub(crate) struct Pump {
     calls: FuturesUnordered<BoxFuture<'static, Answer>>,
     /// Permits that nobody holds: no handler and no claim under way.
     permits: u32,
+    /// Permits of claims under way.
+    asked: u32,
     /// Tasks that one claim may ask for now.
     room: u32,
     /// When to look again whether there is more room, where something holds the worker back.
@@ -98,6 +100,7 @@ impl Pump {
             wake: Wake::new(shared.store.clone(), shared.options.poll_interval),
             calls: FuturesUnordered::new(),
             permits: shared.options.concurrency,
+            asked: 0,
             room: 0,
             look_at: None,
             few_since: None,
@@ -169,7 +172,7 @@ impl Pump {
         let batch = self.shared.options.claim_batch;
         let (brakes, readings) = self.shared.controller.judge();
         let wanted = self.permits.min(batch);
-        self.shared.free.store(self.permits, Ordering::Relaxed);
+        self.shared.free.store(self.permits + self.asked, Ordering::Relaxed);
         self.room = brakes.claim(&readings, batch).min(wanted);
         // Permits that other workers of the process have are none.
         let may_go_beyond = wanted > 0 && !readings.is_full() && !brakes.memory_hard;
@@ -257,7 +260,7 @@ impl Pump {
 
     /// Takes the permits of a claim, or as many as other workers of the process have left.
     fn reserve(&mut self, mut plan: Plan) -> Option<Plan> {
-        plan.tasks_max = self.shared.controller.take(plan.tasks_max);
+        plan.tasks_max = self.shared.controller.ask(plan.tasks_max);
         if plan.tasks_max == 0 {
             self.hold_back(0, time::now() + LOOK_INTERVAL);
             return None;
@@ -265,6 +268,7 @@ impl Pump {
         self.wake.asking();
         self.pace.asks(plan.tasks_max, self.exits.len() as u32, time::now());
         self.permits -= plan.tasks_max;
+        self.asked += plan.tasks_max;
         self.rooms.reserve(&plan);
         self.hungry[plan.turn as usize] = false;
         self.last_turn = plan.turn;
@@ -274,9 +278,11 @@ impl Pump {
         Some(plan)
     }
 
-    fn give_back(&mut self, permits: u32) {
-        self.permits += permits;
-        self.shared.controller.give_back(permits);
+    /// A claim that asked for so many permits is answered, and so many of them have a handler.
+    fn settle(&mut self, asked: u32, started: u32) {
+        self.asked -= asked;
+        self.permits += asked.saturating_sub(started);
+        self.shared.controller.answered(asked, started);
     }
 
     /// Handlers that are done but not yet polled hand in their exits first, for a few rounds and as long
@@ -346,10 +352,10 @@ impl Pump {
                     }
                 }
                 let started = self.start(finished.claimed, answer.sent_at);
-                self.give_back(reserved.saturating_sub(started));
+                self.settle(reserved, started);
             }
             Err(error) => {
-                self.give_back(reserved);
+                self.settle(reserved, 0);
                 self.fail(error, answer.exits, answer.plan);
             }
         }
@@ -420,7 +426,8 @@ impl Pump {
             self.rooms.give_back(done.running.handler, 1);
         }
         let ended = new.len() as u32;
-        self.give_back(ended);
+        self.permits += ended;
+        self.shared.controller.give_back(ended);
         self.running = self.running.saturating_sub(ended);
         self.hungry = [true; 2];
         self.drop_lost();
@@ -504,7 +511,8 @@ impl Pump {
 impl Drop for Pump {
     fn drop(&mut self) {
         let held = self.shared.options.concurrency - self.permits;
-        self.shared.controller.give_back(held);
+        self.shared.controller.give_back(held - self.asked);
+        self.shared.controller.answered(self.asked, 0);
     }
 }
 

@@ -53,6 +53,25 @@ async fn an_idle_worker_says_how_much_room_it_has() {
     rig.end(worker).await;
 }
 
+/// Its permits are in the hands of a claim that is not answered, and nothing runs.
+#[tokio::test]
+async fn a_worker_that_asks_for_tasks_has_room() {
+    let rig = Rig::new();
+    rig.store.hold_claims.send_replace(true);
+    let worker = rig.worker().concurrency(2).handle("work", counted(&Gauge::new(1)));
+    let worker = worker.build().expect("a good worker");
+    let pressure = worker.pressure();
+    let worker = tokio::spawn(worker.run(rig.shutdown.clone()));
+    let mut claims = rig.store.claims.subscribe();
+    soon("a claim", claims.wait_for(|claims| *claims > 0)).await.expect("the store lives");
+    let report = pressure.report();
+    assert_eq!(pressure.controller().permits_taken(), 2);
+    assert_eq!((report.available, report.accepting, &*report.reason), (2, true, "room"));
+    rig.store.hold_claims.send_replace(false);
+    rig.end(worker).await;
+    assert_eq!(pressure.controller().permits_taken(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn latency_above_its_mark_leaves_permits_unused() {
     let rig = Rig::new();

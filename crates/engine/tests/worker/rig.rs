@@ -51,6 +51,8 @@ pub(crate) struct Faulty {
     pub(crate) idle_hints: AtomicBool,
     /// How long the answer to the next claim that finds something is on its way.
     pub(crate) slow_claim_ms: AtomicU32,
+    /// The answers to claims are on their way for as long as this is set.
+    pub(crate) hold_claims: watch::Sender<bool>,
     /// Claims so far.
     pub(crate) claims: watch::Sender<u32>,
     /// Heartbeats so far.
@@ -72,6 +74,7 @@ impl Faulty {
             no_hints: AtomicBool::new(false),
             idle_hints: AtomicBool::new(false),
             slow_claim_ms: AtomicU32::new(0),
+            hold_claims: watch::Sender::new(false),
             claims: watch::Sender::new(0),
             beats: watch::Sender::new(0),
             lost_leases: AtomicU32::new(0),
@@ -122,6 +125,7 @@ impl Store for Faulty {
         }
         self.claims.send_modify(|claims| *claims += 1);
         let claimed = self.memory.claim(claim).await;
+        let _ = self.hold_claims.subscribe().wait_for(|is_held| !is_held).await;
         if claimed.as_ref().is_ok_and(|claimed| !claimed.is_empty()) {
             let slow_ms = self.slow_claim_ms.swap(0, Ordering::SeqCst);
             time::sleep(Duration::from_millis(slow_ms.into())).await;

@@ -24,7 +24,7 @@ const NOTIFY_SOON: &str = include_str!("queries/notify_soon.sql");
 /// How long an answer holds that there is nothing, at most, while nobody says otherwise.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Who polls more often than this is not answered from memory: a notice may be lost and nobody know it.
+/// Who polls more often than this has each of its polls sent: a notice may be lost and nobody know it.
 const BRISK: Duration = Duration::from_secs(1);
 
 const KEEPER_QUIET: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@ mod brakes;
 mod memory;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,8 +31,7 @@ const FADES_IN: Duration = Duration::from_secs(1);
 pub struct Controller {
     maximum: u32,
     marks: Marks,
-    /// Permits in the hands of handlers and of claims under way.
-    taken: AtomicU32,
+    taken: Mutex<Taken>,
     /// Permits were given back; a hint, for who looks again now and then.
     freed: Notify,
     calls: Semaphore,
@@ -41,6 +40,21 @@ pub struct Controller {
     store: Latency,
     start: Latency,
     brakes: Mutex<Brakes>,
+}
+
+/// Permits in other hands.
+#[derive(Debug, Default, Clone, Copy)]
+struct Taken {
+    /// Of handlers.
+    running: u32,
+    /// Of claims under way.
+    asked: u32,
+}
+
+impl Taken {
+    fn all(self) -> u32 {
+        self.running + self.asked
+    }
 }
 
 /// A mean in which the latest weighs most.
@@ -118,7 +132,7 @@ impl Controller {
         Ok(Self {
             maximum: permits,
             marks,
-            taken: AtomicU32::new(0),
+            taken: Mutex::default(),
             freed: Notify::new(),
             calls: Semaphore::new(calls.min(Semaphore::MAX_PERMITS)),
             meter: memory::Meter::new(),
@@ -136,7 +150,7 @@ impl Controller {
 
     /// Permits in the hands of handlers and of claims under way.
     pub fn permits_taken(&self) -> u32 {
-        self.taken.load(Ordering::Relaxed)
+        self.taken().all()
     }
 
     /// How long the store's calls take, the latest of them above all.
@@ -168,22 +182,45 @@ impl Controller {
         (*brakes, readings)
     }
 
-    /// Takes as many permits as are free, up to `permits`.
-    pub(crate) fn take(&self, permits: u32) -> u32 {
-        let mut granted = 0;
-        let take = |taken: u32| {
-            granted = permits.min(self.maximum.saturating_sub(taken));
-            Some(taken + granted)
-        };
-        let _ = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
+    /// The brakes by what handlers use. Permits that a claim asks for are room until it has found
+    /// tasks for them.
+    fn judge_handlers(&self) -> (Brakes, Readings) {
+        let (brakes, readings) = self.judge();
+        let readings = Readings { taken: self.taken().running, ..readings };
+        (brakes.after(&readings, &self.marks), readings)
+    }
+
+    /// Takes as many permits as are free for a claim, up to `permits`.
+    pub(crate) fn ask(&self, permits: u32) -> u32 {
+        let mut taken = self.taken();
+        let granted = permits.min(self.maximum.saturating_sub(taken.all()));
+        taken.asked += granted;
         granted
     }
 
+    /// A claim is answered: of the permits that it asked for so many have a handler now.
+    pub(crate) fn answered(&self, asked: u32, started: u32) {
+        let mut taken = self.taken();
+        taken.asked -= asked;
+        taken.running += started;
+        drop(taken);
+        self.are_free(asked.saturating_sub(started));
+    }
+
+    /// Handlers have ended.
     pub(crate) fn give_back(&self, permits: u32) {
+        self.taken().running -= permits;
+        self.are_free(permits);
+    }
+
+    fn are_free(&self, permits: u32) {
         if permits > 0 {
-            self.taken.fetch_sub(permits, Ordering::AcqRel);
             self.freed.notify_waiters();
         }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns when permits were given back.
@@ -243,19 +280,23 @@ impl Pressure {
 
 impl Shared {
     pub(crate) fn reason(&self) -> Reason {
+        let (brakes, readings) = self.controller.judge_handlers();
+        self.reason_by(brakes, &readings)
+    }
+
+    fn reason_by(&self, brakes: Brakes, readings: &Readings) -> Reason {
         if self.is_stopping.load(Ordering::Relaxed) {
             return Reason::Stopping;
         }
-        let (brakes, readings) = self.controller.judge();
         match self.free.load(Ordering::Relaxed) {
             0 => Reason::Permits,
-            _ => brakes.reason(&readings),
+            _ => brakes.reason(readings),
         }
     }
 
     pub(crate) fn report(&self) -> WorkerReport {
-        let (brakes, readings) = self.controller.judge();
-        let reason = self.reason();
+        let (brakes, readings) = self.controller.judge_handlers();
+        let reason = self.reason_by(brakes, &readings);
         let room = brakes.claim(&readings, u32::MAX).min(self.free.load(Ordering::Relaxed));
         let accepting = room > 0 && reason != Reason::Stopping;
         self.begun.iter().for_each(|begun| begun.accepts(accepting, reason));
@@ -276,9 +317,26 @@ mod tests {
     #[test]
     fn permits_are_taken_as_far_as_there_are() {
         let controller = Controller::new(5, 1, Marks::default()).unwrap();
-        assert_eq!((controller.take(3), controller.take(3), controller.take(1)), (3, 2, 0));
-        controller.give_back(4);
-        assert_eq!((controller.permits_taken(), controller.take(9)), (1, 4));
+        assert_eq!((controller.ask(3), controller.ask(3), controller.ask(1)), (3, 2, 0));
+        controller.answered(5, 3);
+        controller.give_back(2);
+        assert_eq!((controller.permits_taken(), controller.ask(9)), (1, 4));
+    }
+
+    #[test]
+    fn what_a_claim_asks_for_is_room() {
+        let controller = Controller::new(100, 1, Marks::default()).unwrap();
+        let room = || {
+            let (brakes, readings) = controller.judge_handlers();
+            (brakes.claim(&readings, u32::MAX), brakes.reason(&readings))
+        };
+        controller.ask(100);
+        assert_eq!(controller.judge().1.taken, 100);
+        assert_eq!(room(), (100, Reason::Room));
+        controller.answered(100, 95);
+        assert_eq!(room(), (5, Reason::Permits));
+        controller.give_back(95);
+        assert_eq!(room(), (100, Reason::Room));
     }
 
     /// Calls that take so long, one after the other, the first of them at `now`. Tells when the last ended.
