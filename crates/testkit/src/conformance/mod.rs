@@ -46,13 +46,22 @@ pub mod workflow;
 
 pub use fixture::{Backend, Clock, Fixture, Handle, ManualClock};
 
+use std::pin::Pin;
 use std::time::Duration;
 
 /// A case that takes longer hangs.
 const CASE_MAX: Duration = Duration::from_secs(120);
 
+/// The cases, compiled here and once instead of in the tests of every store.
+pub mod compiled {
+    crate::conformance_suite!(@compiled);
+}
+
+/// A case on its way.
+pub type Case<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
 /// Runs one case on fresh data and checks the invariants at its end.
-pub async fn run<B: Backend>(case: impl AsyncFnOnce(&Fixture)) {
+pub async fn run<B: Backend>(case: fn(&Fixture) -> Case<'_>) {
     let work = async {
         if races::processes::is_child::<B>().await {
             return;
@@ -64,17 +73,27 @@ pub async fn run<B: Backend>(case: impl AsyncFnOnce(&Fixture)) {
     tokio::time::timeout(CASE_MAX, Box::pin(work)).await.expect("the case hangs");
 }
 
-/// Makes a module with one test per case. Not for use on its own: [`conformance_suite`] lists
-/// the cases.
+/// Makes a module with one test, or one function, per case. Not for use on its own:
+/// [`conformance_suite`] lists the cases.
 #[macro_export]
 macro_rules! conformance_cases {
+    (@compiled; $($topic:ident { $($case:ident)* })*) => {$(
+        pub mod $topic {
+            use $crate::conformance::{Case, Fixture, $topic as cases};
+            $(
+                pub fn $case(fixture: &Fixture) -> Case<'_> {
+                    Box::pin(cases::$case(fixture))
+                }
+            )*
+        }
+    )*};
     ($backend:ident; $($topic:ident { $($case:ident)* })*) => {$(
         mod $topic {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() {
-                    use $crate::conformance::{run, $topic::$case};
-                    run::<super::$backend>($case).await;
+                    use $crate::conformance::{compiled, run};
+                    run::<super::$backend>(compiled::$topic::$case).await;
                 }
             )*
         }

@@ -4,8 +4,8 @@
 /// by an identifier in scope.
 #[macro_export]
 macro_rules! conformance_suite {
-    ($backend:ident) => {
-        $crate::conformance_cases! { $backend;
+    ($($for:tt)*) => {
+        $crate::conformance_cases! { $($for)*;
             migrate {
                 a_migration_can_be_repeated
             }
@@ -438,24 +438,31 @@ macro_rules! conformance_suite {
 
 #[cfg(test)]
 mod tests {
-    /// A topic's name and its source.
-    macro_rules! topics {
-        ($($topic:literal)*) => {
-            [("races", include_str!("races/mod.rs")), $(($topic, include_str!(concat!($topic, ".rs")))),*]
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// The topics' names and sources: every file beside this one that is no part of the frame.
+    fn topics() -> Vec<(String, String)> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/conformance");
+        let files =
+            fs::read_dir(&folder).expect("the folder").map(|file| file.expect("a file").path());
+        let is_topic = |path: &PathBuf| {
+            !["mod.rs", "suite.rs", "fixture.rs"].iter().any(|frame| path.ends_with(frame))
         };
+        let topic = |path: PathBuf| {
+            let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+            let source = if path.is_dir() { path.join("mod.rs") } else { path };
+            (name, fs::read_to_string(source).expect("a source"))
+        };
+        files.filter(is_topic).map(topic).collect()
     }
 
     /// A case that is written and not listed would never run.
     #[test]
     fn every_case_is_listed() {
         let list = include_str!("suite.rs");
-        let topics = topics! {
-            "migrate" "register" "registered" "change" "submit" "claim" "finish" "extend" "cancel"
-            "reap" "prune" "set_limit" "recall" "gate" "workflow" "job" "order"
-            "window" "unique" "inspect" "input"
-        };
-        for (topic, source) in topics {
-            let (_, listed) = list.split_once(&format!(" {topic} {{")).expect(topic);
+        for (topic, source) in topics() {
+            let (_, listed) = list.split_once(&format!(" {topic} {{")).expect(&topic);
             let listed: Vec<&str> =
                 listed.split('}').next().unwrap_or_default().split_whitespace().collect();
             let is_case = |line: &&str| line.ends_with("(fx: &Fixture) {");
