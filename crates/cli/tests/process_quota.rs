@@ -155,12 +155,13 @@ fn a_job_that_was_cancelled_under_a_killed_worker_leaves_no_slot_behind() {
         let server = Barrier::of(usize::MAX);
         let all = fleet.submit(&[job()], &vec![of_job(server.task()); 4 * QUOTA]);
         let first = start(&mut fleet, QUOTA, &server);
-        (0..QUOTA).for_each(|_| drop(fleet.next_enter()));
+        fleet.until_entered(QUOTA);
         fleet.cancel(&all);
         fleet.kill(first);
         start(&mut fleet, QUOTA, &server);
-        server.open();
         fleet.submit(&[job()], &vec![of_job(server.task()); QUOTA]);
+        fleet.until_entered(2 * QUOTA);
+        server.open();
         fleet.until_ended(QUOTA, Outcome::Completed);
         fleet.end();
         assert_eq!(enters(&fleet.records).count(), 2 * QUOTA, "what was cancelled stays so");
