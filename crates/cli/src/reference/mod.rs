@@ -30,7 +30,7 @@ impl Page {
 }
 
 /// Who edits the page should edit the code.
-const NOTE: &str = "<!-- Made from the code. `TIDEGATE_BLESS=1 cargo test -p tidegate-cli --test \
+const NOTE: &str = "<!-- Made from the code. `TIDEGATE_BLESS=1 cargo test -p tidegate-cli --test docs \
                     reference` writes it again. -->";
 
 /// A row of a table. What Markdown would take for its own is escaped, except inside of code.

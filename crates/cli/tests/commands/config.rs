@@ -1,11 +1,9 @@
 //! `tidegate.toml` and the variables: who is heard, what is refused, and what holds afterwards.
 
-mod common;
-
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
-use common::{Shell, shown};
+use crate::common::{Shell, shown};
 
 /// A shell with a configuration.
 fn shell(config: impl AsRef<[u8]>) -> Shell {
@@ -46,6 +44,14 @@ fn without_a_file_everything_is_a_default() {
          worker.metrics                                            -  default\n\
          concurrency.default_lease_duration_secs                  30  default\n\
          concurrency.limits                                        -  default\n\
+         postgres.connect_timeout_ms                           10000  default\n\
+         postgres.pool_wait_timeout_ms                         10000  default\n\
+         postgres.request_timeout_ms                           10000  default\n\
+         postgres.heartbeat_timeout_ms                          5000  default\n\
+         postgres.read_timeout_ms                             300000  default\n\
+         postgres.maintenance_timeout_ms                     3600000  default\n\
+         postgres.tcp_keepalive_ms                             10000  default\n\
+         postgres.tcp_user_timeout_ms                          10000  default\n\
          http.allow                                                -  default\n\
          exec.allow                                                -  default\n"
     );
@@ -370,7 +376,8 @@ fn variables_are_checked_too_and_a_mistyped_one_is_noted() {
     assert!(!run("TIDEGATE_PG_DIR", "x").contains("note"), "it is somebody else's");
 }
 
-const SECTIONS: &str = "`store`, `log`, `profile`, `run`, `worker`, `concurrency`, `http`, `exec`";
+const SECTIONS: &str =
+    "`store`, `log`, `profile`, `run`, `worker`, `concurrency`, `postgres`, `http`, `exec`";
 const WORKER: &str = "`worker.concurrency`, `worker.workers`, `worker.max_concurrent_tasks`, \
     `worker.claim_batch`, `worker.poll_interval_ms`, `worker.permits_low_percent`, \
     `worker.memory_high_percent`, `worker.latency_high_ms`, `worker.queues`, `worker.kinds`, \

@@ -1,17 +1,13 @@
 //! Every example of the reference of the commands runs as it stands, on a store where it has
 //! something to do. What does not end by itself is ended as a person ends it.
 
-mod common;
-#[allow(dead_code, reason = "not everything a terminal can do is done here")]
-mod pty;
-
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Shell, shown, without_settings};
-use pty::Terminal;
+use crate::common::{Shell, shown, without_settings};
+use crate::pty::Terminal;
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate_engine::time;
 use tidegate_measure::server::{BIN_VARIABLE, Programs};

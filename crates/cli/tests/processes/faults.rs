@@ -2,11 +2,9 @@
 //! every commit, crashes of the server, and workers that are killed. The scenarios themselves are
 //! commands: `tidegate bench limit-changes`, `restarts` and `chaos`.
 
-mod common;
-
 use std::process::Output;
 
-use common::{Shell, shown};
+use crate::common::{Shell, shown};
 use serde_json::Value;
 use tidegate_measure::server::Programs;
 use tidegate_testkit::postgres::Server;

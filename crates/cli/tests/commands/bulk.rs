@@ -1,11 +1,9 @@
 //! `submit --each-line`: a task for each line of stdin.
 
-mod common;
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Stdio};
 
-use common::{Shell, shown};
+use crate::common::{Shell, shown};
 
 /// Runs a command that reads `input`; gives its exit code, stdout and stderr.
 fn feed(shell: &Shell, arguments: &[&str], input: impl AsRef<[u8]>) -> String {

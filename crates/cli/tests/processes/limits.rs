@@ -3,11 +3,9 @@
 //! `TIDEGATE_TASKS`, `TIDEGATE_PROCESSES` and `TIDEGATE_KILLS` make it larger. The scenarios
 //! themselves are commands, `tidegate bench limits` and `chaos`, and run on any store.
 
-mod common;
-
 use std::path::PathBuf;
 
-use common::Shell;
+use crate::common::Shell;
 use serde_json::Value;
 
 fn setting(name: &str, default: u64) -> String {

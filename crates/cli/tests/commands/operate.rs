@@ -1,10 +1,8 @@
 //! What an operator sees and does: whole outputs of the commands on a store with known tasks.
 
-mod common;
-
 use std::process::{Child, Stdio};
 
-use common::{Shell, plain};
+use crate::common::{Shell, plain};
 use serde_json::Value;
 use tidegate_engine::time;
 

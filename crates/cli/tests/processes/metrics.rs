@@ -1,8 +1,5 @@
 //! Workers that a real Prometheus looks at.
 
-mod common;
-mod prometheus;
-
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
@@ -10,8 +7,8 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::Shell;
-use prometheus::{Prometheus, Watched, get, program, send, until};
+use crate::common::Shell;
+use crate::prometheus::{Prometheus, Watched, get, program, send, until};
 use serde_json::Value;
 use tidegate_core::{NewTask, Store as _, Submission};
 use tidegate_engine::metrics::Sampler;
@@ -21,8 +18,8 @@ use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
 use tokio_postgres::{Client, NoTls};
 
-const RULES: &str = include_str!("../../../deploy/prometheus/rules.yml");
-const DASHBOARD: &str = include_str!("../../../deploy/grafana/tidegate.json");
+const RULES: &str = include_str!("../../../../deploy/prometheus/rules.yml");
+const DASHBOARD: &str = include_str!("../../../../deploy/grafana/tidegate.json");
 
 /// What only a store with a pool of connections has.
 const OF_POOLS: &str = "tidegate_store_connections";

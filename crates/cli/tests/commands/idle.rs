@@ -1,11 +1,9 @@
 //! `worker --until-idle`: when a worker ends by itself, and what it says where it does not.
 
-mod common;
-
 use std::io::{BufRead as _, Write as _};
 use std::process::Stdio;
 
-use common::{Shell, shown};
+use crate::common::{Shell, shown};
 
 #[test]
 fn a_worker_says_why_it_is_not_idle() {

@@ -1,9 +1,7 @@
 //! Corruptions planted by hand in the database: `doctor` says each of them in words, `--repair`
 //! mends it, and all work is done afterwards.
 
-mod common;
-
-use common::{Shell, shown};
+use crate::common::{Shell, shown};
 use tidegate_core::{
     Attempt, Claim, Exit, Finish, NewTask, Outcome, SetLimit, Source, Submission, WorkerId,
 };

@@ -1,7 +1,4 @@
 //! Workers that are told to end, or that stand still for longer than their leases.
-#![cfg(target_os = "linux")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -9,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Shell, shown};
+use crate::common::{Shell, shown};
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate_core::{Inspect, NewTask, State, Store, Submission};
 use tidegate_engine::time;

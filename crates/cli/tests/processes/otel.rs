@@ -1,11 +1,9 @@
 //! A real collector hears of a submit and of the run that follows, in another process.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use common::Shell;
+use crate::common::Shell;
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
     MetricsService, MetricsServiceServer,
 };

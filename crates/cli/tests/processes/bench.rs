@@ -1,8 +1,6 @@
 //! The scenarios on a real PostgreSQL, small: every line has the figures it is to have.
 
-mod common;
-
-use common::Shell;
+use crate::common::Shell;
 use serde_json::Value;
 use tidegate_measure::server::Programs;
 use tidegate_testkit::postgres::{Database, Server};

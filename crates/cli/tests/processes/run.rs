@@ -1,12 +1,10 @@
 //! `tidegate run` from begin to end, and over an interruption.
 
-mod common;
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use common::{Shell, shown};
+use crate::common::{Shell, shown};
 use tidegate_engine::time;
 
 const FILE: &str = r#"

@@ -1,13 +1,10 @@
 //! What is in `deploy/`: alert rules that fire, a dashboard that asks for what there is, and a page for
 //! every alert.
 
-mod common;
-mod prometheus;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use common::{Shell, shown};
+use crate::common::{Shell, shown};
 use serde_json::{Value, json};
 use tidegate_engine::metrics::about::ALL;
 
@@ -21,7 +18,8 @@ fn text(name: &str) -> String {
 
 #[track_caller]
 fn promtool(arguments: &[&str], folder: &Path) {
-    let output = prometheus::program("promtool").args(arguments).current_dir(folder).output();
+    let output =
+        crate::prometheus::program("promtool").args(arguments).current_dir(folder).output();
     let output = output.expect("run promtool");
     assert!(output.status.success(), "{arguments:?}: {}", shown(&output));
 }

@@ -1,10 +1,8 @@
 //! The pages that are made from the code are as the code makes them. `TIDEGATE_BLESS=1` writes them.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::Shell;
+use crate::common::Shell;
 
 fn path(page: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(format!("{page}.md"))
@@ -18,7 +16,7 @@ fn check(page: &str) {
     }
     let kept = std::fs::read_to_string(path(page)).unwrap_or_default();
     let difference = made.lines().zip(kept.lines()).find(|(made, kept)| made != kept);
-    let how = "TIDEGATE_BLESS=1 cargo test -p tidegate-cli --test reference";
+    let how = "TIDEGATE_BLESS=1 cargo test -p tidegate-cli --test docs reference";
     assert!(made == kept, "{page} is not as the code makes it; `{how}` writes it: {difference:?}");
 }
 

@@ -1,8 +1,6 @@
 //! Limits by hand: what `concurrency` says and does.
 
-mod common;
-
-use common::Shell;
+use crate::common::Shell;
 use serde_json::{Value, json};
 use tidegate_core::{Kind, Registration, WorkerId};
 

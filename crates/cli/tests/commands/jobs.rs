@@ -1,10 +1,8 @@
 //! What an operator does with jobs and workflows that have work.
 
-mod common;
-
 use std::process::{Child, Stdio};
 
-use common::{Shell, plain};
+use crate::common::{Shell, plain};
 
 /// A worker that is stopped with the test.
 struct Worker(Child);

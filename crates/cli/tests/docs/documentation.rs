@@ -1,12 +1,10 @@
 //! The examples of the documentation run, and the reference of the run file names every key.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Shell, shown};
+use crate::common::{Shell, shown};
 
 const RUN_FILE: &str = "docs/reference/run-file.md";
 const KINDS: &str = "docs/reference/kinds.md";

@@ -1,13 +1,9 @@
 //! `tidegate top` in a real terminal, on a store where real tasks run.
-#![cfg(target_os = "linux")]
-
-mod common;
-mod pty;
 
 use std::process::{Child, Stdio};
 
-use common::Shell;
-use pty::Terminal;
+use crate::common::Shell;
+use crate::pty::Terminal;
 use rustix::process::Signal;
 use serde_json::Value;
 use tidegate_testkit::postgres::Server;

@@ -2,14 +2,10 @@
 //! workflows, as many at once as there are permits, bounded memory, even shares, and that the work of
 //! a worker that is killed goes on elsewhere.
 
-mod common;
-#[allow(dead_code, reason = "not every test binary needs all of it")]
-mod fleet;
-
 use std::collections::BTreeMap;
 
-use fleet::server::Barrier;
-use fleet::{Fleet, enters, is_exit};
+use crate::fleet::server::Barrier;
+use crate::fleet::{Fleet, enters, is_exit};
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 use tidegate_core::{NewTask, TaskId};
 use tidegate_measure::history::{Outcome, Record, most_at_once};

@@ -1,12 +1,10 @@
 //! Bad input: each is answered with a clear error, and nothing is lost or half done.
 
-mod common;
-
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use common::{Shell, shown};
+use crate::common::{Shell, shown};
 
 /// Runs a file and expects one error and no store.
 #[track_caller]

@@ -2,14 +2,12 @@
 //! every command: they come back byte by byte, or they are refused with an error and nothing is
 //! lost. Nothing panics.
 
-mod common;
-
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::process::{Output, Stdio};
 
-use common::{Shell, shown};
+use crate::common::{Shell, shown};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tidegate_core::bounds::{NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, PAYLOAD_DEPTH_MAX};

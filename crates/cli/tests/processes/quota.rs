@@ -2,14 +2,10 @@
 //! an end that waits for what runs, and a slot that comes back however its task ends. And jobs without one that
 //! share few permits.
 
-mod common;
-#[allow(dead_code, reason = "not every test binary needs all of it")]
-mod fleet;
-
 use std::collections::BTreeSet;
 
-use fleet::server::Barrier;
-use fleet::{Fleet, enters};
+use crate::fleet::server::Barrier;
+use crate::fleet::{Fleet, enters};
 use tidegate_core::{JobSpec, NewTask};
 use tidegate_measure::history::{Expected, Outcome, Record, most_at_once};
 
@@ -116,7 +112,7 @@ fn a_task_that_fails_gives_its_slot_back() {
         start_all(fleet, permits, &server);
         fleet.until_ended(2 * QUOTA, Outcome::Completed);
         fleet.end();
-        let is_failed = |record: &&Record| fleet::is_exit(record, Outcome::Failed);
+        let is_failed = |record: &&Record| crate::fleet::is_exit(record, Outcome::Failed);
         assert_eq!(fleet.records.iter().filter(is_failed).count(), 4 * QUOTA);
         kept_the_quota(fleet);
         fleet.is_clean();

@@ -1,7 +1,5 @@
 //! `exec` through the real binary: nothing starts that is not allowed, nothing is left behind.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -11,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::Shell;
+use crate::common::Shell;
 use serde_json::{Value, json};
 use tidegate_core::{CancelOutcome, Release, ReleaseOutcome, TaskId};
 

@@ -4,13 +4,11 @@
 //! A page is one session of a shell in an empty folder. A `text` block right behind an `sh` block is
 //! what that block prints, both streams together, without what differs from run to run.
 
-mod common;
-
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{Shell, plain, without_settings};
+use crate::common::{Shell, plain, without_settings};
 use tidegate_testkit::postgres::Server;
 
 const QUICK_START: &str = "docs/quick-start.md";
@@ -184,9 +182,9 @@ fn the_tour_of_the_readme_ends_with_a_thousand_results() {
 #[test]
 fn every_guide_is_tried() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides");
-    let sql = include_str!("../../testkit/tests/postgres_sql.rs");
+    let sql = include_str!("../../../testkit/tests/postgres/sql.rs");
     let tests = [include_str!("guides.rs"), include_str!("documentation.rs"), sql].concat();
-    let engine = include_str!("../../engine/src/lib.rs");
+    let engine = include_str!("../../../engine/src/lib.rs");
     for entry in std::fs::read_dir(root).expect("read the guides") {
         let name: PathBuf = entry.expect("an entry").file_name().into();
         let name = name.to_string_lossy().into_owned();

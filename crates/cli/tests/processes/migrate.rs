@@ -1,13 +1,10 @@
 //! A schema that changes under workers that do not know the change: real processes go on.
-#![cfg(target_os = "linux")]
-
-mod common;
 
 use std::fs::File;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use common::Shell;
+use crate::common::Shell;
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate_core::{ErrorKind, Inspect, NewTask, State, Store, Submission, TaskId};
 use tidegate_engine::time;

@@ -1,17 +1,14 @@
 //! `http` through the real binary: whom it refuses, and what it does with whom it may call.
 
-mod common;
-mod web;
-
 use std::io::{self, Read as _};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::Shell;
+use crate::common::Shell;
+use crate::web::Web;
 use serde_json::{Value, json};
 use tidegate_core::{CancelOutcome, TaskId};
-use web::Web;
 
 /// Submits one attempt of an `http` task; its id, or why it is refused at the door.
 fn submit(shell: &Shell, payload: &Value) -> Result<String, String> {
@@ -375,7 +372,7 @@ fn https_is_spoken_with_whom_the_machine_trusts() {
         eprintln!("not tested, no openssl");
         return;
     }
-    let (port, mut server) = web::start_tls(&shell);
+    let (port, mut server) = crate::web::start_tls(&shell);
     let url = format!("https://127.0.0.1:{port}/");
     let call = |trusted: &str| {
         let id = submit(&shell, &json!({ "url": url })).expect("taken");
