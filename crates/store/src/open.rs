@@ -18,6 +18,8 @@ pub struct OpenOptions {
     pub synchronous: Synchronous,
     /// Whether to refuse where there is no store, instead of making one. Default: make it.
     pub must_exist: bool,
+    /// How long to wait for PostgreSQL.
+    pub postgres_timeouts: postgres::Timeouts,
 }
 
 /// An open store.
@@ -61,7 +63,9 @@ pub async fn open(url: &str, options: OpenOptions) -> Result<Opened> {
             open_sqlite(path, OpenOptions { synchronous, ..options }).await
         }
         Place::Postgres(url) => {
-            Postgres::connect(&url, postgres::Options::default()).await.map(Opened::new)
+            let timeouts = options.postgres_timeouts;
+            let options = postgres::Options { timeouts, ..postgres::Options::default() };
+            Postgres::connect(&url, options).await.map(Opened::new)
         }
     }
 }

@@ -1,10 +1,11 @@
 //! A way to PostgreSQL that can be cut at the worst moment, after the server has committed and before
-//! the client hears of it; and on which every notice is lost.
+//! the client hears of it; on which every notice is lost; and that can go silent: it accepts and
+//! acknowledges all bytes of all connections and delivers none of them.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -26,6 +27,7 @@ pub struct Proxy {
     until_cut: Arc<AtomicU32>,
     /// Notices that were lost.
     lost: Arc<AtomicU32>,
+    is_silent: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
 
@@ -36,15 +38,18 @@ impl Proxy {
         let address = listener.local_addr()?;
         let (until_cut, lost) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let (socket, armed, lose) = (database.socket(), until_cut.clone(), lost.clone());
+        let is_silent = Arc::new(AtomicBool::new(false));
+        let silent = is_silent.clone();
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let answers = Answers { until_cut: armed.clone(), lost: lose.clone() };
+                let (until_cut, lost) = (armed.clone(), lose.clone());
+                let answers = Answers { until_cut, lost, is_silent: silent.clone() };
                 tokio::spawn(forward(client, socket.clone(), answers));
             }
         });
         let url =
             format!("postgres://postgres@{}:{}/{}", address.ip(), address.port(), database.name());
-        Ok(Self { url, until_cut, lost, task })
+        Ok(Self { url, until_cut, lost, is_silent, task })
     }
 
     /// The URL of the database by this way.
@@ -55,6 +60,17 @@ impl Proxy {
     /// The `nth` COMMIT from now is carried out, and its connection is lost before the answer.
     pub fn cut_commit(&self, nth: u32) {
         self.until_cut.store(nth, Ordering::SeqCst);
+    }
+
+    /// From now on the bytes of all connections, also of new ones, are read and thrown away.
+    pub fn go_silent(&self) {
+        self.is_silent.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on bytes are delivered again. Those that were thrown away stay lost, so a connection
+    /// that sent a request meanwhile never gets an answer.
+    pub fn deliver(&self) {
+        self.is_silent.store(false, Ordering::SeqCst);
     }
 
     /// How many notices were lost so far: no client behind it ever gets one.
@@ -78,18 +94,36 @@ impl Drop for Proxy {
 async fn forward(client: TcpStream, socket: PathBuf, answers: Answers) -> io::Result<()> {
     let server = UnixStream::connect(socket).await?;
     client.set_nodelay(true)?;
-    let (mut from_client, to_client) = client.into_split();
-    let (from_server, mut to_server) = server.into_split();
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let is_silent = answers.is_silent.clone();
     tokio::select! {
-        copied = tokio::io::copy(&mut from_client, &mut to_server) => copied.map(drop),
+        copied = copy(from_client, to_server, &is_silent) => copied,
         answered = answers.forward(from_server, to_client) => answered,
     }
+}
+
+/// Copies bytes until the sender closes the connection.
+async fn copy(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    is_silent: &AtomicBool,
+) -> io::Result<()> {
+    let mut buffer = Vec::new();
+    while from.read_buf(&mut buffer).await? > 0 {
+        if !is_silent.load(Ordering::SeqCst) {
+            to.write_all(&buffer).await?;
+        }
+        buffer.clear();
+    }
+    Ok(())
 }
 
 /// What the server says on the way to a client.
 struct Answers {
     until_cut: Arc<AtomicU32>,
     lost: Arc<AtomicU32>,
+    is_silent: Arc<AtomicBool>,
 }
 
 impl Answers {
@@ -109,7 +143,9 @@ impl Answers {
                     answer.extend(message);
                 }
             }
-            client.write_all(&answer).await?;
+            if !self.is_silent.load(Ordering::SeqCst) {
+                client.write_all(&answer).await?;
+            }
             answer.clear();
         }
         Ok(())

@@ -58,7 +58,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Opens the store to write to it. It is made where there is none, and brought up to date.
 pub(crate) async fn open_to_write(global: &Global) -> anyhow::Result<Opened> {
-    let opened = tidegate_store::open(global.url(), OpenOptions::default()).await?;
+    let opened = tidegate_store::open(global.url(), options(global)).await?;
     opened.store.migrate().await?;
     Ok(opened)
 }
@@ -72,6 +72,12 @@ pub(crate) async fn open_to_work(global: &Global) -> anyhow::Result<Opened> {
 
 /// Opens a store that must be there.
 pub(crate) async fn open_to_read(global: &Global) -> anyhow::Result<Opened> {
-    let options = OpenOptions { must_exist: true, ..OpenOptions::default() };
+    let options = OpenOptions { must_exist: true, ..options(global) };
     Ok(tidegate_store::open(global.url(), options).await?)
+}
+
+/// Returns how the configuration says to open the store.
+fn options(global: &Global) -> OpenOptions {
+    let postgres_timeouts = global.config.postgres_timeouts();
+    OpenOptions { postgres_timeouts, ..OpenOptions::default() }
 }

@@ -14,11 +14,13 @@ use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub(crate) use limits::{apply, apply_to_jobs, tell_changed, tell_overruled};
 use profile::Profile;
 pub(crate) use settings::{FILE_VARIABLE, Key, SETTINGS, Setting, sections};
 pub(crate) use shape::{Shape, Value};
+use tidegate_store::postgres::Timeouts;
 
 use crate::worker::endpoint;
 
@@ -155,6 +157,21 @@ impl Config {
         endpoint::parse(self.text(key)).ok()
     }
 
+    /// Returns how long the store waits for PostgreSQL.
+    pub(crate) fn postgres_timeouts(&self) -> Timeouts {
+        let timeout = |key| Duration::from_millis(self.number(key).into());
+        Timeouts {
+            connect: timeout(Key::PostgresConnect),
+            pool_wait: timeout(Key::PostgresPoolWait),
+            request: timeout(Key::PostgresRequest),
+            heartbeat: timeout(Key::PostgresHeartbeat),
+            read: timeout(Key::PostgresRead),
+            maintenance: timeout(Key::PostgresMaintenance),
+            tcp_keepalive: timeout(Key::PostgresTcpKeepalive),
+            tcp_user: timeout(Key::PostgresTcpUser),
+        }
+    }
+
     /// Capacities by the whole name of the limit.
     pub(crate) fn limits(&self) -> &BTreeMap<String, u32> {
         match self.value(Key::Limits) {
@@ -215,6 +232,7 @@ mod tests {
         let numbers =
             [Key::RunConcurrency, Key::WorkerConcurrency, Key::WorkerClaimBatch, Key::LeaseSeconds];
         assert_eq!(numbers.map(|key| config.number(key)), [64, 16, 100, 30]);
+        assert_eq!(config.postgres_timeouts(), Timeouts::default());
         let lists = [Key::WorkerQueues, Key::WorkerKinds, Key::HttpAllow, Key::ExecAllow];
         assert!(lists.iter().all(|key| config.list(*key).is_empty()));
         assert!(config.limits().is_empty());

@@ -14,6 +14,9 @@ const CONCURRENCY: Shape = Shape::Number { low: 1, high: 100_000 };
 
 const PERCENT: Shape = Shape::Number { low: 0, high: 100 };
 
+/// A timeout in milliseconds. Zero would mean that nothing is ever waited for.
+const TIMEOUT: Shape = Shape::Number { low: 1, high: i32::MAX as i64 };
+
 /// Which setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
@@ -34,6 +37,14 @@ pub(crate) enum Key {
     WorkerMetrics,
     LeaseSeconds,
     Limits,
+    PostgresConnect,
+    PostgresPoolWait,
+    PostgresRequest,
+    PostgresHeartbeat,
+    PostgresRead,
+    PostgresMaintenance,
+    PostgresTcpKeepalive,
+    PostgresTcpUser,
     HttpAllow,
     ExecAllow,
 }
@@ -61,7 +72,7 @@ pub(crate) struct Setting {
 }
 
 /// All of them, in the order of the file.
-pub(crate) const SETTINGS: [Setting; 19] = [
+pub(crate) const SETTINGS: [Setting; 27] = [
     Setting {
         key: Key::Store,
         name: "store",
@@ -282,6 +293,107 @@ pub(crate) const SETTINGS: [Setting; 19] = [
         example: "partner = 10\n\"job:nightly\" = 2",
     },
     Setting {
+        key: Key::PostgresConnect,
+        name: "postgres.connect_timeout_ms",
+        variable: "TIDEGATE_POSTGRES_CONNECT_TIMEOUT_MS",
+        aliases: &[],
+        flag: None,
+        shape: TIMEOUT,
+        default: "10000",
+        default_words: None,
+        meaning: "Milliseconds for opening a connection to PostgreSQL, with TLS and \
+                  authentication; the URL parameter `connect_timeout` has precedence.",
+        example: "10000",
+    },
+    Setting {
+        key: Key::PostgresPoolWait,
+        name: "postgres.pool_wait_timeout_ms",
+        variable: "TIDEGATE_POSTGRES_POOL_WAIT_TIMEOUT_MS",
+        aliases: &[],
+        flag: None,
+        shape: TIMEOUT,
+        default: "10000",
+        default_words: None,
+        meaning: "Milliseconds that a call waits for a free connection of the pool.",
+        example: "10000",
+    },
+    Setting {
+        key: Key::PostgresRequest,
+        name: "postgres.request_timeout_ms",
+        variable: "TIDEGATE_POSTGRES_REQUEST_TIMEOUT_MS",
+        aliases: &[],
+        flag: None,
+        shape: TIMEOUT,
+        default: "10000",
+        default_words: None,
+        meaning: "Milliseconds for one transaction. If PostgreSQL does not answer in time, the \
+                  call fails and the connection is closed.",
+        example: "10000",
+    },
+    Setting {
+        key: Key::PostgresHeartbeat,
+        name: "postgres.heartbeat_timeout_ms",
+        variable: "TIDEGATE_POSTGRES_HEARTBEAT_TIMEOUT_MS",
+        aliases: &[],
+        flag: None,
+        shape: TIMEOUT,
+        default: "5000",
+        default_words: None,
+        meaning: "Milliseconds for one transaction of a heartbeat; a third of the lease applies \
+                  if that is shorter.",
+        example: "5000",
+    },
+    Setting {
+        key: Key::PostgresRead,
+        name: "postgres.read_timeout_ms",
+        variable: "TIDEGATE_POSTGRES_READ_TIMEOUT_MS",
+        aliases: &[],
+        flag: None,
+        shape: TIMEOUT,
+        default: "300000",
+        default_words: None,
+        meaning: "Milliseconds for one read of whole tables, as for lists and metrics.",
+        example: "300000",
+    },
+    Setting {
+        key: Key::PostgresMaintenance,
+        name: "postgres.maintenance_timeout_ms",
+        variable: "TIDEGATE_POSTGRES_MAINTENANCE_TIMEOUT_MS",
+        aliases: &[],
+        flag: None,
+        shape: TIMEOUT,
+        default: "3600000",
+        default_words: None,
+        meaning: "Milliseconds for one transaction of a migration, a repair or a prune.",
+        example: "3600000",
+    },
+    Setting {
+        key: Key::PostgresTcpKeepalive,
+        name: "postgres.tcp_keepalive_ms",
+        variable: "TIDEGATE_POSTGRES_TCP_KEEPALIVE_MS",
+        aliases: &[],
+        flag: None,
+        shape: TIMEOUT,
+        default: "10000",
+        default_words: None,
+        meaning: "Milliseconds without traffic after which the first TCP keepalive probe is \
+                  sent; the URL parameter `keepalives_idle` has precedence.",
+        example: "10000",
+    },
+    Setting {
+        key: Key::PostgresTcpUser,
+        name: "postgres.tcp_user_timeout_ms",
+        variable: "TIDEGATE_POSTGRES_TCP_USER_TIMEOUT_MS",
+        aliases: &[],
+        flag: None,
+        shape: TIMEOUT,
+        default: "10000",
+        default_words: None,
+        meaning: "Milliseconds that sent data may stay unacknowledged before the connection is \
+                  closed; the URL parameter `tcp_user_timeout` has precedence.",
+        example: "10000",
+    },
+    Setting {
         key: Key::HttpAllow,
         name: "http.allow",
         variable: "TIDEGATE_HTTP_ALLOW",
@@ -361,7 +473,7 @@ mod tests {
     fn the_table_is_in_order_and_its_names_go_together() {
         assert!(SETTINGS.windows(2).all(|pair| pair[0].key < pair[1].key), "as the keys are");
         assert!(SETTINGS.iter().all(|setting| Setting::of(setting.key).key == setting.key));
-        assert_eq!(sections(), ["run", "worker", "concurrency", "http", "exec"]);
+        assert_eq!(sections(), ["run", "worker", "concurrency", "postgres", "http", "exec"]);
         for setting in &SETTINGS {
             let name = setting.name.replace('.', "_").to_uppercase();
             assert_eq!(setting.variable, format!("TIDEGATE_{name}"));

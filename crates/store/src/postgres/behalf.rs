@@ -4,7 +4,7 @@ use tidegate_core::{Result, TaskId, Token, rules};
 
 use super::Inner;
 use super::error::Fault;
-use super::session::{Params, Tx};
+use super::session::{Params, Tx, once};
 
 const RUNS: &str = include_str!("queries/runs.sql");
 pub(super) const STILL_RUNS: &str = include_str!("queries/still_runs.sql");
@@ -12,12 +12,9 @@ pub(super) const STILL_RUNS: &str = include_str!("queries/still_runs.sql");
 /// Refuses where the attempt does not run, by a look without a lock. What has ended never runs again, so
 /// a refusal is final; whether it still runs has to be asked again when it counts.
 pub(super) async fn refuse_stopped(store: &Inner, (task, token): (TaskId, Token)) -> Result<()> {
-    let client = store.client().await?;
-    let look = async {
-        let statement = client.prepare_cached(RUNS).await?;
-        client.query_one(&statement, &[&task.0, &token.0]).await
-    };
-    let runs: bool = look.await.map_err(Fault::from)?.get("runs");
+    let attempt: Params<'_> = &[&task.0, &token.0];
+    let look = once!(store, client, none, tx => tx.one(RUNS, attempt));
+    let runs: bool = look?.get("runs");
     if runs { Ok(()) } else { Err(rules::stopped(task, token)) }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::tables::{Position, Tables};
-use tidegate_core::{CancelOutcome, LimitId, Result, TaskId, rules};
+use tidegate_core::{CancelOutcome, Error, ErrorKind, LimitId, Result, TaskId, rules};
 
 use super::draft::Left;
 use super::error::Fault;
@@ -24,6 +24,9 @@ const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 /// Tasks in one transaction.
 const TASKS_MAX: usize = 64;
 
+/// Times that tasks are looked for which move while they are looked for.
+const ROUNDS_MAX: u32 = 100;
+
 pub(super) async fn cancel(store: &Inner, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
     rules::check_cancel(&tasks)?;
     let mut outcomes: BTreeMap<TaskId, CancelOutcome> = BTreeMap::new();
@@ -31,8 +34,13 @@ pub(super) async fn cancel(store: &Inner, tasks: Vec<TaskId>) -> Result<Vec<Canc
     let distinct: Vec<TaskId> = tasks.iter().copied().filter(|task| seen.insert(*task)).collect();
     for chunk in distinct.chunks(TASKS_MAX) {
         let mut rest = chunk.to_vec();
+        let mut rounds = 0;
         // A task that moved while it was looked for is looked for again.
         while !rest.is_empty() {
+            rounds += 1;
+            if rounds > ROUNDS_MAX {
+                return Err(not_locked(&rest));
+            }
             unpack_tasks(store, &rest).await?;
             let (found, left) = transact!(store, tx => cancel_some(store, &tx, &rest));
             outcomes.extend(found);
@@ -47,6 +55,16 @@ pub(super) async fn cancel(store: &Inner, tasks: Vec<TaskId>) -> Result<Vec<Canc
         None => CancelOutcome::NotFound,
     };
     Ok(tasks.iter().map(outcome).collect())
+}
+
+fn not_locked(tasks: &[TaskId]) -> Error {
+    let ids: Vec<String> = tasks.iter().map(TaskId::to_string).collect();
+    let text = format!(
+        "the tasks {} could not be locked in {ROUNDS_MAX} rounds; try again later, or run \
+         `tidegate doctor` if that does not help",
+        ids.join(", ")
+    );
+    Error::new(ErrorKind::Unavailable, text)
 }
 
 /// Where tasks stood when they were looked for.
@@ -116,18 +134,24 @@ async fn look(
             outcomes.insert(TaskId(id), CancelOutcome::Finished);
             continue;
         }
+        let Some(place) = row.get::<_, Option<i32>>("place") else {
+            // The task stands in no table, which is a fault that `doctor` reports. There is no row to
+            // lock, however often the store looks, so the outcome stays `NotFound`.
+            continue;
+        };
         // It is somewhere: unless it is found there under the lock, look again.
         outcomes.remove(&TaskId(id));
-        match row.get::<_, Option<i32>>("place") {
-            Some(0) => places.scheduled.push(id),
-            Some(1) => places.arrived.push(id),
-            Some(2) => places.ready.push(id),
-            Some(3) => places.running.push(id),
-            Some(_) => {
+        match place {
+            0 => places.scheduled.push(id),
+            1 => places.arrived.push(id),
+            2 => places.ready.push(id),
+            3 => places.running.push(id),
+            4 => {
                 places.line.push(TaskId(id));
                 places.lines.insert(LimitId(row.get("limit_id")));
             }
-            None => {}
+            // A lease lists it: the next round unpacks the lease first.
+            _ => {}
         }
     }
     Ok(places)

@@ -17,7 +17,7 @@ use super::leased::{Bodies, Leased, bodies};
 use super::listen::Since;
 use super::look::{View, last_task, look, look_idly, names, open};
 use super::paged::Paged;
-use super::session::{Params, Tx, at_once, glimpse};
+use super::session::{Params, Tx, at_once, glimpse, once};
 use super::{Bug, Inner, transact};
 
 const VERSION_SHARED: &str = include_str!("queries/version_shared.sql");
@@ -348,8 +348,8 @@ impl Batch {
         self.attempts.iter().map(|attempt| attempt.task).collect()
     }
 
-    fn of(row: &Row, leased: Leased, bodies: &Bodies, pick: &Pick<'_>) -> Self {
-        let attempts = leased.attempts(bodies);
+    fn of(row: &Row, leased: Leased, bodies: &Bodies, pick: &Pick<'_>) -> Result<Self> {
+        let attempts = leased.attempts(bodies)?;
         let (mut last, stale) = (last(row), Stale::of(row));
         // The next claim begins before those that were left.
         last.retain(|lane, _| !stale.lanes.contains(&lane.0));
@@ -363,7 +363,7 @@ impl Batch {
         };
         let windows: Vec<i64> = row.get("windows");
         let windows = windows.into_iter().map(LimitId).collect();
-        Self { attempts, windows, has_left_some: !stale.tasks.is_empty(), found }
+        Ok(Self { attempts, windows, has_left_some: !stale.tasks.is_empty(), found })
     }
 
     /// These with slots were to be met; others would be special.
@@ -417,23 +417,23 @@ enum Taken {
 }
 
 impl Taken {
-    fn of(row: &Row, bodies: &Bodies, pick: &Pick<'_>) -> Self {
-        if let Some(leased) = Leased::of(row) {
-            return Self::Some(Batch::of(row, leased, bodies, pick));
+    fn of(row: &Row, bodies: &Bodies, pick: &Pick<'_>) -> Result<Self> {
+        if let Some(leased) = Leased::of(row)? {
+            return Batch::of(row, leased, bodies, pick).map(Self::Some);
         }
         let stale = Stale::of(row);
         if !stale.tasks.is_empty() {
-            return Self::Stale(stale);
+            return Ok(Self::Stale(stale));
         }
         if row.get::<_, Option<Vec<i64>>>("tasks").is_some() {
-            return Self::Special;
+            return Ok(Self::Special);
         }
         let view = View::of(row);
         let is_read = view.is_noted && (pick.is_told_to || !view.has_gate_work);
         if is_read && pick.read(view.open.clone()).len() > pick.lanes {
-            return Self::Wider(view.open);
+            return Ok(Self::Wider(view.open));
         }
-        Self::Nothing(view, took(row))
+        Ok(Self::Nothing(view, took(row)))
     }
 }
 
@@ -447,14 +447,13 @@ async fn see(tx: &Tx<'_>, claim: &Claim, view: &View) -> Result<(), Fault> {
 
 /// Notes what a worker asks for before a transaction that needs it noted.
 pub(super) async fn announce(store: &Inner, claim: &Claim) -> Result<()> {
-    let client = store.client().await?;
-    let note = async {
-        let tx = Tx::begin(store, &client);
-        let view = look(store, &tx, Some(claim)).await?;
-        see(&tx, claim, &view).await?;
+    let note = async |tx: &Tx<'_>| {
+        let view = look(store, tx, Some(claim)).await?;
+        see(tx, claim, &view).await?;
         tx.commit().await
     };
-    Ok(note.await?)
+    let noted = once!(store, client, begin, tx => note(&tx));
+    Ok(noted?)
 }
 
 /// For a heartbeat: the worker lives.
@@ -480,7 +479,7 @@ async fn take_at_once(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>) -> Result<Tak
 async fn take(store: &Inner, tx: &Tx<'_>, pick: &Pick<'_>, from: &From) -> Result<Taken, Fault> {
     let sort = if pick.look.is_plain { Sort::Plain } else { Sort::Any };
     let (row, bodies) = tokio::try_join!(biased; ask(store, tx, pick, from, sort), bodies(tx))?;
-    Ok(Taken::of(&row, &bodies, pick))
+    Ok(Taken::of(&row, &bodies, pick)?)
 }
 
 /// Gives the row that tells what came of it.
@@ -577,6 +576,6 @@ pub(super) fn taken_along(
     row: &Row,
     bodies: &Bodies,
     pick: &Pick<'_>,
-) -> Option<Batch> {
-    along(store, Taken::of(row, bodies, pick), pick)
+) -> Result<Option<Batch>> {
+    Ok(along(store, Taken::of(row, bodies, pick)?, pick))
 }

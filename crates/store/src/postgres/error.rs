@@ -1,6 +1,8 @@
 //! What can go wrong inside a transaction, and how a caller is told. The one place that reads
 //! PostgreSQL's error codes.
 
+use std::time::Duration;
+
 use tidegate_core::{Claim, Error, ErrorKind, TaskId, Token, rules};
 use tokio_postgres::error::SqlState;
 
@@ -15,6 +17,12 @@ pub(super) enum Fault {
     Rule(Error),
     /// What was seen before the lock had changed under it: look again.
     Again,
+    /// The caller gave the call up before the transaction began.
+    Abandoned,
+    /// The server did not answer within the deadline. Whether it has committed is unknown.
+    NoAnswer(Duration),
+    /// A statement that always returns one row returned none.
+    NoRow(&'static str),
     /// Workflows without a limit; it is made in a transaction of its own.
     NoLimit(Vec<String>),
     /// A worker that has to be noted first, in a transaction of its own.
@@ -59,6 +67,19 @@ impl Fault {
         error.code().is_some_and(|code| conflicts.contains(code))
     }
 
+    /// Whether the server accepts no writes: a standby, or a primary that was demoted.
+    pub(super) fn is_read_only(&self) -> bool {
+        let Self::Server(error) = self else {
+            return false;
+        };
+        error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
+    }
+
+    /// Whether the connection must be closed: it may be dead, or it leads to the wrong server.
+    pub(super) fn spoils_connection(&self) -> bool {
+        matches!(self, Self::NoAnswer(_)) || self.is_read_only()
+    }
+
     /// How a statement says that it must not be committed.
     pub(super) fn is_division_by_zero(&self) -> bool {
         matches!(self, Self::Server(error) if error.code() == Some(&SqlState::DIVISION_BY_ZERO))
@@ -70,10 +91,33 @@ impl From<Fault> for Error {
         match fault {
             Fault::Server(error) => translate(&error),
             Fault::Pool(deadpool_postgres::PoolError::Backend(error)) => translate(&error),
+            Fault::Pool(deadpool_postgres::PoolError::Timeout(_)) => Self::new(
+                ErrorKind::Unavailable,
+                "all connections to PostgreSQL were in use for longer than the pool wait timeout",
+            ),
             Fault::Pool(error) => {
                 Self::new(ErrorKind::Unavailable, format!("no connection to PostgreSQL: {error}"))
             }
             Fault::Rule(error) => error,
+            Fault::Abandoned => Self::new(
+                ErrorKind::Unavailable,
+                "the caller gave up before the call reached PostgreSQL; nothing was changed",
+            ),
+            Fault::NoAnswer(deadline) => Self::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "PostgreSQL did not answer within {} s; the connection was closed",
+                    deadline.as_secs_f64()
+                ),
+            ),
+            Fault::NoRow(sql) => Self::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "a statement that always returns one row returned none; the row of the table \
+                     tidegate.counters is missing: restore the database from a backup ({})",
+                    sql.lines().find(|line| !line.starts_with("--")).unwrap_or_default()
+                ),
+            ),
             Fault::Stopped(task, token) => rules::stopped(task, token),
             Fault::Again | Fault::NoLimit(_) | Fault::Unnoted(_) => Self::new(
                 ErrorKind::Unavailable,

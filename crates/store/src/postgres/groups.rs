@@ -32,12 +32,13 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn of(row: &Row) -> (LimitId, u32, Self) {
-        let mut taken = rows::numbers(row, "taken");
+    pub(super) fn of(row: &Row) -> Result<(LimitId, u32, Self), Fault> {
+        let mut taken = rows::numbers(row, "slot_groups", "taken")?;
         taken.sort_unstable();
-        let number = u32::try_from(row.get::<_, i32>("number")).unwrap_or_default();
-        let capacity = rows::number_or_none(row, "capacity");
-        (LimitId(row.get("limit_id")), number, Self { capacity, taken })
+        let number: i32 = row.get("number");
+        let number = rows::unsigned("slot_groups", "number", number.into())?;
+        let capacity = rows::number_or_none(row, "slot_groups", "capacity")?;
+        Ok((LimitId(row.get("limit_id")), number, Self { capacity, taken }))
     }
 }
 

@@ -15,6 +15,7 @@ use tidegate_core::{
 };
 use tokio_postgres::Row;
 
+use super::call::Verb;
 use super::error::Fault;
 use super::load::{kinds_named, moment, slots_of};
 use super::paged::Paged;
@@ -48,7 +49,7 @@ const HOLDERS_MAX: i64 = 100;
 #[async_trait]
 impl Inspect for Postgres {
     async fn now(&self) -> Result<Millis> {
-        self.detached(|store| async move {
+        self.detached(Verb::Read, |store| async move {
             let store = &*store;
             Ok(transact!(reading store, tx => moment(store, &tx)).now)
         })
@@ -60,7 +61,7 @@ impl Inspect for Postgres {
             let store = &*store;
             Ok(transact!(store, tx => one_task(&tx, task)))
         };
-        self.detached(read).await
+        self.detached(Verb::ReadTasks, read).await
     }
 
     async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
@@ -68,7 +69,7 @@ impl Inspect for Postgres {
             let store = &*store;
             Ok(transact!(store, tx => tasks(&tx, &filter)))
         };
-        self.detached(read).await
+        self.detached(Verb::ReadTasks, read).await
     }
 
     async fn explain(&self, task: TaskId) -> Result<Option<Explanation>> {
@@ -76,17 +77,16 @@ impl Inspect for Postgres {
             let store = &*store;
             Ok(transact!(reading store, tx => explain(store, &tx, task)))
         };
-        self.detached(read).await
+        self.detached(Verb::Read, read).await
     }
 
     async fn counts(&self) -> Result<BTreeMap<State, u64>> {
         let rows = self.read(COUNTS).await?;
-        let count = |row: &Row| (rows::state(row.get("state")), row.get::<_, i64>("tasks") as u64);
-        Ok(rows.iter().map(count).collect())
+        rows.iter().map(state_count).collect()
     }
 
     async fn limits(&self) -> Result<Vec<Limit>> {
-        Ok(self.read(LIMITS_ALL).await?.iter().map(rows::limit_held).collect())
+        self.read(LIMITS_ALL).await?.iter().map(rows::limit_held).collect()
     }
 
     async fn holders(&self, limit: LimitId) -> Result<Vec<Holder>> {
@@ -94,7 +94,7 @@ impl Inspect for Postgres {
             let store = &*store;
             Ok(transact!(reading store, tx => holders(&tx, limit, i64::MAX)))
         };
-        self.detached(read).await
+        self.detached(Verb::Read, read).await
     }
 
     async fn jobs(&self) -> Result<Vec<JobView>> {
@@ -104,9 +104,9 @@ impl Inspect for Postgres {
             if jobs.last().is_none_or(|job| &*job.name != name) {
                 jobs.push(JobView {
                     name: name.into(),
-                    concurrency: rows::number_or_none(&row, "capacity"),
-                    min_concurrency: rows::number(&row, "min_concurrency"),
-                    weight: rows::number_or_none(&row, "share_weight").unwrap_or(1),
+                    concurrency: rows::number_or_none(&row, "limits", "capacity")?,
+                    min_concurrency: rows::number(&row, "limits", "min_concurrency")?,
+                    weight: rows::number_or_none(&row, "limits", "share_weight")?.unwrap_or(1),
                     priority: row.get("priority"),
                     delay_ms: row.get("delay_ms"),
                     paused: row.get("paused"),
@@ -115,7 +115,7 @@ impl Inspect for Postgres {
             }
             if let (Some(job), Some(state)) = (jobs.last_mut(), row.get::<_, Option<i32>>("state"))
             {
-                job.tasks.insert(rows::state(state), row.get::<_, i64>("tasks") as u64);
+                job.tasks.insert(rows::state(state)?, row.get::<_, i64>("tasks") as u64);
             }
         }
         Ok(jobs)
@@ -132,7 +132,7 @@ impl Inspect for Postgres {
             if let (Some(workflow), Some(state)) =
                 (workflows.last_mut(), row.get::<_, Option<i32>>("state"))
             {
-                workflow.tasks.insert(rows::state(state), row.get::<_, i64>("tasks") as u64);
+                workflow.tasks.insert(rows::state(state)?, row.get::<_, i64>("tasks") as u64);
             }
         }
         Ok(workflows)
@@ -143,7 +143,7 @@ impl Inspect for Postgres {
             let store = &*store;
             Ok(transact!(reading store, tx => queues(store, &tx)))
         };
-        self.detached(read).await
+        self.detached(Verb::Read, read).await
     }
 
     async fn workers(&self) -> Result<Vec<WorkerView>> {
@@ -151,7 +151,7 @@ impl Inspect for Postgres {
             let store = &*store;
             Ok(transact!(reading store, tx => workers(store, &tx)))
         };
-        self.detached(read).await
+        self.detached(Verb::Read, read).await
     }
 
     async fn waiters(&self, limit: LimitId, waiters_max: u32) -> Result<Vec<WaiterView>> {
@@ -159,11 +159,11 @@ impl Inspect for Postgres {
             let store = &*store;
             Ok(transact!(reading store, tx => waiters(&tx, limit, waiters_max)))
         };
-        self.detached(read).await
+        self.detached(Verb::Read, read).await
     }
 
     async fn kinds(&self) -> Result<Vec<Kind>> {
-        Ok(self.read(KINDS_ALL).await?.iter().map(rows::kind).collect())
+        self.read(KINDS_ALL).await?.iter().map(rows::kind).collect()
     }
 
     async fn load(&self) -> Result<Load> {
@@ -171,7 +171,7 @@ impl Inspect for Postgres {
             let store = &*store;
             Ok(transact!(reading store, tx => load(store, &tx)))
         };
-        self.detached(read).await
+        self.detached(Verb::Read, read).await
     }
 
     fn connections(&self) -> Option<Connections> {
@@ -181,7 +181,7 @@ impl Inspect for Postgres {
     }
 
     async fn snapshot(&self) -> Result<Snapshot> {
-        self.detached(|store| async move { snapshot::snapshot(&store).await }).await
+        self.detached(Verb::Read, |store| async move { snapshot::snapshot(&store).await }).await
     }
 }
 
@@ -191,7 +191,7 @@ impl Postgres {
             let store = &*store;
             Ok(transact!(reading store, tx => tx.query(sql, &[])))
         };
-        self.detached(read).await
+        self.detached(Verb::Read, read).await
     }
 }
 
@@ -202,7 +202,7 @@ async fn one_task(tx: &Tx<'_>, task: TaskId) -> Result<Option<TaskView>, Fault> 
     let Some(view) = tasks(tx, &filter).await?.pop().filter(|view| view.id == task) else {
         return Ok(None);
     };
-    let bodies = tx.one(TASK_BODIES, &[&task.0]).await?;
+    let bodies = tx.one_or_retry(TASK_BODIES, &[&task.0]).await?;
     Ok(Some(TaskView { payload: bodies.get("payload"), result: bodies.get("result"), ..view }))
 }
 
@@ -222,37 +222,41 @@ async fn tasks(tx: &Tx<'_>, filter: &TaskFilter) -> Result<Vec<TaskView>, Fault>
     let found = tx
         .query(sql, &[&after, kind, queue, job, workflow, &states, &tasks_max, &finished, group])
         .await?;
-    Ok(found.iter().map(view).collect())
+    Ok(found.iter().map(view).collect::<Result<_>>()?)
 }
 
-fn view(row: &Row) -> TaskView {
+fn view(row: &Row) -> Result<TaskView> {
     let percent: Option<i32> = row.get("percent");
+    let unknown = |percent| rows::corrupt("running", "percent", percent);
+    let percent = percent.map(|n| u8::try_from(n).map_err(|_| unknown(n))).transpose()?;
     let message = rows::lossy(row.get("message"));
-    TaskView {
+    Ok(TaskView {
         id: TaskId(row.get("id")),
         kind: row.get::<_, &str>("kind").into(),
         queue: row.get::<_, &str>("queue").into(),
-        state: rows::state(row.get("state")),
+        state: rows::state(row.get("state"))?,
         group: rows::text(row, "group_name"),
         job: rows::text(row, "job"),
         workflow: rows::text(row, "workflow"),
         unique_key: rows::text(row, "unique_key"),
-        weight: rows::number(row, "weight"),
+        weight: rows::number(row, "tasks", "weight")?,
         priority: row.get("priority"),
-        spent: rows::number(row, "spent"),
-        max_attempts: rows::number(row, "max_attempts"),
-        deaths: rows::number(row, "deaths"),
+        spent: rows::number(row, "tasks", "spent")?,
+        max_attempts: rows::number(row, "tasks", "max_attempts")?,
+        deaths: rows::number(row, "tasks", "deaths")?,
         created_at: row.get("created_at"),
         run_at: row.get("run_at"),
         finished_at: row.get("finished_at"),
         error: rows::lossy(row.get("error")),
-        progress: percent.map(|percent| Progress {
-            percent: u8::try_from(percent).unwrap_or_default(),
-            message: message.unwrap_or_default(),
-        }),
+        progress: percent.map(|percent| Progress { percent, message: message.unwrap_or_default() }),
         payload: None,
         result: None,
-    }
+    })
+}
+
+/// Reads the number of tasks in a state.
+fn state_count(row: &Row) -> Result<(State, u64)> {
+    Ok((rows::state(row.get("state"))?, row.get::<_, i64>("tasks") as u64))
 }
 
 async fn explain(store: &Inner, tx: &Tx<'_>, task: TaskId) -> Result<Option<Explanation>, Fault> {
@@ -262,7 +266,7 @@ async fn explain(store: &Inner, tx: &Tx<'_>, task: TaskId) -> Result<Option<Expl
     let Some(row) = rows.first() else {
         return Ok(None);
     };
-    let final_state = row.get::<_, Option<i32>>("state").map(rows::state);
+    let final_state = row.get::<_, Option<i32>>("state").map(rows::state).transpose()?;
     let run_at: Option<Millis> = row.get("run_at");
     let (state, reason, since) = if let Some(state) = final_state {
         (state, Reason::Ended, row.get("finished_at"))
@@ -290,13 +294,13 @@ async fn explain(store: &Inner, tx: &Tx<'_>, task: TaskId) -> Result<Option<Expl
 }
 
 /// Tasks by state, for every name.
-fn named_counts(rows: &[Row]) -> BTreeMap<Arc<str>, BTreeMap<State, u64>> {
+fn named_counts(rows: &[Row]) -> Result<BTreeMap<Arc<str>, BTreeMap<State, u64>>> {
     let mut counts: BTreeMap<Arc<str>, BTreeMap<State, u64>> = BTreeMap::new();
     for row in rows {
         let of_name = counts.entry(row.get::<_, &str>("name").into()).or_default();
-        of_name.insert(rows::state(row.get("state")), row.get::<_, i64>("tasks") as u64);
+        of_name.extend([state_count(row)?]);
     }
-    counts
+    Ok(counts)
 }
 
 async fn queues(store: &Inner, tx: &Tx<'_>) -> Result<Vec<QueueView>, Fault> {
@@ -304,7 +308,7 @@ async fn queues(store: &Inner, tx: &Tx<'_>) -> Result<Vec<QueueView>, Fault> {
     let mut queues: BTreeMap<Arc<str>, QueueView> = BTreeMap::new();
     let view =
         |name: Arc<str>| QueueView { name, paused_at: None, workers: 0, tasks: BTreeMap::new() };
-    for (name, tasks) in named_counts(&tx.query(QUEUES, &[]).await?) {
+    for (name, tasks) in named_counts(&tx.query(QUEUES, &[]).await?)? {
         queues.insert(name.clone(), QueueView { tasks, ..view(name) });
     }
     for name in workers_alive(store, tx).await?.iter().flat_map(|worker| &worker.queues) {
@@ -347,7 +351,7 @@ async fn workers_alive(store: &Inner, tx: &Tx<'_>) -> Result<Vec<WorkerView>, Fa
     for row in tx.query(REGISTERED_BY, &[&now]).await? {
         let id = WorkerId(row.get::<_, &str>("worker").into());
         if let Ok(at) = workers.binary_search_by(|worker| worker.id.cmp(&id)) {
-            let brings = rows::number_or_none(&row, "capacity");
+            let brings = rows::number_or_none(&row, "registrations", "capacity")?;
             workers[at].registered.insert(row.get::<_, &str>("group_name").into(), brings);
         }
     }
@@ -367,8 +371,8 @@ async fn load(store: &Inner, tx: &Tx<'_>) -> Result<Load, Fault> {
     let is_any = |load: &JobLoad| load.ready_since.is_some() || load.running > 0;
     let jobs = tx.query(JOB_LOADS, &[]).await?;
     Ok(Load {
-        ready: rows::number(&row, "ready"),
-        expired: rows::number(&row, "expired"),
+        ready: rows::number(&row, "ready", "ready")?,
+        expired: rows::number(&row, "leases", "expired")?,
         first_waits: tx.query(FIRST_WAITS, &[]).await?.iter().map(first).collect(),
         jobs: jobs.iter().map(of_job).filter(|(_, load)| is_any(load)).collect(),
         now,
@@ -376,27 +380,29 @@ async fn load(store: &Inner, tx: &Tx<'_>) -> Result<Load, Fault> {
 }
 
 async fn waiters(tx: &Tx<'_>, limit: LimitId, most: u32) -> Result<Vec<WaiterView>, Fault> {
-    let waiter = |row: &Row| WaiterView {
-        task: TaskId(row.get("task")),
-        kind: row.get::<_, &str>("kind").into(),
-        queue: row.get::<_, &str>("queue").into(),
-        class: rows::class(row.get("class")),
-        weight: rows::number(row, "weight"),
-        since: row.get("since"),
+    let waiter = |row: &Row| {
+        Ok(WaiterView {
+            task: TaskId(row.get("task")),
+            kind: row.get::<_, &str>("kind").into(),
+            queue: row.get::<_, &str>("queue").into(),
+            class: rows::class(row.get("class"))?,
+            weight: rows::number(row, "tasks", "weight")?,
+            since: row.get("since"),
+        })
     };
-    Ok(tx.query(WAITERS, &[&limit.0, &i64::from(most)]).await?.iter().map(waiter).collect())
+    tx.query(WAITERS, &[&limit.0, &i64::from(most)]).await?.iter().map(waiter).collect()
 }
 
 async fn explain_line(tx: &Tx<'_>, task: TaskId) -> Result<(Reason, Millis), Fault> {
-    let row = tx.one(EXPLAIN_LINE, &[&task.0]).await?;
+    let row = tx.one_or_retry(EXPLAIN_LINE, &[&task.0]).await?;
     let holders = holders(tx, LimitId(row.get("limit_id")), HOLDERS_MAX).await?;
     let reason = Reason::InLine {
         limit: row.get::<_, &str>("name").into(),
-        capacity: rows::number_or_none(&row, "capacity"),
-        held: rows::number(&row, "held"),
+        capacity: rows::number_or_none(&row, "limits", "capacity")?,
+        held: rows::number(&row, "limits", "held")?,
         halt: row.get::<_, Option<i64>>("halt").map(Halt::of),
         delay_ms: row.get("delay_ms"),
-        class: rows::class(row.get("class")),
+        class: rows::class(row.get("class"))?,
         place: row.get::<_, i64>("ahead") as u64 + 1,
         holders,
     };
@@ -404,7 +410,7 @@ async fn explain_line(tx: &Tx<'_>, task: TaskId) -> Result<(Reason, Millis), Fau
 }
 
 async fn explain_ready(tx: &Tx<'_>, task: TaskId, now: Millis) -> Result<(Reason, Millis), Fault> {
-    let row = tx.one(EXPLAIN_READY, &[&task.0, &now]).await?;
+    let row = tx.one_or_retry(EXPLAIN_READY, &[&task.0, &now]).await?;
     let kind: &str = row.get("kind");
     let kinds = kinds_named(tx, &[kind]).await?;
     let window = kinds.first().and_then(|kind| kind.window);
@@ -422,12 +428,15 @@ async fn explain_running(tx: &Tx<'_>, row: &Row, task: TaskId) -> Result<Reason,
     let Some(worker) = row.get::<_, Option<&str>>("worker") else {
         return Ok(Reason::AtGate { is_served: true });
     };
-    let slot = |row: &Row| SlotHeld {
-        limit: LimitId(row.get("limit_id")),
-        name: row.get::<_, &str>("name").into(),
-        number: rows::number(row, "number"),
+    let slot = |row: &Row| {
+        Ok(SlotHeld {
+            limit: LimitId(row.get("limit_id")),
+            name: row.get::<_, &str>("name").into(),
+            number: rows::number(row, "slots", "number")?,
+        })
     };
-    let mut slots: Vec<SlotHeld> = slots_of(tx, &[task.0]).await?.iter().map(slot).collect();
+    let slots = slots_of(tx, &[task.0]).await?;
+    let mut slots = slots.iter().map(slot).collect::<Result<Vec<SlotHeld>>>()?;
     slots.sort_by_key(|slot| (slot.limit, slot.number));
     Ok(Reason::Running {
         worker: WorkerId(worker.into()),
@@ -438,12 +447,14 @@ async fn explain_running(tx: &Tx<'_>, row: &Row, task: TaskId) -> Result<Reason,
 
 async fn holders(tx: &Tx<'_>, limit: LimitId, holders_max: i64) -> Result<Vec<Holder>, Fault> {
     let rows = tx.query(HOLDERS, &[&limit.0, &holders_max]).await?;
-    let holder = |row: &Row| Holder {
-        slot: rows::number(row, "number"),
-        task: TaskId(row.get("task")),
-        kind: row.get::<_, &str>("kind").into(),
-        worker: row.get::<_, Option<&str>>("worker").map(|worker| WorkerId(worker.into())),
-        expires_at: row.get("expires_at"),
+    let holder = |row: &Row| {
+        Ok(Holder {
+            slot: rows::number(row, "slots", "number")?,
+            task: TaskId(row.get("task")),
+            kind: row.get::<_, &str>("kind").into(),
+            worker: row.get::<_, Option<&str>>("worker").map(|worker| WorkerId(worker.into())),
+            expires_at: row.get("expires_at"),
+        })
     };
-    Ok(rows.iter().map(holder).collect())
+    rows.iter().map(holder).collect()
 }

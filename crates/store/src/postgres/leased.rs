@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidegate_core::{Attempt, LimitId, Millis, SlotHeld, TaskId, Token};
+use tidegate_core::{Attempt, LimitId, Millis, Result, SlotHeld, TaskId, Token};
 use tokio_postgres::Row;
 
 use super::error::Fault;
@@ -29,39 +29,43 @@ pub(super) struct Leased {
 
 impl Leased {
     /// None where there is no lease.
-    pub(super) fn of(row: &Row) -> Option<Self> {
-        let token = row.get::<_, Option<i64>>("token").map(Token)?;
+    pub(super) fn of(row: &Row) -> Result<Option<Self>> {
+        let Some(token) = row.get::<_, Option<i64>>("token").map(Token) else {
+            return Ok(None);
+        };
         let open: Vec<i64> = row.get("open");
         let (attempts, timeouts) = (list(row, "open_attempts"), list(row, "open_timeouts"));
-        Some(Self {
+        Ok(Some(Self {
             token,
             claimed_at: row.get("now"),
             since: list(row, "since"),
             expires_at: row.get("expires_at"),
             tasks: list(row, "tasks"),
             lanes: open.into_iter().zip(attempts.into_iter().zip(timeouts)).collect(),
-            slots: slots(row),
-        })
+            slots: slots(row)?,
+        }))
     }
 
-    pub(super) fn attempts(mut self, bodies: &Bodies) -> Vec<Attempt> {
+    pub(super) fn attempts(mut self, bodies: &Bodies) -> Result<Vec<Attempt>> {
         let (mut kinds, mut queues, mut groups) =
             (Names::default(), Names::default(), Names::default());
-        let attempt = |(at, task): (usize, i64)| {
-            let row = bodies.0.get(&task)?;
+        let mut attempt = |(at, task): (usize, i64)| {
+            let Some(row) = bodies.0.get(&task) else {
+                return Ok(None);
+            };
             let (kind_attempts, kind_timeout_ms) =
                 self.lanes.get(&row.get("lane")).copied().unwrap_or_default();
             let max_attempts = row.get::<_, Option<i64>>("max_attempts").or(kind_attempts);
-            Some(Attempt {
+            Ok(Some(Attempt {
                 task: TaskId(task),
                 token: self.token,
                 kind: kinds.share(row.get("kind")),
                 queue: queues.share(row.get("queue")),
                 group: groups.share(row.get("group_name")),
-                weight: rows::number(row, "weight"),
+                weight: rows::number(row, "tasks", "weight")?,
                 payload: row.get("payload"),
-                number: rows::number(row, "spent") + 1,
-                max_attempts: max_attempts.map_or(1, |n| u32::try_from(n).unwrap_or_default()),
+                number: rows::number(row, "tasks", "spent")? + 1,
+                max_attempts: rows::unsigned("tasks", "max_attempts", max_attempts.unwrap_or(1))?,
                 timeout_ms: row.get::<_, Option<Millis>>("timeout_ms").or(kind_timeout_ms),
                 job: rows::text(row, "job"),
                 workflow: rows::text(row, "workflow"),
@@ -70,9 +74,10 @@ impl Leased {
                 arrived_at: row.get("arrival"),
                 ready_at: self.since.get(at).copied().unwrap_or(self.claimed_at),
                 trace: rows::text(row, "trace"),
-            })
+            }))
         };
-        self.tasks.into_iter().enumerate().filter_map(attempt).collect()
+        let tasks = self.tasks.into_iter().enumerate();
+        tasks.filter_map(|task| attempt(task).transpose()).collect()
     }
 }
 
@@ -81,7 +86,7 @@ fn list<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, column: &str) -
     row.get::<_, Option<Vec<T>>>(column).unwrap_or_default()
 }
 
-fn slots(row: &Row) -> HashMap<i64, Vec<SlotHeld>> {
+fn slots(row: &Row) -> Result<HashMap<i64, Vec<SlotHeld>>> {
     let mut slots: HashMap<i64, Vec<SlotHeld>> = HashMap::new();
     let numbers = list::<i64>(row, "limits").into_iter().zip(list::<i64>(row, "numbers"));
     let held = numbers.zip(list::<&str>(row, "names"));
@@ -89,10 +94,10 @@ fn slots(row: &Row) -> HashMap<i64, Vec<SlotHeld>> {
         slots.entry(task).or_default().push(SlotHeld {
             limit: LimitId(limit),
             name: name.into(),
-            number: u32::try_from(number).unwrap_or_default(),
+            number: rows::unsigned("slots", "number", number)?,
         });
     }
-    slots
+    Ok(slots)
 }
 
 /// What the tasks are that run under the lease of a transaction.

@@ -118,14 +118,16 @@ async fn lock(
         tx.query(SLOT_GROUPS, of_limits),
         tx.query(SERVED, of_now),
     )?;
-    locked.iter().for_each(|row| draft.add_limit(rows::limit(row)));
+    for row in &locked {
+        draft.add_limit(rows::limit(row)?);
+    }
     for row in passes {
-        draft.add_passed(LimitId(row.get("limit_id")), rows::passed(&row));
+        draft.add_passed(LimitId(row.get("limit_id")), rows::passed(&row)?);
     }
     draft.add_served(served.iter().map(|row| LaneId(row.get("lane"))).collect());
     under_lock(draft, &own, &found, page)?;
     for row in groups {
-        let (limit, number, group) = Group::of(&row);
+        let (limit, number, group) = Group::of(&row)?;
         draft.add_group(limit, number, group);
     }
     add_ahead(tx, draft).await
@@ -153,7 +155,7 @@ async fn add_ahead(tx: &Tx<'_>, draft: &mut Draft) -> Result<(), Fault> {
     for row in slots_of(tx, &ids).await? {
         let (task, limit) = (TaskId(row.get("task")), LimitId(row.get("limit_id")));
         if draft.state.tasks.contains_key(&task) {
-            draft.add_held(task, limit, rows::number(&row, "number"));
+            draft.add_held(task, limit, rows::number(&row, "slots", "number")?);
         }
     }
     for row in ready {
@@ -179,7 +181,7 @@ fn lock_sql(store: &Inner) -> &'static str {
 /// Takes up what was found under the locks. Names were looked up again: a limit may have gone
 /// or begun before the lock.
 fn under_lock(draft: &mut Draft, own: &[i64], found: &[Row], page: usize) -> Result<(), Fault> {
-    let tasks: Vec<Known> = found.iter().map(rows::known).collect();
+    let tasks = found.iter().map(rows::known).collect::<tidegate_core::Result<Vec<Known>>>()?;
     let own: BTreeSet<i64> = own.iter().copied().collect();
     let is_own = |known: &&Known| own.contains(&known.task.tags.task.0);
     let needed = needs_of(tasks.iter().filter(is_own))?;
@@ -189,11 +191,11 @@ fn under_lock(draft: &mut Draft, own: &[i64], found: &[Row], page: usize) -> Res
     tasks.into_iter().for_each(|known| draft.add_known(known));
     let (mut heads, mut lines) = (Vec::new(), Vec::new());
     for row in found {
-        add_held(draft, row);
+        add_held(draft, row)?;
         let is_locked = |id| draft.state.limits.contains_key(&LimitId(id));
         if row.get::<_, Option<i64>>("limit_id").is_some_and(is_locked) {
             let is_head: bool = row.get("is_head");
-            let line = rows::line(row);
+            let line = rows::line(row)?;
             heads.extend(is_head.then_some(line));
             lines.push(line);
         }
@@ -206,14 +208,15 @@ fn under_lock(draft: &mut Draft, own: &[i64], found: &[Row], page: usize) -> Res
 }
 
 /// The slots that a task holds of limits whose locks this transaction has.
-fn add_held(draft: &mut Draft, row: &Row) {
+fn add_held(draft: &mut Draft, row: &Row) -> Result<(), Fault> {
     let list = |column: &str| row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default();
     let task = TaskId(row.get("id"));
     for (limit, number) in list("held_limits").into_iter().zip(list("held_numbers")) {
         if draft.state.limits.contains_key(&LimitId(limit)) {
-            draft.add_held(task, LimitId(limit), u32::try_from(number).unwrap_or_default());
+            draft.add_held(task, LimitId(limit), rows::unsigned("slots", "number", number)?);
         }
     }
+    Ok(())
 }
 
 async fn load_kinds(tx: &Tx<'_>, draft: &mut Draft, own: &[Known]) -> Result<(), Fault> {
@@ -223,7 +226,7 @@ async fn load_kinds(tx: &Tx<'_>, draft: &mut Draft, own: &[Known]) -> Result<(),
     let names: BTreeSet<&str> = own.iter().map(|known| &*known.task.tags.kind).collect();
     let names: Vec<&str> = names.into_iter().collect();
     for row in tx.query(KINDS_NAMED, &[&names]).await? {
-        draft.add_kind(rows::kind(&row));
+        draft.add_kind(rows::kind(&row)?);
     }
     Ok(())
 }
@@ -234,7 +237,12 @@ async fn known(tx: &Tx<'_>, tasks: &[TaskId]) -> Result<Vec<Known>, Fault> {
         return Ok(Vec::new());
     }
     let ids: Vec<i64> = tasks.iter().map(|task| task.0).collect();
-    Ok(tx.query(TAGS, &[&ids]).await?.iter().map(rows::known).collect())
+    Ok(tx
+        .query(TAGS, &[&ids])
+        .await?
+        .iter()
+        .map(rows::known)
+        .collect::<tidegate_core::Result<_>>()?)
 }
 
 /// The limits that tasks need; a workflow without one needs it made first.
@@ -258,5 +266,10 @@ pub(super) async fn kinds_named(
     tx: &Tx<'_>,
     names: &[&str],
 ) -> Result<Vec<tidegate_core::Kind>, Fault> {
-    Ok(tx.query(KINDS_NAMED, &[&names]).await?.iter().map(rows::kind).collect())
+    Ok(tx
+        .query(KINDS_NAMED, &[&names])
+        .await?
+        .iter()
+        .map(rows::kind)
+        .collect::<tidegate_core::Result<_>>()?)
 }

@@ -11,16 +11,17 @@
 
 use std::time::Duration;
 
+use deadpool_postgres::Object;
 use tidegate_core::{Error, ErrorKind, Millis, Result};
 use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
-use super::Inner;
 use super::error::Fault;
 use super::listen::pause;
+use super::{Inner, call};
 
 /// Every migration, in order. One that was released is never changed.
-const MIGRATIONS: [(&str, &str); 13] = [
+const MIGRATIONS: [(&str, &str); 14] = [
     ("0001_tasks", include_str!("migrations/0001_tasks.sql")),
     ("0002_operations", include_str!("migrations/0002_operations.sql")),
     ("0003_packed_leases", include_str!("migrations/0003_packed_leases.sql")),
@@ -34,6 +35,7 @@ const MIGRATIONS: [(&str, &str); 13] = [
     ("0011_jobs_and_workflows", include_str!("migrations/0011_jobs_and_workflows.sql")),
     ("0012_reports", include_str!("migrations/0012_reports.sql")),
     ("0013_arrivals_of_jobs", include_str!("migrations/0013_arrivals_of_jobs.sql")),
+    ("0014_lookup_indexes", include_str!("migrations/0014_lookup_indexes.sql")),
 ];
 
 /// How the text of a migration begins that programs of the version before can bear.
@@ -66,7 +68,12 @@ pub(super) async fn migrate(store: &Inner, more: &[Migration<'_>]) -> Result<()>
     let all: Vec<Migration<'_>> = MIGRATIONS.iter().chain(more).copied().collect();
     let mut tries = 0;
     loop {
-        match step(store, &all).await {
+        let mut client = store.client().await?;
+        let began = store.meter.now_ns();
+        let step = step(store, &mut client, &all);
+        let outcome = call::within_deadline(&store.options.timeouts, step).await;
+        store.give_back(client, began, outcome.as_ref().err());
+        match outcome {
             Ok(true) => return Ok(()),
             Ok(false) => {}
             Err(fault) if is_locked(&fault) && tries < TRIES_MAX => {
@@ -79,12 +86,14 @@ pub(super) async fn migrate(store: &Inner, more: &[Migration<'_>]) -> Result<()>
 }
 
 /// Applies the next migration in a transaction of its own; true where there is none.
-async fn step(store: &Inner, all: &[Migration<'_>]) -> Result<bool, Fault> {
-    let mut client = store.client().await?;
-    if is_done(&**client, all).await? {
+async fn step(store: &Inner, client: &mut Object, all: &[Migration<'_>]) -> Result<bool, Fault> {
+    if is_done(&***client, all).await? {
         return Ok(true);
     }
     let tx = client.transaction().await?;
+    if let Some(timeout) = call::own_statement_timeout_ms() {
+        tx.batch_execute(&format!("SET LOCAL statement_timeout = {timeout}")).await?;
+    }
     // Several processes may start at once: one migrates, the others wait and find it done.
     tx.query(LOCK, &[]).await?;
     if is_done(&*tx, all).await? {

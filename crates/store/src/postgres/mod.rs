@@ -54,7 +54,7 @@
 //! Whoever needs a lock out of this order takes only what is free (`SKIP LOCKED`, or the
 //! gatekeeper's advisory lock, which is only tried). So nobody waits in a circle: every wait is
 //! for a lock later in the order than all that the waiter holds. A unique key is waited for only
-//! by a submit, which holds nothing that anybody but such a submit waits for. One on behalf of an
+//! by a submit or a retry, which holds nothing then but other unique keys. One on behalf of an
 //! attempt comes to that attempt last, with its keys in hand and nothing else: it shares the
 //! row of `running`, or the lease that lists the attempt, and commits. New names (kinds,
 //! lanes, the limits of jobs and workflows) are made in transactions of their own that hold
@@ -82,6 +82,7 @@
 
 mod back;
 mod behalf;
+mod call;
 mod cancel;
 mod claim;
 mod draft;
@@ -93,6 +94,7 @@ mod flush;
 mod gate;
 mod groups;
 mod inspect;
+mod jitter;
 mod leased;
 mod left;
 mod listen;
@@ -117,6 +119,7 @@ mod set_job;
 mod set_limit;
 mod snapshot;
 mod submit;
+mod timeouts;
 mod traffic;
 
 use std::fmt;
@@ -124,7 +127,6 @@ use std::future::Future;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, QueueMode, RecyclingMethod};
@@ -139,12 +141,14 @@ use tokio::task::JoinHandle;
 use tokio_postgres::config::Host;
 use tokio_postgres::{Config, NoTls};
 
+use call::{Call, Caller, Verb};
 use error::Fault;
 use made::{MAKE_LIMITS, Made, workflows};
-use session::transact;
+use session::{Params, once, transact};
 
 pub use planted::Bug;
 pub use session::Step;
+pub use timeouts::Timeouts;
 pub use traffic::Traffic;
 
 /// Every statement of a verb walks indexes and nothing else. Said once, its plan does not depend on
@@ -175,9 +179,6 @@ const HEARTBEATS: usize = 1;
 /// It waits for notices and does nothing else.
 const LISTENERS: usize = 1;
 
-/// How long a connection may take to open, if the URL does not say.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Threads that serve the connections.
 const HOME_THREADS: usize = 2;
 
@@ -190,6 +191,8 @@ pub struct Options {
     /// Connections for the verbs at most. Default: 8. A few are beside them, see
     /// [`connections_max`](Self::connections_max).
     pub pool_size: usize,
+    /// How long to wait for the server.
+    pub timeouts: Timeouts,
     /// The time. Default: the server's.
     pub clock: Option<Clock>,
     /// Called before every statement. Default: nothing.
@@ -203,6 +206,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             pool_size: 8,
+            timeouts: Timeouts::default(),
             clock: None,
             step: None,
             #[cfg(feature = "planted")]
@@ -306,14 +310,14 @@ impl Postgres {
             config.application_name("tidegate");
         }
         if config.get_connect_timeout().is_none() {
-            config.connect_timeout(CONNECT_TIMEOUT);
+            config.connect_timeout(options.timeouts.connect);
         }
         let given = config.get_options().unwrap_or_default();
         let with = |more: &str| config.clone().options(format!("{given} {more}")).clone();
-        let readers = pool(with(READS), READERS)?;
+        let readers = pool(with(READS), READERS, &options.timeouts)?;
         let planned = with(PLANS);
-        let heartbeats = pool(planned.clone(), HEARTBEATS)?;
-        let pool = pool(planned, options.pool_size.max(1))?;
+        let heartbeats = pool(planned.clone(), HEARTBEATS, &options.timeouts)?;
+        let pool = pool(planned, options.pool_size.max(1), &options.timeouts)?;
         let place = place(&config);
         let floors = Arc::<floors::Floors>::default();
         let changed = listen::Changed::new(config, pool.clone(), floors.clone());
@@ -332,7 +336,8 @@ impl Postgres {
             home: Home::new()?,
         };
         let store = Self { inner: Arc::new(inner) };
-        let first = store.detached(|store| async move { store.client().await.map(drop) }).await;
+        let first = |store: Arc<Inner>| async move { store.client().await.map(drop) };
+        let first = store.detached(Verb::Connect, first).await;
         first.map_err(|error| Error::new(error.kind(), format!("{place}: {error}")))?;
         Ok(store)
     }
@@ -367,18 +372,29 @@ impl Postgres {
     /// each. For tests.
     #[doc(hidden)]
     pub async fn migrate_more(&self, more: &'static [(&'static str, &'static str)]) -> Result<()> {
-        self.detached(move |store| async move { migrate::migrate(&store, more).await }).await
+        let verb = move |store: Arc<Inner>| async move { migrate::migrate(&store, more).await };
+        self.detached(Verb::Migrate, verb).await
     }
 
-    /// Runs a verb on a task of its own: a caller that goes away does not leave a transaction
-    /// half done on a connection others will use. And at home: a handler that blocks its thread
-    /// must not keep a heartbeat from its connection.
-    async fn detached<T, F>(&self, verb: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
+    /// Runs a verb as a task of its own on the store's runtime: a caller that is dropped does not leave
+    /// a transaction half done on a connection that others will use, and a handler that blocks
+    /// its thread does not keep a heartbeat from its connection. A verb whose caller is gone begins
+    /// no further transaction.
+    async fn detached<T, F>(&self, verb: Verb, body: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        self.inner.home.spawn(verb(self.inner.clone())).await.unwrap_or_else(|cause| {
+        self.run(Call::new(verb, &self.inner.options.timeouts), body).await
+    }
+
+    async fn run<T, F>(&self, call: Arc<Call>, body: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let _caller = Caller(call.clone());
+        self.inner.home.spawn(call.run(body(self.inner.clone()))).await.unwrap_or_else(|cause| {
             Err(Error::new(ErrorKind::Unavailable, format!("the verb was cut off: {cause}")))
         })
     }
@@ -386,16 +402,37 @@ impl Postgres {
 
 impl Inner {
     async fn client(&self) -> Result<Object> {
-        Ok(self.pool.get().await.map_err(Fault::from)?)
+        self.connection(&self.pool).await
     }
 
     async fn heartbeat(&self) -> Result<Object> {
-        Ok(self.heartbeats.get().await.map_err(Fault::from)?)
+        self.connection(&self.heartbeats).await
     }
 
     /// A connection for reads of whole tables.
     async fn reader(&self) -> Result<Object> {
-        Ok(self.readers.get().await.map_err(Fault::from)?)
+        self.connection(&self.readers).await
+    }
+
+    async fn connection(&self, pool: &Pool) -> Result<Object> {
+        let get = async { pool.get().await.map_err(Fault::from) };
+        Ok(call::unless_abandoned(get).await?)
+    }
+
+    /// Returns a connection to its pool, or closes it if the outcome of the transaction says that it
+    /// must not be used again. If no other connection has got an answer since the transaction
+    /// began (`began_ns`), the network is probably down: the idle connections are closed as well, so
+    /// that the next transactions run on new connections instead of waiting for their own deadlines.
+    fn give_back(&self, connection: Object, began_ns: u64, fault: Option<&Fault>) {
+        if !fault.is_some_and(Fault::spoils_connection) {
+            return;
+        }
+        drop(Object::take(connection));
+        if fault.is_some_and(Fault::is_read_only) || !self.meter.has_answered_since(began_ns) {
+            for pool in [&self.pool, &self.readers, &self.heartbeats] {
+                pool.retain(|_, _| false);
+            }
+        }
     }
 }
 
@@ -417,11 +454,16 @@ fn place(config: &Config) -> String {
     if hosts.is_empty() { "no host".to_owned() } else { hosts.join(", ") }
 }
 
-fn pool(config: Config, size: usize) -> Result<Pool> {
+fn pool(config: Config, size: usize, timeouts: &Timeouts) -> Result<Pool> {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let manager = Manager::from_config(config, NoTls, recycling);
     // The one that was used last has the statements prepared, and its server is warm.
-    let pool = Pool::builder(manager).max_size(size).queue_mode(QueueMode::Lifo).build();
+    let pool = Pool::builder(manager)
+        .max_size(size)
+        .queue_mode(QueueMode::Lifo)
+        .runtime(deadpool_postgres::Runtime::Tokio1)
+        .wait_timeout(Some(timeouts.pool_wait))
+        .build();
     pool.map_err(|cause| {
         Error::new(ErrorKind::Unavailable, format!("no pool of connections: {cause}"))
     })
@@ -432,31 +474,34 @@ fn pool(config: Config, size: usize) -> Result<Pool> {
 async fn make_workflows(store: &Inner, names: Vec<String>) -> Result<()> {
     let limits = workflows(&names);
     let made = limits.iter().collect::<Vec<_>>();
-    let client = store.client().await?;
-    let make = async {
-        let statement = client.prepare_cached(MAKE_LIMITS).await?;
-        client.execute(&statement, &Made::of(&made).params()).await
-    };
-    make.await.map_err(Fault::from)?;
+    let made = Made::of(&made);
+    let columns: Params<'_> = &made.params();
+    let made = once!(store, client, none, tx => tx.execute(MAKE_LIMITS, columns));
+    made?;
     Ok(())
 }
 
 #[async_trait]
 impl Store for Postgres {
     async fn migrate(&self) -> Result<()> {
-        self.detached(|store| async move { migrate::migrate(&store, &[]).await }).await
+        self.detached(Verb::Migrate, |store| async move { migrate::migrate(&store, &[]).await })
+            .await
     }
 
     async fn register(&self, registration: Registration) -> Result<Registered> {
-        self.detached(|store| async move { set_limit::register(&store, registration).await }).await
+        self.detached(Verb::Register, |store| async move {
+            set_limit::register(&store, registration).await
+        })
+        .await
     }
 
     async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>> {
-        self.detached(|store| async move { submit::submit(&store, submission).await }).await
+        self.detached(Verb::Submit, |store| async move { submit::submit(&store, submission).await })
+            .await
     }
 
     async fn admit(&self) -> Result<Admitted> {
-        self.detached(|store| async move { gate::admit(&store).await }).await
+        self.detached(Verb::Admit, |store| async move { gate::admit(&store).await }).await
     }
 
     async fn claim(&self, claim: Claim) -> Result<Vec<Attempt>> {
@@ -465,11 +510,12 @@ impl Store for Postgres {
             store.holding.add(&claimed);
             Ok(claimed)
         };
-        self.detached(verb).await
+        self.detached(Verb::Claim, verb).await
     }
 
     async fn extend(&self, extend: Extend) -> Result<Extended> {
-        self.detached(|store| async move { extend::extend(&store, extend).await }).await
+        let call = Call::heartbeat(&extend, &self.inner.options.timeouts);
+        self.run(call, |store| async move { extend::extend(&store, extend).await }).await
     }
 
     async fn finish(&self, finish: Finish) -> Result<Finished> {
@@ -478,43 +524,50 @@ impl Store for Postgres {
             store.holding.add(&finished.claimed);
             Ok(finished)
         };
-        self.detached(verb).await
+        self.detached(Verb::Finish, verb).await
     }
 
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
-        self.detached(|store| async move { cancel::cancel(&store, tasks).await }).await
+        self.detached(Verb::Cancel, |store| async move { cancel::cancel(&store, tasks).await })
+            .await
     }
 
     async fn retry(&self, tasks: Vec<TaskId>) -> Result<Vec<RetryOutcome>> {
-        self.detached(|store| async move { retry::retry(&store, tasks).await }).await
+        self.detached(Verb::Retry, |store| async move { retry::retry(&store, tasks).await }).await
     }
 
     async fn release(&self, release: Release) -> Result<ReleaseOutcome> {
-        self.detached(|store| async move { release::release(&store, release).await }).await
+        self.detached(Verb::Release, |store| async move { release::release(&store, release).await })
+            .await
     }
 
     async fn pause(&self, pause: Pause) -> Result<bool> {
-        self.detached(|store| async move { pause::pause(&store, pause).await }).await
+        self.detached(Verb::Pause, |store| async move { pause::pause(&store, pause).await }).await
     }
 
     async fn repair(&self) -> Result<Vec<Repair>> {
-        self.detached(|store| async move { repair::repair(&store).await }).await
+        self.detached(Verb::Repair, |store| async move { repair::repair(&store).await }).await
     }
 
     async fn reap(&self) -> Result<Reaped> {
-        self.detached(|store| async move { reap::reap(&store).await }).await
+        self.detached(Verb::Reap, |store| async move { reap::reap(&store).await }).await
     }
 
     async fn prune(&self) -> Result<Pruned> {
-        self.detached(|store| async move { reap::prune(&store).await }).await
+        self.detached(Verb::Prune, |store| async move { reap::prune(&store).await }).await
     }
 
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
-        self.detached(|store| async move { set_limit::set_limit(&store, set).await }).await
+        self.detached(
+            Verb::SetLimit,
+            |store| async move { set_limit::set_limit(&store, set).await },
+        )
+        .await
     }
 
     async fn set_job(&self, set: SetJob) -> Result<()> {
-        self.detached(|store| async move { set_job::set_job(&store, set).await }).await
+        self.detached(Verb::SetJob, |store| async move { set_job::set_job(&store, set).await })
+            .await
     }
 
     async fn changed(&self) {

@@ -333,15 +333,17 @@ async fn send_relay(
     if !relayed.get::<_, bool>("is_on") {
         return Ok(None);
     }
-    let leased = Leased::of(&relayed);
+    let leased = Leased::of(&relayed)?;
+    let attempts = leased.map(|leased| leased.attempts(&bodies)).transpose()?;
+    let claimed = claimed.map(|row| taken_along(store, &row, &bodies, pick)).transpose()?;
     Ok(Some(Relayed {
-        attempts: leased.map_or_else(Vec::new, |leased| leased.attempts(&bodies)),
+        attempts: attempts.unwrap_or_default(),
         furthest: furthest(&relayed),
         open: open(&relayed),
         first: first(&relayed),
         last_task: relayed.get("last_task"),
         is_to_look: relayed.get("is_to_look"),
-        claimed: claimed.and_then(|row| taken_along(store, &row, &bodies, pick)),
+        claimed: claimed.flatten(),
     }))
 }
 
@@ -417,8 +419,8 @@ async fn send_admit(
     // A claim that found exits before it has not looked at all.
     let is_all = relayed.get("is_on") && ended.len() == others.tasks.len();
     let claimed = claimed.filter(|_| is_all);
-    let claimed = claimed.and_then(|row| taken_along(store, &row, &bodies, pick));
-    Ok(Admission { relayed, ended, claimed })
+    let claimed = claimed.map(|row| taken_along(store, &row, &bodies, pick)).transpose()?;
+    Ok(Admission { relayed, ended, claimed: claimed.flatten() })
 }
 
 async fn hold(

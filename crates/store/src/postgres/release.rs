@@ -46,7 +46,8 @@ enum Released {
 async fn release_one(store: &Inner, tx: &Tx<'_>, release: &Release) -> Result<Released, Fault> {
     share_version(store, tx).await?;
     let names = std::slice::from_ref(&release.limit);
-    let Some(limit) = tx.query(LIMITS_NAMED, &[&names]).await?.first().map(rows::limit) else {
+    let limit = tx.query(LIMITS_NAMED, &[&names]).await?.first().map(rows::limit).transpose()?;
+    let Some(limit) = limit else {
         return Ok(Released::Done(ReleaseOutcome::NoLimit, Left::default()));
     };
     let Some(task) = holder(tx, limit.id, release.slot).await? else {

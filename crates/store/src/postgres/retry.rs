@@ -10,6 +10,7 @@ use super::rows;
 use super::session::Tx;
 use super::{Inner, transact};
 
+const ENDED_KEYS: &str = include_str!("queries/ended_keys.sql");
 const LOCK_ENDED: &str = include_str!("queries/lock_ended.sql");
 const LOCK_SCHEDULED: &str = include_str!("queries/lock_scheduled.sql");
 const TASKS_KNOWN: &str = include_str!("queries/tasks_known.sql");
@@ -38,9 +39,11 @@ pub(super) async fn retry(store: &Inner, tasks: Vec<TaskId>) -> Result<Vec<Retry
     Ok(tasks.iter().map(outcome).collect())
 }
 
-/// Rows of ended tasks are locked by nobody but a prune and another retry; the schedule comes
-/// first, as in the one lock order. It locks no limit: the gate does the rest.
+/// The unique keys come first: another transaction may hold one for long (`submit_in`), and while this
+/// one waits for it, it must not hold a row that a cancel or a prune needs. Then the schedule and the
+/// finished tasks, as in the lock order. It locks no limit: the next claim admits the tasks.
 async fn retry_all(store: &Inner, tx: &Tx<'_>, tasks: &[i64]) -> Result<Outcomes, Fault> {
+    let keyed = take_keys(tx, tasks).await?;
     let mut outcomes: Outcomes = BTreeMap::new();
     for row in tx.query(TASKS_KNOWN, &[&tasks]).await? {
         outcomes.insert(row.get("id"), RetryOutcome::Unfinished);
@@ -52,7 +55,7 @@ async fn retry_all(store: &Inner, tx: &Tx<'_>, tasks: &[i64]) -> Result<Outcomes
         tx.execute(HASTEN_TASKS, &[&scheduled, &now]).await?;
         outcomes.extend(scheduled.iter().map(|task| (*task, RetryOutcome::Hastened)));
     }
-    let mut back = revivable(tx, tasks, &mut outcomes).await?;
+    let mut back = revivable(tx, tasks, keyed, &mut outcomes).await?;
     if !back.is_empty() {
         tx.execute(REVIVE_TASKS, &[&back, &now]).await?;
     }
@@ -64,34 +67,46 @@ async fn retry_all(store: &Inner, tx: &Tx<'_>, tasks: &[i64]) -> Result<Outcomes
     Ok(outcomes)
 }
 
-/// Ended tasks that may come back, with their unique keys taken.
-async fn revivable(tx: &Tx<'_>, tasks: &[i64], outcomes: &mut Outcomes) -> Result<Vec<i64>, Fault> {
-    let (mut back, mut keys, mut keyed) = (Vec::new(), Vec::new(), Vec::new());
-    let ended = tx.query(LOCK_ENDED, &[&tasks]).await?;
-    for row in &ended {
+/// Takes the unique keys of finished tasks that may be retried, where they are free. Returns these tasks,
+/// and whether each got its key.
+async fn take_keys(tx: &Tx<'_>, tasks: &[i64]) -> Result<BTreeMap<i64, bool>, Fault> {
+    let finished = tx.query(ENDED_KEYS, &[&tasks, &rows::state_code(State::Completed)]).await?;
+    if finished.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let keys: Vec<&str> = finished.iter().map(|row| row.get("unique_key")).collect();
+    let ids: Vec<i64> = finished.iter().map(|row| row.get("id")).collect();
+    let taken = tx.query(REVIVE_KEYS, &[&keys, &ids]).await?;
+    let taken: BTreeSet<i64> = taken.iter().map(|row| row.get("task")).collect();
+    Ok(ids.into_iter().map(|id| (id, taken.contains(&id))).collect())
+}
+
+/// Locks the finished tasks and returns those that are retried. `keyed` are the tasks that have a unique
+/// key, and whether they got it.
+async fn revivable(
+    tx: &Tx<'_>,
+    tasks: &[i64],
+    mut keyed: BTreeMap<i64, bool>,
+    outcomes: &mut Outcomes,
+) -> Result<Vec<i64>, Fault> {
+    let mut back = Vec::new();
+    for row in tx.query(LOCK_ENDED, &[&tasks]).await? {
         let id: i64 = row.get("id");
-        if rows::state(row.get("state")) == State::Completed {
+        if rows::state(row.get("state"))? == State::Completed {
             outcomes.insert(id, RetryOutcome::Completed);
             continue;
         }
-        outcomes.insert(id, RetryOutcome::Retried);
-        match row.get::<_, Option<&str>>("unique_key") {
-            Some(key) => {
-                keys.push(key);
-                keyed.push(id);
-            }
-            None => back.push(id),
+        let has_key = match row.get::<_, Option<&str>>("unique_key") {
+            // It finished after the keys were looked up.
+            Some(_) => keyed.remove(&id).ok_or(Fault::Again)?,
+            None => true,
+        };
+        if has_key {
+            back.push(id);
         }
+        let outcome = if has_key { RetryOutcome::Retried } else { RetryOutcome::KeyTaken };
+        outcomes.insert(id, outcome);
     }
-    if !keys.is_empty() {
-        let taken = tx.query(REVIVE_KEYS, &[&keys, &keyed]).await?;
-        let taken: BTreeSet<i64> = taken.iter().map(|row| row.get("task")).collect();
-        for id in keyed {
-            match taken.contains(&id) {
-                true => back.push(id),
-                false => drop(outcomes.insert(id, RetryOutcome::KeyTaken)),
-            }
-        }
-    }
-    Ok(back)
+    // A task that is no longer finished must not keep the key that was taken for it.
+    if keyed.values().any(|has_key| *has_key) { Err(Fault::Again) } else { Ok(back) }
 }

@@ -1,11 +1,12 @@
 //! Rows of the server as the nouns of the rules, and back.
 
+use std::fmt;
 use std::sync::Arc;
 
 use tidegate_core::tables::{Class, Lease, LineRow, ReadyRow, Tags};
 use tidegate_core::{
-    Backoff, DayWindow, Halt, Kind, LaneId, Limit, LimitId, Millis, NewTask, OnFailure, Share,
-    Source, State, TaskId, Token, WorkerId,
+    Backoff, DayWindow, Error, ErrorKind, Halt, Kind, LaneId, Limit, LimitId, Millis, NewTask,
+    OnFailure, Result, Share, Source, State, TaskId, Token, WorkerId,
 };
 use tokio_postgres::Row;
 
@@ -16,19 +17,40 @@ pub(super) fn text(row: &Row, column: &str) -> Option<Arc<str>> {
     row.get::<_, Option<&str>>(column).map(Arc::from)
 }
 
-/// A number that is never negative.
-pub(super) fn number(row: &Row, column: &str) -> u32 {
-    u32::try_from(row.get::<_, i64>(column)).unwrap_or_default()
+/// Returns the error for a stored value that no program of this schema version writes.
+///
+/// The caller must not continue with a guess: an unknown source would become the strongest override,
+/// and a negative count would keep waiting tasks waiting for ever.
+pub(super) fn corrupt(table: &str, column: &str, value: impl fmt::Display) -> Error {
+    Error::new(
+        ErrorKind::Incompatible,
+        format!(
+            "table tidegate.{table}, column {column}: {value} is unknown to this version; run \
+             `tidegate doctor`"
+        ),
+    )
 }
 
-pub(super) fn number_or_none(row: &Row, column: &str) -> Option<u32> {
-    row.get::<_, Option<i64>>(column).map(|n| u32::try_from(n).unwrap_or_default())
+/// Converts a stored number that is never negative.
+pub(super) fn unsigned(table: &str, column: &str, number: i64) -> Result<u32> {
+    u32::try_from(number).map_err(|_| corrupt(table, column, number))
 }
 
-/// Numbers that are never negative.
-pub(super) fn numbers(row: &Row, column: &str) -> Vec<u32> {
-    let unsigned = |number: i32| u32::try_from(number).unwrap_or_default();
-    row.get::<_, Vec<i32>>(column).into_iter().map(unsigned).collect()
+/// Reads a number that is never negative.
+pub(super) fn number(row: &Row, table: &str, column: &str) -> Result<u32> {
+    unsigned(table, column, row.get(column))
+}
+
+/// Reads a number that is never negative and may be NULL.
+pub(super) fn number_or_none(row: &Row, table: &str, column: &str) -> Result<Option<u32>> {
+    let number: Option<i64> = row.get(column);
+    number.map(|number| unsigned(table, column, number)).transpose()
+}
+
+/// Reads numbers that are never negative.
+pub(super) fn numbers(row: &Row, table: &str, column: &str) -> Result<Vec<u32>> {
+    let numbers: Vec<i32> = row.get(column);
+    numbers.into_iter().map(|number| unsigned(table, column, number.into())).collect()
 }
 
 /// A text that is kept as bytes.
@@ -36,64 +58,101 @@ pub(super) fn lossy(bytes: Option<&[u8]>) -> Option<String> {
     bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }
 
-pub(super) fn source(code: i32) -> Source {
-    usize::try_from(code).ok().and_then(|i| Source::ALL.get(i).copied()).unwrap_or(Source::Operator)
+/// Returns the value with a stored code, which is its index.
+fn of_code<T: Copy>(all: &[T], table: &str, column: &str, code: i32) -> Result<T> {
+    let found = usize::try_from(code).ok().and_then(|code| all.get(code).copied());
+    found.ok_or_else(|| corrupt(table, column, code))
+}
+
+fn source(column: &str, code: i32) -> Result<Source> {
+    of_code(&Source::ALL, "limits", column, code)
 }
 
 pub(super) fn state_code(state: State) -> i32 {
     State::ALL.iter().position(|s| *s == state).unwrap_or_default() as i32
 }
 
-pub(super) fn state(code: i32) -> State {
-    let found = usize::try_from(code).ok().and_then(|i| State::ALL.get(i).copied());
-    found.unwrap_or(State::Failed)
+pub(super) fn state(code: i32) -> Result<State> {
+    of_code(&State::ALL, "ended", "state", code)
 }
 
-pub(super) fn on_failure(code: i32) -> OnFailure {
-    if code == OnFailure::Continue as i32 { OnFailure::Continue } else { OnFailure::Halt }
+fn on_failure(code: i32) -> Result<OnFailure> {
+    let known = [OnFailure::Halt, OnFailure::Continue];
+    let found = known.into_iter().find(|on_failure| *on_failure as i32 == code);
+    found.ok_or_else(|| corrupt("tasks", "on_failure", code))
 }
 
-pub(super) fn class(code: i32) -> Class {
-    let found = usize::try_from(code).ok().and_then(|i| Class::ALL.get(i).copied());
-    found.unwrap_or(Class::NoWorker)
+pub(super) fn class(code: i32) -> Result<Class> {
+    of_code(&Class::ALL, "line", "class", code)
 }
 
-pub(super) fn limit(row: &Row) -> Limit {
-    let base = number_or_none(row, "base_capacity");
-    let base_source = row.get::<_, Option<i32>>("base_source").map(source);
-    Limit {
+/// Reads one of the counts that `doctor --repair` counts again.
+type ReadCount = fn(&Row, &str) -> Result<u32>;
+
+fn count(row: &Row, column: &str) -> Result<u32> {
+    number(row, "limits", column)
+}
+
+/// Reads a negative count as far too many. The check finds it and repair replaces it, so a wrong
+/// count must not keep them from reading the limit.
+fn count_to_repair(row: &Row, column: &str) -> Result<u32> {
+    Ok(u32::try_from(row.get::<_, i64>(column)).unwrap_or(u32::MAX))
+}
+
+/// Reads a limit, without the number of slots that are held.
+pub(super) fn limit(row: &Row) -> Result<Limit> {
+    read_limit(row, count)
+}
+
+/// Reads a limit with the number of slots that are held.
+pub(super) fn limit_held(row: &Row) -> Result<Limit> {
+    Ok(Limit { held: count(row, "held")?, ..limit(row)? })
+}
+
+/// Reads a limit with the number of slots that are held, for the check and for repair.
+pub(super) fn limit_to_repair(row: &Row) -> Result<Limit> {
+    Ok(Limit { held: count_to_repair(row, "held")?, ..read_limit(row, count_to_repair)? })
+}
+
+fn read_limit(row: &Row, count: ReadCount) -> Result<Limit> {
+    let base = number_or_none(row, "limits", "base_capacity")?;
+    let base_source: Option<i32> = row.get("base_source");
+    let base_source = base_source.map(|code| source("base_source", code)).transpose()?;
+    Ok(Limit {
         id: LimitId(row.get("id")),
         name: row.get::<_, &str>("name").into(),
-        capacity: number_or_none(row, "capacity"),
-        source: source(row.get("source")),
+        capacity: number_or_none(row, "limits", "capacity")?,
+        source: source("source", row.get("source"))?,
         base: base.zip(base_source),
         version: row.get("version"),
         since: row.get("since"),
         // Counted where the slots are read.
         held: 0,
         refused: row.get("refused"),
-        waiting: number(row, "waiting"),
-        aside: number(row, "aside"),
+        waiting: count(row, "waiting")?,
+        aside: count(row, "aside")?,
         reserver: row.get::<_, Option<i64>>("reserver").map(TaskId),
         dirty: row.get("dirty"),
         look_at: row.get("look_at"),
         halt: row.get::<_, Option<i64>>("halt").map(Halt::of),
-        share: number_or_none(row, "share_weight").map(|weight| Share {
-            weight,
-            last_tag: row.get("last_tag"),
-            // Fewer than none would be a fault, and is to be seen as one.
-            ahead: u32::try_from(row.get::<_, i64>("ahead")).unwrap_or(u32::MAX),
-            min_concurrency: number(row, "min_concurrency"),
-            priority: row.get("priority"),
-            delay_ms: row.get("delay_ms"),
-            next_at: row.get("next_at"),
-        }),
-    }
+        share: share(row, count)?,
+    })
 }
 
-/// A limit with what is held of it.
-pub(super) fn limit_held(row: &Row) -> Limit {
-    Limit { held: number(row, "held"), ..limit(row) }
+/// Reads a job's share; other limits have none.
+fn share(row: &Row, count: ReadCount) -> Result<Option<Share>> {
+    let Some(weight) = number_or_none(row, "limits", "share_weight")? else {
+        return Ok(None);
+    };
+    Ok(Some(Share {
+        weight,
+        last_tag: row.get("last_tag"),
+        ahead: count(row, "ahead")?,
+        min_concurrency: number(row, "limits", "min_concurrency")?,
+        priority: row.get("priority"),
+        delay_ms: row.get("delay_ms"),
+        next_at: row.get("next_at"),
+    }))
 }
 
 /// What happened at a limit without its lock.
@@ -111,29 +170,29 @@ pub(super) struct Passed {
     pub(super) urgent: bool,
 }
 
-pub(super) fn passed(row: &Row) -> Passed {
-    Passed {
-        tasks: number(row, "tasks"),
+pub(super) fn passed(row: &Row) -> Result<Passed> {
+    Ok(Passed {
+        tasks: number(row, "passes", "tasks")?,
         started_at: row.get("started_at"),
-        freed: numbers(row, "freed"),
-        taken: number(row, "taken"),
+        freed: numbers(row, "passes", "freed")?,
+        taken: number(row, "passes", "taken")?,
         urgent: row.get("urgent"),
-    }
+    })
 }
 
-pub(super) fn line(row: &Row) -> LineRow {
-    LineRow {
+pub(super) fn line(row: &Row) -> Result<LineRow> {
+    Ok(LineRow {
         limit: LimitId(row.get("limit_id")),
-        class: class(row.get("class")),
+        class: class(row.get("class"))?,
         rank: row.get("rank"),
         tag: row.get("tag"),
         place: row.get("place"),
         task: TaskId(row.get("task")),
         lane: LaneId(row.get("lane")),
-        moves: number(row, "moves"),
+        moves: number(row, "line", "moves")?,
         passed: row.get("passed"),
         since: row.get("since"),
-    }
+    })
 }
 
 pub(super) fn ready(row: &Row) -> ReadyRow {
@@ -166,21 +225,21 @@ pub(super) fn lease(row: &Row) -> Lease {
     }
 }
 
-pub(super) fn kind(row: &Row) -> Kind {
+pub(super) fn kind(row: &Row) -> Result<Kind> {
     let window = (row.get::<_, Option<i64>>("window_start_ms"))
         .zip(row.get::<_, Option<i64>>("window_end_ms"))
         .map(|(start_ms, end_ms)| DayWindow { start_ms, end_ms });
-    Kind {
+    Ok(Kind {
         name: row.get::<_, &str>("name").into(),
         queue: row.get::<_, &str>("queue").into(),
-        max_attempts: number(row, "max_attempts"),
+        max_attempts: number(row, "kinds", "max_attempts")?,
         timeout_ms: row.get("timeout_ms"),
         window,
         backoff: Backoff { base_ms: row.get("backoff_base_ms"), cap_ms: row.get("backoff_cap_ms") },
-        remove_on_completed_days: number_or_none(row, "remove_on_completed_days"),
-        remove_on_failed_days: number_or_none(row, "remove_on_failed_days"),
-        max_deaths: number(row, "max_deaths"),
-    }
+        remove_on_completed_days: number_or_none(row, "kinds", "remove_on_completed_days")?,
+        remove_on_failed_days: number_or_none(row, "kinds", "remove_on_failed_days")?,
+        max_deaths: number(row, "kinds", "max_deaths")?,
+    })
 }
 
 /// A task with the limits that apply to it.
@@ -193,7 +252,7 @@ pub(super) struct Known {
     pub(super) homeless: Option<String>,
 }
 
-pub(super) fn known(row: &Row) -> Known {
+pub(super) fn known(row: &Row) -> Result<Known> {
     let tags = Tags {
         task: TaskId(row.get("id")),
         lane: LaneId(row.get("lane")),
@@ -201,12 +260,12 @@ pub(super) fn known(row: &Row) -> Known {
         group: text(row, "group_name"),
         job: text(row, "job"),
         workflow: text(row, "workflow"),
-        weight: number(row, "weight"),
+        weight: number(row, "tasks", "weight")?,
         priority: row.get("priority"),
-        max_attempts: number_or_none(row, "max_attempts"),
-        spent: number(row, "spent"),
-        deaths: number(row, "deaths"),
-        on_failure: on_failure(row.get("on_failure")),
+        max_attempts: number_or_none(row, "tasks", "max_attempts")?,
+        spent: number(row, "tasks", "spent")?,
+        deaths: number(row, "tasks", "deaths")?,
+        on_failure: on_failure(row.get("on_failure"))?,
         arrival: row.get("arrival"),
     };
     let id = |column: &str| row.get::<_, Option<i64>>(column).map(LimitId);
@@ -234,5 +293,5 @@ pub(super) fn known(row: &Row) -> Known {
         result: None,
         tags,
     };
-    Known { task, needs, homeless }
+    Ok(Known { task, needs, homeless })
 }

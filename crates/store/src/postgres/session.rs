@@ -1,10 +1,12 @@
 //! Connections, transactions, and the statements in them.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use deadpool_postgres::Object;
 use tidegate_core::Result;
@@ -13,8 +15,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::behalf::refuse_stopped;
+use super::call;
 use super::claim::announce;
 use super::error::Fault;
+use super::jitter::jittered;
+use super::listen::pause;
 use super::traffic::Trips;
 use super::{Inner, make_workflows};
 
@@ -23,6 +28,13 @@ pub type Step = Arc<dyn Fn(&'static str) -> Pin<Box<dyn Future<Output = ()> + Se
 
 /// Times a transaction is tried again because of others.
 const TRIES_MAX: u32 = 200;
+
+/// Tries that follow each other at once. Later tries pause, so that many processes which retry the
+/// same rows do not keep each other from committing.
+const TRIES_AT_ONCE: u32 = 5;
+
+/// The longest pause between two tries.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
@@ -88,9 +100,18 @@ impl<'a> Tx<'a> {
         }
     }
 
+    /// For a statement that always returns one row.
     pub(super) async fn one(&self, sql: &'static str, params: Params<'_>) -> Result<Row, Fault> {
-        let mut rows = self.query(sql, params).await?;
-        rows.pop().ok_or(Fault::Again)
+        self.query(sql, params).await?.pop().ok_or(Fault::NoRow(sql))
+    }
+
+    /// For a row that a concurrent transaction may have removed since the statement before.
+    pub(super) async fn one_or_retry(
+        &self,
+        sql: &'static str,
+        params: Params<'_>,
+    ) -> Result<Row, Fault> {
+        self.query(sql, params).await?.pop().ok_or(Fault::Again)
     }
 
     pub(super) async fn execute(
@@ -123,7 +144,8 @@ impl<'a> Tx<'a> {
         if let Whose::Own(client) = &self.inner
             && !self.is_open.swap(true, Ordering::Relaxed)
         {
-            let mut begin: Begun<'_> = Box::pin(client.batch_execute("BEGIN"));
+            let text = begin_text();
+            let mut begin: Begun<'_> = Box::pin(async move { client.batch_execute(&text).await });
             if let Poll::Ready(answer) = send(begin.as_mut()) {
                 answer?;
             } else {
@@ -154,6 +176,7 @@ impl<'a> Tx<'a> {
             Poll::Pending => statement.await,
         };
         drop(turn);
+        self.trips.note_answer();
         Ok(answer?)
     }
 
@@ -196,6 +219,14 @@ impl Drop for Tx<'_> {
     }
 }
 
+/// The statements that begin a transaction of the current call.
+fn begin_text() -> Cow<'static, str> {
+    match call::own_statement_timeout_ms() {
+        None => Cow::Borrowed("BEGIN"),
+        Some(timeout) => Cow::Owned(format!("BEGIN; SET LOCAL statement_timeout = {timeout}")),
+    }
+}
+
 /// Sends a statement without waiting for the answer.
 fn send<T>(statement: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
     statement.poll(&mut Context::from_waker(Waker::noop()))
@@ -223,9 +254,19 @@ impl Tries {
             Err(fault) if fault.is_conflict() => {
                 store.conflicts.fetch_add(1, Ordering::Relaxed);
             }
+            Err(fault) if fault.is_read_only() && self.0 == 1 => {
+                // The server was demoted. The next connection may lead to the new primary.
+            }
             Err(fault) => return Err(fault.into()),
         }
-        tokio::task::yield_now().await;
+        call::note_retry();
+        match self.0.checked_sub(TRIES_AT_ONCE) {
+            None => tokio::task::yield_now().await,
+            Some(doubled) => {
+                let longest = Duration::from_millis(1 << doubled.min(6)).min(PAUSE_MAX);
+                pause(jittered(longest)).await;
+            }
+        }
         Ok(None)
     }
 }
@@ -267,19 +308,12 @@ macro_rules! glimpse {
     };
 }
 
-/// What is not committed when `$body` ends is undone.
+/// Runs `$body` until it succeeds or must not be tried again.
 macro_rules! attempt {
     ($store:expr, $connection:ident, $begin:ident, $tx:ident => $body:expr) => {{
         let mut tries = $crate::postgres::session::Tries::default();
         loop {
-            let client = $store.$connection().await?;
-            let outcome = {
-                let $tx = $crate::postgres::session::Tx::$begin($store, &client);
-                let outcome = $body.await;
-                $tx.undo().await;
-                outcome
-            };
-            drop(client);
+            let outcome = $crate::postgres::session::once!($store, $connection, $begin, $tx => $body);
             if let Some(value) = tries.judge($store, outcome).await? {
                 break value;
             }
@@ -287,4 +321,26 @@ macro_rules! attempt {
     }};
 }
 
-pub(super) use {at_once, attempt, glimpse, transact};
+/// Runs `$body` once, on a connection of its own and within the deadline of the call. What is not
+/// committed when `$body` ends is undone.
+macro_rules! once {
+    ($store:expr, $connection:ident, $begin:ident, $tx:ident => $body:expr) => {{
+        let client = $store.$connection().await?;
+        let began = $store.meter.now_ns();
+        let outcome = {
+            let $tx = $crate::postgres::session::Tx::$begin($store, &client);
+            // In a box, as the state of a transaction is large.
+            let transaction = Box::pin(async {
+                let outcome = $body.await;
+                $tx.undo().await;
+                outcome
+            });
+            let timeouts = &$store.options.timeouts;
+            $crate::postgres::call::within_deadline(timeouts, transaction).await
+        };
+        $store.give_back(client, began, outcome.as_ref().err());
+        outcome
+    }};
+}
+
+pub(super) use {at_once, attempt, glimpse, once, transact};

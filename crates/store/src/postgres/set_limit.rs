@@ -154,14 +154,14 @@ async fn load_said(
     }
     for row in tx.query(REGISTRATIONS, &[&groups, &now]).await? {
         let worker = WorkerId(row.get::<_, &str>("worker").into());
-        let brings = rows::number_or_none(&row, "capacity");
+        let brings = rows::number_or_none(&row, "registrations", "capacity")?;
         draft.add_registration(row.get("group_name"), worker, brings);
     }
     Ok(())
 }
 
 pub(super) async fn named(tx: &Tx<'_>, names: &[String]) -> Result<Vec<Limit>, Fault> {
-    Ok(tx.query(LIMITS_NAMED, &[&names]).await?.iter().map(rows::limit).collect())
+    Ok(tx.query(LIMITS_NAMED, &[&names]).await?.iter().map(rows::limit).collect::<Result<_>>()?)
 }
 
 async fn put_kinds(

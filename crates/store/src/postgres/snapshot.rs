@@ -47,22 +47,24 @@ pub(super) async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> 
     let now = store.options.now().unwrap_or_else(|| row.get("now"));
     let mut tasks: BTreeMap<TaskId, TaskRow> = BTreeMap::new();
     for row in tx.query(TASKS, &[]).await? {
-        let task = task_row(&row);
+        let task = task_row(&row)?;
         tasks.insert(task.id, task);
     }
     positions(tx, &mut tasks).await?;
     let limits = tx.query(LIMITS, &[]).await?;
-    let mut limits: Vec<Limit> = limits.iter().map(rows::limit_held).collect();
+    let mut limits = limits.iter().map(rows::limit_to_repair).collect::<Result<Vec<Limit>>>()?;
     limits.sort_unstable_by_key(|limit| limit.id);
     let slots = tx.query(SLOTS, &[]).await?;
     let leases = tx.query(LEASES, &[]).await?;
     let keys = tx.query(KEYS, &[]).await?;
     let finished = tx.query(FINISHED, &[]).await?;
     let groups = tx.query(SLOT_GROUPS, &[]).await?;
-    let slot = |row: &tokio_postgres::Row| SlotRow {
-        limit: LimitId(row.get("limit_id")),
-        number: rows::number(row, "number"),
-        task: TaskId(row.get("task")),
+    let slot = |row: &tokio_postgres::Row| {
+        Ok(SlotRow {
+            limit: LimitId(row.get("limit_id")),
+            number: rows::number(row, "slots", "number")?,
+            task: TaskId(row.get("task")),
+        })
     };
     Ok(Snapshot {
         now,
@@ -71,7 +73,7 @@ pub(super) async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> 
         highest_task: TaskId(row.get("highest_task")),
         tasks: tasks.into_values().collect(),
         limits,
-        slots: slots.iter().map(slot).collect(),
+        slots: slots.iter().map(slot).collect::<Result<_>>()?,
         leases: leases.iter().map(rows::lease).collect(),
         keys: keys
             .iter()
@@ -79,8 +81,8 @@ pub(super) async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> 
             .collect(),
         finished: finished
             .iter()
-            .map(|row| (rows::state(row.get("state")), row.get::<_, i64>("tasks") as u64))
-            .collect(),
+            .map(|row| Ok((rows::state(row.get("state"))?, row.get::<_, i64>("tasks") as u64)))
+            .collect::<Result<_>>()?,
         faults: groups.iter().map(group_fault).collect(),
     })
 }
@@ -101,20 +103,20 @@ fn group_fault(row: &tokio_postgres::Row) -> String {
     format!("group {number} of the slots of {name} says {is_so}; it must be {must_be}")
 }
 
-fn task_row(row: &tokio_postgres::Row) -> TaskRow {
-    TaskRow {
+fn task_row(row: &tokio_postgres::Row) -> Result<TaskRow> {
+    Ok(TaskRow {
         id: TaskId(row.get("id")),
         kind: row.get::<_, &str>("kind").into(),
         group: rows::text(row, "group_name"),
         job: rows::text(row, "job"),
         workflow: rows::text(row, "workflow"),
         unique_key: rows::text(row, "unique_key"),
-        weight: rows::number(row, "weight"),
-        spent: rows::number(row, "spent"),
-        deaths: rows::number(row, "deaths"),
+        weight: rows::number(row, "tasks", "weight")?,
+        spent: rows::number(row, "tasks", "spent")?,
+        deaths: rows::number(row, "tasks", "deaths")?,
         positions: Vec::new(),
         gated: false,
-    }
+    })
 }
 
 /// A task that stands in two places shows both; one that stands somewhere without being there
@@ -135,7 +137,7 @@ async fn positions(tx: &Tx<'_>, tasks: &mut BTreeMap<TaskId, TaskRow>) -> Result
         stand(row.get("task"), Position::Ready(rows::ready(&row)), false);
     }
     for row in tx.query(LINE, &[]).await? {
-        stand(row.get("task"), Position::Line(rows::line(&row)), false);
+        stand(row.get("task"), Position::Line(rows::line(&row)?), false);
     }
     for row in tx.query(RUNNING, &[]).await? {
         let (task, token, running) = rows::running(&row);

@@ -235,7 +235,7 @@ async fn look(store: &Inner, tx: &Tx<'_>, submission: &Submission) -> Result<Cat
             .iter()
             .map(|row| ((row.get("queue"), row.get("kind")), row.get("id")))
             .collect(),
-        limits: limits.iter().map(rows::limit).collect(),
+        limits: limits.iter().map(rows::limit).collect::<Result<_>>()?,
     })
 }
 

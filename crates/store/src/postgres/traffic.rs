@@ -33,13 +33,15 @@ pub(super) struct Meter {
     statements: AtomicU64,
     round_trips: AtomicU64,
     waited_ns: AtomicU64,
+    /// When the server last answered a statement.
+    answered_ns: AtomicU64,
 }
 
 impl Default for Meter {
     fn default() -> Self {
         let zero = || AtomicU64::new(0);
         let (statements, round_trips, waited_ns) = (zero(), zero(), zero());
-        Self { since: now(), statements, round_trips, waited_ns }
+        Self { since: now(), statements, round_trips, waited_ns, answered_ns: zero() }
     }
 }
 
@@ -52,8 +54,13 @@ impl Meter {
         }
     }
 
-    fn now_ns(&self) -> u64 {
+    pub(super) fn now_ns(&self) -> u64 {
         (now() - self.since).as_nanos() as u64
+    }
+
+    /// Returns whether any connection has got an answer since `began_ns`.
+    pub(super) fn has_answered_since(&self, began_ns: u64) -> bool {
+        self.answered_ns.load(Ordering::Relaxed) > began_ns
     }
 }
 
@@ -74,6 +81,11 @@ impl Trips {
     pub(super) fn new(meter: &Arc<Meter>) -> Self {
         let (unanswered, began_ns) = (AtomicU32::new(0), AtomicU64::new(0));
         Self { meter: meter.clone(), unanswered, began_ns }
+    }
+
+    /// The server has answered a statement, also if with an error.
+    pub(super) fn note_answer(&self) {
+        self.meter.answered_ns.fetch_max(self.meter.now_ns(), Ordering::Relaxed);
     }
 
     /// A statement is sent; it is answered, or given up, when this is dropped.

@@ -121,6 +121,22 @@ pub async fn a_claim_that_finds_nothing_leaves_no_lease(fx: &Fixture) {
     assert_eq!(fx.snapshot().await.leases, []);
 }
 
+/// A store may skip the note that a worker is alive while at least three quarters of the lease are
+/// left, and no longer.
+pub async fn claim_notes_the_worker_again_below_three_quarters_of_the_lease(fx: &Fixture) {
+    let alive_until = async || fx.inspect.workers().await.expect("workers")[0].alive_until;
+    let begin = fx.now();
+    let claim_another = async || {
+        fx.submit(task("a")).await;
+        fx.claim_one().await;
+    };
+    claim_another().await;
+    assert_eq!(alive_until().await, begin + LEASE_MS);
+    fx.advance(LEASE_MS / 4 + 1000);
+    claim_another().await;
+    assert_eq!(alive_until().await, fx.now() + LEASE_MS);
+}
+
 /// An idle worker has no lease to renew: it lives by asking.
 pub async fn a_claim_that_finds_nothing_keeps_a_worker_alive(fx: &Fixture) {
     fx.set_limit("group:a", Some(1)).await;

@@ -78,6 +78,7 @@ macro_rules! conformance_suite {
                 a_lease_out_of_bounds_is_refused
                 too_many_at_once_are_refused
                 a_claim_that_finds_nothing_leaves_no_lease
+                claim_notes_the_worker_again_below_three_quarters_of_the_lease
                 a_claim_that_finds_nothing_keeps_a_worker_alive
                 a_blocked_backlog_is_not_in_the_way
                 lanes_are_merged_in_order

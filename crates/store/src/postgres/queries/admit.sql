@@ -9,7 +9,7 @@
     SELECT plain.now, plain.limits_version, next.*,
            plain.is_so AND next.are_served
            AND NOT EXISTS (SELECT FROM given CROSS JOIN LATERAL (
-               SELECT FROM tidegate.line WHERE limit_id = given.id AND class = 4 LIMIT 1
+               SELECT FROM tidegate.line WHERE limit_id = given.id AND class >= 4 LIMIT 1
            ) AS parked) AS is_on
     FROM plain CROSS JOIN next
 ), ready AS (

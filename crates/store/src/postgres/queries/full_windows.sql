@@ -2,6 +2,7 @@
 -- since: the next may pass. Whoever fills a window and whoever claims out of it both look after
 -- their commit, so that at least one of them sees what the other did.
 SELECT id FROM tidegate.limits l
+-- A LIMIT, so that it does not become a join.
+CROSS JOIN LATERAL (SELECT FROM tidegate.passes WHERE limit_id = l.id LIMIT 1) AS claimed
 WHERE id = ANY ($1) AND window_full
-  AND EXISTS (SELECT FROM tidegate.passes p WHERE p.limit_id = l.id)
 ORDER BY id

@@ -11,10 +11,10 @@ WITH moment AS MATERIALIZED (
     -- Side by side: a lane, and what its kind says of tasks that say nothing themselves.
     SELECT coalesce(array_agg(l.id), '{}') AS ids, array_agg(k.max_attempts) AS attempts,
            array_agg(k.timeout_ms) AS timeouts,
-           -- Noted for at least half of the lease, it need not be noted again.
+           -- While at least three quarters of the lease are left, the worker is not noted again.
            coalesce(bool_and(l.id IN (
                SELECT lane FROM tidegate.worker_lanes
-               WHERE worker = $3 AND served_until >= (SELECT now FROM moment) + $4::bigint / 2
+               WHERE worker = $3 AND served_until >= (SELECT now FROM moment) + $4::bigint / 4 * 3
            )), true) AS is_noted
     FROM moment
     CROSS JOIN tidegate.lanes l
@@ -37,7 +37,10 @@ WITH moment AS MATERIALIZED (
            EXISTS (SELECT FROM tidegate.arrived WHERE task >= $6) OR coalesce(due.at <= moment.now, false)
                OR EXISTS (SELECT FROM tidegate.limits WHERE dirty)
                OR EXISTS (SELECT FROM tidegate.passes WHERE urgent)
-               OR EXISTS (SELECT FROM tidegate.line WHERE class = 4 AND lane = ANY (open.ids))
+               -- Lane by lane: the planner would look up all of them at once by the class alone, in
+               -- the index of all that wait.
+               OR EXISTS (SELECT FROM unnest(open.ids) AS served (id) CROSS JOIN LATERAL (
+                   SELECT FROM tidegate.line WHERE class = 4 AND lane = served.id LIMIT 1) AS parked)
                AS has_gate_work,
            due.at AS next_due,
            -- Whatever comes after this look has nearly always a higher id.

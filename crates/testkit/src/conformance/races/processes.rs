@@ -20,7 +20,7 @@ use super::contest::pause;
 const ADDRESS_VARIABLE: &str = "TIDEGATE_RACE_AT";
 const FOLDER_VARIABLE: &str = "TIDEGATE_RACE_FOLDER";
 
-/// The case that children run again; the suite names the topic's module and the case so.
+/// The case that children run again, in the module of its store.
 const CASE: &str = "races::many_processes_share_one_store";
 
 const PROCESSES: usize = 3;
@@ -88,10 +88,21 @@ fn new_tasks() -> Vec<NewTask> {
     (0..TASKS).map(of).collect()
 }
 
+/// Returns the full name of the running case: the test harness gives it to the thread of the test.
+fn case_name() -> String {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or_default();
+    assert!(
+        name.ends_with(CASE),
+        "the thread of the test is called {name:?}; run without --test-threads"
+    );
+    name.to_owned()
+}
+
 fn start(address: &str, folder: &Path) -> Child {
     let own = std::env::current_exe().expect("the test's own binary");
     Command::new(own)
-        .args([CASE, "--exact", "--nocapture"])
+        .args([&*case_name(), "--exact", "--nocapture"])
         .env(ADDRESS_VARIABLE, address)
         .env(FOLDER_VARIABLE, folder)
         .stdout(std::process::Stdio::null())

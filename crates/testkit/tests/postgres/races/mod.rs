@@ -5,19 +5,11 @@
 //! invariant holds, and everything that is left is worked off with the keeper off: claim and
 //! finish are called, and nothing else.
 
-#[path = "postgres_races/behalf.rs"]
 mod behalf;
-#[path = "postgres_races/cases.rs"]
 mod cases;
-#[path = "postgres_races/lab.rs"]
 mod lab;
-#[path = "postgres_races/many.rs"]
 mod many;
-#[path = "postgres_races/operator.rs"]
 mod operator;
-#[path = "postgres_races/packed.rs"]
 mod packed;
-#[path = "postgres_races/recall.rs"]
 mod recall;
-#[path = "postgres_races/relay.rs"]
 mod relay;

@@ -13,7 +13,7 @@ use tidegate_testkit::postgres::{Database, Server};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 
-const ROLES: &str = include_str!("../../../docs/reference/postgres-roles.sql");
+const ROLES: &str = include_str!("../../../../docs/reference/postgres-roles.sql");
 
 async fn client(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connect");
@@ -279,7 +279,7 @@ async fn names_are_made_by_functions_of_their_own() {
 async fn the_page_about_sql_is_true() {
     let database = Server::shared().database();
     let (store, client) = store_and_client(&database).await;
-    let page = include_str!("../../../docs/guides/submit-from-sql.md");
+    let page = include_str!("../../../../docs/guides/submit-from-sql.md");
     let blocks: Vec<&str> =
         page.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert_eq!(blocks.len(), 6);
@@ -508,7 +508,7 @@ async fn a_store_that_was_there_before_the_roles_is_handed_over() {
 async fn the_schema_is_the_one_that_is_written_down() {
     let database = Server::shared().database();
     let (_, client) = store_and_client(&database).await;
-    let dump = include_str!("../src/schema.sql");
+    let dump = include_str!("../../src/schema.sql");
     let found: String = client.query_one(dump, &[]).await.expect("the schema").get(0);
     let found = format!("{found}\n");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../store/src/postgres/schema.txt");

@@ -1,0 +1,171 @@
+//! The context of one call of the store: which verb it runs, whether its caller still waits for the
+//! answer, and its deadline.
+//!
+//! A verb runs as a task of its own on the runtime of the store (see `Postgres::detached`). Its
+//! context is a task-local value, so the transaction code can read it without a parameter in
+//! every function in between.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use tidegate_core::{Extend, Millis};
+use tokio::sync::Notify;
+
+use super::error::Fault;
+use super::timeouts::Timeouts;
+
+tokio::task_local! {
+    static CURRENT: Arc<Call>;
+}
+
+/// What a call of the store does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Admit,
+    Cancel,
+    Claim,
+    Connect,
+    Extend,
+    Finish,
+    Migrate,
+    Pause,
+    Prune,
+    /// A read of a whole table.
+    Read,
+    /// A read of single tasks by an index.
+    ReadTasks,
+    Reap,
+    Register,
+    Release,
+    Repair,
+    Retry,
+    SetJob,
+    SetLimit,
+    Submit,
+}
+
+impl Verb {
+    /// Returns how long one transaction of this verb may take.
+    fn deadline(self, timeouts: &Timeouts) -> Duration {
+        match self {
+            Self::Migrate | Self::Prune | Self::Repair => timeouts.maintenance,
+            Self::Read => timeouts.read,
+            Self::Extend => timeouts.heartbeat,
+            _ => timeouts.request,
+        }
+    }
+
+    /// Returns whether this verb may take longer than the `statement_timeout` of its connection.
+    fn is_maintenance(self) -> bool {
+        matches!(self, Self::Migrate | Self::Prune | Self::Repair)
+    }
+}
+
+/// One call of the store.
+#[derive(Debug)]
+pub(super) struct Call {
+    verb: Verb,
+    deadline: Duration,
+    is_abandoned: AtomicBool,
+    abandoned: Notify,
+    retries: AtomicU32,
+}
+
+impl Call {
+    pub(super) fn new(verb: Verb, timeouts: &Timeouts) -> Arc<Self> {
+        Self::with_deadline(verb, verb.deadline(timeouts))
+    }
+
+    /// A heartbeat that takes longer than a third of its lease comes too late for the next try.
+    pub(super) fn heartbeat(extend: &Extend, timeouts: &Timeouts) -> Arc<Self> {
+        let mut deadline = Verb::Extend.deadline(timeouts);
+        if !extend.leaves() {
+            deadline = deadline.min(millis(extend.lease_ms) / 3);
+        }
+        Self::with_deadline(Verb::Extend, deadline)
+    }
+
+    fn with_deadline(verb: Verb, deadline: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            verb,
+            deadline,
+            is_abandoned: AtomicBool::new(false),
+            abandoned: Notify::new(),
+            retries: AtomicU32::new(0),
+        })
+    }
+
+    /// Runs a verb in the context of this call.
+    pub(super) async fn run<T>(self: Arc<Self>, verb: impl Future<Output = T>) -> T {
+        CURRENT.scope(self, verb).await
+    }
+
+    /// Waits until the caller has given the call up.
+    async fn until_abandoned(&self) {
+        let abandoned = self.abandoned.notified();
+        if !self.is_abandoned.load(Ordering::Acquire) {
+            abandoned.await;
+        }
+    }
+}
+
+/// Held by the caller while it waits. Dropping it marks the call as abandoned.
+#[derive(Debug)]
+pub(super) struct Caller(pub(super) Arc<Call>);
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.0.is_abandoned.store(true, Ordering::Release);
+        self.0.abandoned.notify_waiters();
+    }
+}
+
+fn current() -> Option<Arc<Call>> {
+    CURRENT.try_with(Arc::clone).ok()
+}
+
+/// Waits for a connection on behalf of the current call. Fails as soon as its caller is gone: a
+/// transaction that begins later would do work that no caller expects, such as a claim for a worker
+/// that has given up, or the renewal of leases whose handlers were stopped.
+pub(super) async fn unless_abandoned<T>(
+    connection: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let Some(call) = current() else {
+        return connection.await;
+    };
+    tokio::select! {
+        biased;
+        () = call.until_abandoned() => Err(Fault::Abandoned),
+        connection = connection => connection,
+    }
+}
+
+/// Runs a transaction, or a statement outside of one, within the deadline of the current call. After
+/// a missed deadline it is unknown whether the server has committed.
+pub(super) async fn within_deadline<T>(
+    timeouts: &Timeouts,
+    transaction: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let deadline = current().map_or(timeouts.request, |call| call.deadline);
+    let outcome = tokio::time::timeout(deadline, transaction).await;
+    outcome.unwrap_or(Err(Fault::NoAnswer(deadline)))
+}
+
+/// Returns the `statement_timeout` that a transaction of the current call has to set for itself.
+pub(super) fn own_statement_timeout_ms() -> Option<u64> {
+    let call = current().filter(|call| call.verb.is_maintenance())?;
+    Some(super::timeouts::statement_timeout_ms(call.deadline))
+}
+
+/// Counts one more try of a transaction of the current call.
+pub(super) fn note_retry() {
+    if let Some(call) = current() {
+        call.retries.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn millis(ms: Millis) -> Duration {
+    Duration::from_millis(ms.max(0).unsigned_abs())
+}

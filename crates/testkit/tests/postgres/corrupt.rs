@@ -1,0 +1,223 @@
+//! Verbs refuse rows that no version of the program writes, and never loop or wait because of them.
+
+use std::time::Duration;
+
+use tidegate_core::{
+    CancelOutcome, Claim, Error, ErrorKind, Exit, Finish, Inspect, NewTask, Outcome, Result,
+    RetryOutcome, SetLimit, Source, Store, Submission, TaskId, WorkerId,
+};
+use tidegate_store::postgres::{Options, Postgres};
+use tidegate_testkit::postgres::{Database, Server};
+use tokio_postgres::{Client, NoTls};
+
+/// Longer than any verb here takes.
+const VERB_TIMEOUT: Duration = Duration::from_secs(10);
+
+fn claim(tasks_max: u32) -> Claim {
+    Claim {
+        worker: WorkerId("worker".into()),
+        queues: ["default".into()].into(),
+        kinds: ["a".into()].into(),
+        tasks_max,
+        lease_ms: 30_000,
+        poll_ms: 1000,
+    }
+}
+
+struct Fixture {
+    _database: Database,
+    store: Postgres,
+    sql: Client,
+    url: String,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let database = Server::shared().database();
+        let url = database.url();
+        let store = Postgres::connect(&url, Options::default()).await.expect("connect");
+        store.migrate().await.expect("migrate");
+        let sql = client(&url).await;
+        Self { _database: database, store, sql, url }
+    }
+
+    async fn submit(&self, task: NewTask) -> TaskId {
+        let submission = Submission { tasks: vec![task], ..Submission::default() };
+        self.store.submit(submission).await.expect("submit")[0].task
+    }
+
+    /// Submits `running` tasks that run under a limit of as many slots, and one that waits for it.
+    async fn full_limit(&self, running: u32) -> TaskId {
+        let set = SetLimit {
+            name: "group:a".into(),
+            capacity: Some(running),
+            source: Source::Configuration,
+        };
+        self.store.set_limit(set).await.expect("set the limit");
+        for _ in 0..running {
+            self.submit(NewTask::new("a", "null")).await;
+        }
+        assert_eq!(self.store.claim(claim(running)).await.expect("claim").len(), running as usize);
+        let waiting = self.submit(NewTask::new("a", "null")).await;
+        self.store.admit().await.expect("admit");
+        waiting
+    }
+
+    async fn run(&self, sql: &str) {
+        self.sql.batch_execute(sql).await.expect("run");
+    }
+}
+
+async fn client(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    client
+}
+
+async fn bounded<T>(verb: impl Future<Output = T>) -> T {
+    tokio::time::timeout(VERB_TIMEOUT, verb).await.expect("the verb ends in time")
+}
+
+fn assert_names<T: std::fmt::Debug>(outcome: Result<T>, table: &str, column: &str, value: &str) {
+    let error: Error = outcome.expect_err("the row is refused");
+    assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+    let named = format!("table tidegate.{table}, column {column}: {value} ");
+    assert!(error.to_string().contains(&named), "{error}");
+}
+
+#[tokio::test]
+async fn cancel_of_task_in_no_table_returns_not_found() {
+    let fixture = Fixture::new().await;
+    let nowhere = fixture.submit(NewTask::new("a", "null")).await;
+    let ready = fixture.submit(NewTask::new("a", "null")).await;
+    fixture.run(&format!("DELETE FROM tidegate.ready WHERE task = {}", nowhere.0)).await;
+    let outcomes = bounded(fixture.store.cancel(vec![nowhere, ready])).await.expect("cancel");
+    assert_eq!(outcomes, [CancelOutcome::NotFound, CancelOutcome::Cancelled]);
+}
+
+#[tokio::test]
+async fn cancel_of_task_that_waits_for_a_missing_limit_ends_with_an_error() {
+    let fixture = Fixture::new().await;
+    let waiting = fixture.full_limit(1).await;
+    fixture.run("DELETE FROM tidegate.limits").await;
+    let error = bounded(fixture.store.cancel(vec![waiting])).await.expect_err("no limit");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn unknown_source_of_limit_is_refused() {
+    let fixture = Fixture::new().await;
+    fixture.full_limit(1).await;
+    fixture.run("UPDATE tidegate.limits SET source = 99").await;
+    let set = SetLimit { name: "group:a".into(), capacity: Some(5), source: Source::Registration };
+    assert_names(fixture.store.set_limit(set).await, "limits", "source", "99");
+    assert_names(fixture.store.limits().await, "limits", "source", "99");
+}
+
+#[tokio::test]
+async fn negative_count_of_limit_is_refused_by_verbs_and_repaired() {
+    let fixture = Fixture::new().await;
+    let waiting = fixture.full_limit(1).await;
+    fixture.run("UPDATE tidegate.limits SET waiting = -1").await;
+    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    assert_names(fixture.store.set_limit(set.clone()).await, "limits", "waiting", "-1");
+    fixture.store.repair().await.expect("repair");
+    fixture.store.set_limit(set).await.expect("set the limit");
+    let claimed = fixture.store.claim(claim(10)).await.expect("claim");
+    assert_eq!(claimed.iter().map(|attempt| attempt.task).collect::<Vec<_>>(), [waiting]);
+}
+
+#[tokio::test]
+async fn unknown_class_of_waiter_is_refused() {
+    let fixture = Fixture::new().await;
+    let waiting = fixture.full_limit(1).await;
+    fixture.run("UPDATE tidegate.line SET class = 9").await;
+    assert_names(fixture.store.cancel(vec![waiting]).await, "line", "class", "9");
+    assert_names(fixture.store.explain(waiting).await, "line", "class", "9");
+}
+
+#[tokio::test]
+async fn negative_slot_is_refused() {
+    let fixture = Fixture::new().await;
+    let waiting = fixture.full_limit(1).await;
+    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    fixture.store.set_limit(set).await.expect("set the limit");
+    fixture.run(&format!("UPDATE tidegate.slots SET number = -7 WHERE task = {}", waiting.0)).await;
+    assert_names(fixture.store.claim(claim(1)).await, "slots", "number", "-7");
+}
+
+#[tokio::test]
+async fn unknown_state_and_negative_weight_of_task_are_refused() {
+    let fixture = Fixture::new().await;
+    let task = fixture.submit(NewTask::new("a", "null")).await;
+    fixture.run("UPDATE tidegate.tasks SET weight = -3").await;
+    assert_names(fixture.store.task(task).await, "tasks", "weight", "-3");
+    fixture.run("UPDATE tidegate.tasks SET weight = 1").await;
+    fixture.store.cancel(vec![task]).await.expect("cancel");
+    fixture.run("UPDATE tidegate.ended SET state = 77").await;
+    assert_names(fixture.store.retry(vec![task]).await, "ended", "state", "77");
+}
+
+/// Fails a task with the unique key `k`, so that a retry needs the key again.
+async fn failed_with_key(fixture: &Fixture) -> TaskId {
+    let mut task = NewTask::new("a", "null");
+    task.unique_key = Some("k".into());
+    let task = fixture.submit(task).await;
+    let attempts = fixture.store.claim(claim(1)).await.expect("claim");
+    let outcome = Outcome::Failed { error: "no".into(), retryable: false, retry_in_ms: None };
+    let exits = vec![Exit { task, token: attempts[0].token, outcome }];
+    fixture.store.finish(Finish { exits, claim: None }).await.expect("finish");
+    task
+}
+
+#[tokio::test]
+async fn retry_that_waits_for_a_unique_key_does_not_block_a_cancel() {
+    let fixture = Fixture::new().await;
+    let failed = failed_with_key(&fixture).await;
+    let mut later = NewTask::new("a", "null");
+    later.run_at = Some(i64::MAX / 2);
+    let scheduled = fixture.submit(later).await;
+    let mut caller = client(&fixture.url).await;
+    let transaction = caller.transaction().await.expect("begin");
+    let mut same_key = NewTask::new("a", "null");
+    same_key.unique_key = Some("k".into());
+    let submission = Submission { tasks: vec![same_key], ..Submission::default() };
+    fixture.store.submit_in(&transaction, &submission).await.expect("submit in a transaction");
+    let retry = {
+        let store = fixture.store.clone();
+        tokio::spawn(async move { store.retry(vec![failed, scheduled]).await })
+    };
+    let is_waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted
+        AND locktype = 'transactionid')";
+    bounded(async {
+        while !fixture.sql.query_one(is_waiting, &[]).await.expect("locks").get::<_, bool>(0) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let outcomes = bounded(fixture.store.cancel(vec![scheduled])).await.expect("cancel");
+    assert_eq!(outcomes, [CancelOutcome::Cancelled]);
+    transaction.commit().await.expect("commit");
+    let outcomes = bounded(retry).await.expect("the retry").expect("retry");
+    assert_eq!(outcomes, [RetryOutcome::KeyTaken, RetryOutcome::Retried]);
+}
+
+#[tokio::test]
+async fn retry_that_waits_for_a_unique_key_takes_it_when_the_caller_rolls_back() {
+    let fixture = Fixture::new().await;
+    let failed = failed_with_key(&fixture).await;
+    let mut caller = client(&fixture.url).await;
+    let transaction = caller.transaction().await.expect("begin");
+    let mut same_key = NewTask::new("a", "null");
+    same_key.unique_key = Some("k".into());
+    let submission = Submission { tasks: vec![same_key.clone()], ..Submission::default() };
+    fixture.store.submit_in(&transaction, &submission).await.expect("submit in a transaction");
+    let store = fixture.store.clone();
+    let retry = tokio::spawn(async move { store.retry(vec![failed]).await });
+    transaction.rollback().await.expect("roll back");
+    let outcomes = bounded(retry).await.expect("the retry").expect("retry");
+    assert_eq!(outcomes, [RetryOutcome::Retried]);
+    let again = Submission { tasks: vec![same_key], ..Submission::default() };
+    let submitted = fixture.store.submit(again).await.expect("submit");
+    assert_eq!((submitted[0].task, submitted[0].is_new), (failed, false));
+}

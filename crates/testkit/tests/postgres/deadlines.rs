@@ -1,0 +1,267 @@
+//! Deadlines towards PostgreSQL, and calls whose caller has given up.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate_core::{
+    Claim, Error, ErrorKind, Extend, Inspect, NewTask, Store, Submission, Token, WorkerId,
+};
+use tidegate_store::postgres::{Options, Postgres, Timeouts};
+use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::proxy::Proxy;
+use tokio::sync::Semaphore;
+use tokio_postgres::NoTls;
+
+/// The deadline of the calls under test.
+const DEADLINE: Duration = Duration::from_millis(300);
+
+/// Far more than a call with that deadline takes, and far less than any default.
+const SOON: Duration = Duration::from_secs(4);
+
+fn claim() -> Claim {
+    Claim {
+        worker: WorkerId("worker".into()),
+        queues: ["default".into()].into(),
+        kinds: ["a".into()].into(),
+        tasks_max: 10,
+        lease_ms: 30_000,
+        poll_ms: 1000,
+    }
+}
+
+fn submission() -> Submission {
+    Submission { tasks: vec![NewTask::new("a", "null")], ..Submission::default() }
+}
+
+fn heartbeat(token: Token, lease_ms: i64) -> Extend {
+    Extend {
+        worker: WorkerId("worker".into()),
+        tokens: vec![token],
+        lease_ms,
+        progress: vec![],
+        ran: vec![],
+        report: None,
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test measures how long a call takes")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Runs a call that must fail for lack of an answer, and returns its error.
+async fn fails_soon<T: std::fmt::Debug>(call: impl Future<Output = Result<T, Error>>) -> Error {
+    let began_at = now();
+    let error = call.await.expect_err("the proxy is silent");
+    assert!(now() - began_at < SOON, "{error} after {:?}", now() - began_at);
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    error
+}
+
+async fn migrated(database: &Database) {
+    let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    store.migrate().await.expect("migrate");
+}
+
+async fn execute(database: &Database, sql: &str) {
+    let (client, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    client.batch_execute(sql).await.expect("execute");
+}
+
+/// Stops transactions before each statement while it is closed.
+struct Gate {
+    permits: Semaphore,
+    /// One permit for each statement that came to the gate.
+    arrived: Semaphore,
+}
+
+impl Gate {
+    fn open() -> Arc<Self> {
+        let permits = Semaphore::new(Semaphore::MAX_PERMITS / 4);
+        Arc::new(Self { permits, arrived: Semaphore::new(0) })
+    }
+
+    fn close(&self) {
+        self.permits.forget_permits(usize::MAX);
+        self.arrived.forget_permits(usize::MAX);
+    }
+
+    fn reopen(&self) {
+        self.permits.add_permits(Semaphore::MAX_PERMITS / 4);
+    }
+
+    /// Waits until a statement has come to the gate.
+    async fn arrival(&self) {
+        self.arrived.acquire().await.expect("never closed").forget();
+    }
+
+    /// Options of a store with one connection and this gate.
+    fn options(self: &Arc<Self>, timeouts: Timeouts) -> Options {
+        let gate = self.clone();
+        let step = move |_: &'static str| {
+            let gate = gate.clone();
+            let wait = async move {
+                gate.arrived.add_permits(1);
+                gate.permits.acquire().await.expect("never closed").forget();
+            };
+            Box::pin(wait) as std::pin::Pin<Box<dyn Future<Output = ()> + Send>>
+        };
+        Options { pool_size: 1, step: Some(Arc::new(step)), timeouts, ..Options::default() }
+    }
+}
+
+/// Starts a call on the store's runtime, and drops the caller before it has an answer.
+async fn begin_and_give_up(call: impl Future) {
+    let mut call = pin!(call);
+    let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(call.as_mut().poll(cx)));
+    assert!(polled.await.is_pending(), "the only connection is in use");
+}
+
+async fn lease_end(store: &Postgres, token: Token) -> i64 {
+    let leases = store.snapshot().await.expect("a snapshot").leases;
+    leases.iter().find(|lease| lease.token == token).expect("the lease").expires_at
+}
+
+#[tokio::test]
+async fn request_without_answer_fails_at_its_deadline_and_its_connection_is_replaced() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let proxy = Proxy::start(&database).await.expect("a proxy");
+    let timeouts = Timeouts { request: DEADLINE, connect: DEADLINE, ..Timeouts::default() };
+    let options = Options { timeouts, ..Options::default() };
+    let store = Postgres::connect(proxy.url(), options).await.expect("connect");
+    store.submit(submission()).await.expect("submit");
+    proxy.go_silent();
+    let error = fails_soon(store.submit(submission())).await;
+    assert!(error.to_string().contains("did not answer within 0.3 s"), "{error}");
+    proxy.deliver();
+    // The connection that missed its deadline would never answer again.
+    store.submit(submission()).await.expect("submit on a new connection");
+    assert_eq!(store.claim(claim()).await.expect("claim").len(), 2);
+}
+
+#[tokio::test]
+async fn heartbeat_deadline_is_at_most_a_third_of_the_lease() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let proxy = Proxy::start(&database).await.expect("a proxy");
+    let store = Postgres::connect(proxy.url(), Options::default()).await.expect("connect");
+    store.submit(submission()).await.expect("submit");
+    let claimed = store.claim(claim()).await.expect("claim");
+    let token = claimed[0].token;
+    store.extend(heartbeat(token, 900)).await.expect("a heartbeat");
+    proxy.go_silent();
+    let error = fails_soon(store.extend(heartbeat(token, 900))).await;
+    assert!(error.to_string().contains("did not answer within 0.3 s"), "{error}");
+    proxy.deliver();
+    store.extend(heartbeat(token, 900)).await.expect("a heartbeat on a new connection");
+}
+
+#[tokio::test]
+async fn call_waits_for_a_connection_no_longer_than_the_pool_wait_timeout() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let gate = Gate::open();
+    let options = gate.options(Timeouts { pool_wait: DEADLINE, ..Timeouts::default() });
+    let store = Postgres::connect(&database.url(), options).await.expect("connect");
+    gate.close();
+    let first = tokio::spawn({
+        let store = store.clone();
+        async move { store.submit(submission()).await }
+    });
+    gate.arrival().await;
+    let error = fails_soon(store.submit(submission())).await;
+    assert!(error.to_string().contains("pool wait timeout"), "{error}");
+    gate.reopen();
+    first.await.expect("joined").expect("the first submit has its connection");
+}
+
+#[tokio::test]
+async fn claim_whose_caller_is_gone_claims_nothing() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let gate = Gate::open();
+    let options = gate.options(Timeouts::default());
+    let store = Postgres::connect(&database.url(), options).await.expect("connect");
+    store.submit(submission()).await.expect("submit");
+    gate.close();
+    let blocked = tokio::spawn({
+        let store = store.clone();
+        async move { store.claim(Claim { kinds: ["none".into()].into(), ..claim() }).await }
+    });
+    gate.arrival().await;
+    begin_and_give_up(store.claim(claim())).await;
+    gate.reopen();
+    blocked.await.expect("joined").expect("the first claim");
+    let claimed = store.claim(claim()).await.expect("claim");
+    assert_eq!(claimed.len(), 1, "the task is still there for a caller that waits");
+}
+
+#[tokio::test]
+async fn heartbeat_whose_caller_is_gone_renews_nothing() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let gate = Gate::open();
+    let options = gate.options(Timeouts::default());
+    let store = Postgres::connect(&database.url(), options).await.expect("connect");
+    store.submit(submission()).await.expect("submit");
+    let token = store.claim(claim()).await.expect("claim")[0].token;
+    let before = lease_end(&store, token).await;
+    gate.close();
+    let other = Extend { tokens: vec![], ..heartbeat(token, 60_000) };
+    let blocked = tokio::spawn({
+        let (store, other) = (store.clone(), other.clone());
+        async move { store.extend(other).await }
+    });
+    gate.arrival().await;
+    begin_and_give_up(store.extend(heartbeat(token, 600_000))).await;
+    gate.reopen();
+    blocked.await.expect("joined").expect("the first heartbeat");
+    // Each waits for the connection behind one more transaction of the abandoned heartbeat, if there is one.
+    for _ in 0..5 {
+        store.extend(other.clone()).await.expect("a heartbeat behind the abandoned one");
+    }
+    assert_eq!(lease_end(&store, token).await, before, "the lease was not renewed");
+}
+
+#[tokio::test]
+async fn missing_counters_row_is_reported_at_once() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    execute(&database, "DELETE FROM tidegate.counters").await;
+    let error = store.claim(claim()).await.expect_err("no counters");
+    assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+    assert!(error.to_string().contains("tidegate.counters is missing"), "{error}");
+}
+
+/// Everything that a session can have set, except for the transaction's own state.
+const SESSION: &str = "SELECT name, setting FROM pg_settings ORDER BY name";
+
+#[tokio::test]
+async fn submit_in_changes_nothing_in_the_session_of_the_caller() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let timeouts = Timeouts { request: Duration::from_millis(1234), ..Timeouts::default() };
+    let options = Options { timeouts, ..Options::default() };
+    let store = Postgres::connect(&database.url(), options).await.expect("connect");
+    let (mut client, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    let settings = |rows: Vec<tokio_postgres::Row>| -> Vec<(String, Option<String>)> {
+        rows.iter().map(|row| (row.get("name"), row.get("setting"))).collect()
+    };
+    let transaction = client.transaction().await.expect("begin");
+    let before = settings(transaction.query(SESSION, &[]).await.expect("settings"));
+    store.submit_in(&transaction, &submission()).await.expect("submit");
+    let after = settings(transaction.query(SESSION, &[]).await.expect("settings"));
+    assert!(before.iter().any(|(name, _)| name == "statement_timeout"));
+    assert_eq!(after, before);
+    transaction.commit().await.expect("commit");
+    assert_eq!(settings(client.query(SESSION, &[]).await.expect("settings")), before);
+    assert_eq!(store.claim(claim()).await.expect("claim").len(), 1);
+}

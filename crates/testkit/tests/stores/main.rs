@@ -1,0 +1,10 @@
+//! The conformance suite and the model tests, once for each store.
+
+mod conformance_memory;
+mod conformance_postgres;
+mod conformance_sqlite;
+mod model_memory;
+mod model_postgres;
+mod model_sqlite;
+#[cfg(feature = "planted")]
+mod planted_sqlite;
