@@ -77,9 +77,14 @@ impl Changed {
             Background(tokio::spawn(async move {
                 loop {
                     news.notified().await;
-                    if let Ok(client) = pool.get().await {
-                        // A notice that is lost costs a poll.
-                        let _ = client.batch_execute(NOTIFY_SOON).await;
+                    // A notification that is lost costs a poll.
+                    match pool.get().await {
+                        Ok(client) => {
+                            if let Err(error) = client.batch_execute(NOTIFY_SOON).await {
+                                tracing::debug!(%error, "a notification could not be sent");
+                            }
+                        }
+                        Err(error) => tracing::debug!(%error, "no connection for a notification"),
                     }
                     pause(APART).await;
                 }
@@ -117,9 +122,14 @@ impl Changed {
                 notify.notify_waiters();
             };
             Background(tokio::spawn(async move {
+                let mut failures = 0;
                 loop {
-                    listen(&config, &wake, &is_heard).await;
-                    is_heard.listen(false);
+                    let error = listen(&config, &wake, &is_heard).await.err();
+                    if is_heard.listen(false) {
+                        failures = 0;
+                    }
+                    log_lost_listener(error, failures);
+                    failures += 1;
                     wake();
                     pause(PACE).await;
                 }
@@ -171,8 +181,9 @@ impl Quiet {
         heard.nothing.clear();
     }
 
-    fn listen(&self, is_listening: bool) {
-        self.heard().is_listening = is_listening;
+    /// Returns whether it was listening before.
+    fn listen(&self, is_listening: bool) -> bool {
+        std::mem::replace(&mut self.heard().is_listening, is_listening)
     }
 
     fn since_nothing(&self, claim: Option<&Claim>) -> Since {
@@ -225,28 +236,43 @@ pub(super) async fn pause(length: Duration) {
     tokio::time::sleep(length).await;
 }
 
+/// Logs that the LISTEN connection was lost or could not be opened: at first for operators, and each
+/// further failure in a row for debugging.
+fn log_lost_listener(error: Option<tokio_postgres::Error>, failures: u32) {
+    let error = error.map_or_else(|| "closed by the server".to_owned(), |error| error.to_string());
+    if failures == 0 {
+        tracing::info!(error, "the LISTEN connection is lost; workers poll until it is back");
+    } else {
+        tracing::debug!(error, failures, "the LISTEN connection could not be opened");
+    }
+}
+
 /// Listens until the connection is lost.
-async fn listen(config: &Config, wake: &(dyn Fn() + Send + Sync), quiet: &Quiet) {
-    let Ok((client, mut connection)) = config.connect(NoTls).await else {
-        return;
-    };
+async fn listen(
+    config: &Config,
+    wake: &(dyn Fn() + Send + Sync),
+    quiet: &Quiet,
+) -> Result<(), tokio_postgres::Error> {
+    let (client, mut connection) = config.connect(NoTls).await?;
     let mut messages = std::pin::pin!(std::future::poll_fn(move |cx| {
         loop {
             match std::task::ready!(connection.poll_message(cx)) {
                 Some(Ok(AsyncMessage::Notification(_))) => wake(),
                 Some(Ok(_)) => {}
-                Some(Err(_)) | None => return std::task::Poll::Ready(()),
+                Some(Err(error)) => return std::task::Poll::Ready(Err(error)),
+                None => return std::task::Poll::Ready(Ok(())),
             }
         }
     }));
     let listen = client.batch_execute("LISTEN tidegate");
     tokio::select! {
-        () = &mut messages => return,
-        listening = listen => if listening.is_err() { return },
+        lost = &mut messages => return lost,
+        listening = listen => listening?,
     }
     // What changed before the LISTEN took effect.
     wake();
     quiet.listen(true);
-    messages.await;
+    let lost = messages.await;
     drop(client);
+    lost
 }

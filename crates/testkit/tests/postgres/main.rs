@@ -5,6 +5,7 @@ mod audit;
 mod corrupt;
 mod deadlines;
 mod ended;
+mod events;
 mod faults;
 mod idle;
 mod plans;
