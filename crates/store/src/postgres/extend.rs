@@ -47,7 +47,7 @@ async fn tell(store: &Inner, extend: &Extend) -> Result<()> {
     if !extend.progress.is_empty() {
         let tokens: BTreeSet<i64> = extend.progress.iter().map(|(_, token, _)| token.0).collect();
         let tokens: Vec<i64> = tokens.into_iter().collect();
-        transact!(beating store, tx => unpack_in(&tx, Some(&tokens)));
+        transact!(beating store, tx => unpack_in(&tx, &tokens));
         transact!(beating store, tx => progress(&tx, extend));
     }
     if !extend.ran.is_empty() {
