@@ -242,7 +242,9 @@ async fn bring(store: &Inner, tx: &Tx<'_>) -> Result<(Admitted, Left), Fault> {
     let mut arrived = tx.query(LOCK_ARRIVALS, &[]).await?;
     admitted.more = due.len() == ARRIVALS_MAX || arrived.len() == ARRIVALS_MAX;
     if arrived.len() == ARRIVALS_MAX {
-        arrived.extend(tx.query(LOCK_ARRIVALS_OF_JOBS, &[&i64::from(JOB_WINDOW)]).await?);
+        let last: Option<i64> = arrived.last().map(|row| row.get("task"));
+        let params: Params<'_> = &[&i64::from(JOB_WINDOW), &last];
+        arrived.extend(tx.query(LOCK_ARRIVALS_OF_JOBS, params).await?);
     }
     let arrived = arrived.iter().map(|row| TaskId(row.get("task")));
     // Who is among the first of its job may be among the first of all.
