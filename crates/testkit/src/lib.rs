@@ -6,3 +6,5 @@ pub mod postgres;
 pub mod proxy;
 pub mod simulator;
 pub mod stores;
+pub mod tier;
+pub mod wait;

@@ -8,6 +8,7 @@ use tidegate_core::{
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::wait;
 use tokio_postgres::{Client, NoTls};
 
 /// Longer than any verb here takes.
@@ -189,10 +190,8 @@ async fn retry_that_waits_for_a_unique_key_does_not_block_a_cancel() {
     };
     let is_waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted
         AND locktype = 'transactionid')";
-    bounded(async {
-        while !fixture.sql.query_one(is_waiting, &[]).await.expect("locks").get::<_, bool>(0) {
-            tokio::task::yield_now().await;
-        }
+    wait::until_async("the retry waits for the key", async || {
+        fixture.sql.query_one(is_waiting, &[]).await.expect("locks").get::<_, bool>(0)
     })
     .await;
     let outcomes = bounded(fixture.store.cancel(vec![scheduled])).await.expect("cancel");
