@@ -2,6 +2,8 @@
 
 pub mod conformance;
 pub mod model;
+pub mod own_server;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod proxy;
 pub mod simulator;

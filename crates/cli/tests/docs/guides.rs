@@ -175,6 +175,25 @@ fn the_tour_of_the_readme_ends_with_a_thousand_results() {
     assert!(server.ends_with(", at most 4 at once, 0 refused\n"), "{server}");
 }
 
+#[test]
+fn connections_to_postgres_are_true() {
+    is_true("docs/guides/connect-to-postgres.md");
+}
+
+/// The binary lists the parameters that it knows when it refuses one.
+#[test]
+fn every_parameter_of_a_postgres_url_is_in_the_guide() {
+    let url = "postgres://host/db?unknown=1";
+    let printed = Shell::new().run(&["doctor", "--store", url]);
+    let (_, known) = printed.trim_end().split_once("known are ").expect("a list of parameters");
+    let guide = page("docs/guides/connect-to-postgres.md");
+    let parameters: Vec<&str> = known.split(", ").collect();
+    assert!(parameters.len() > 20, "{printed}");
+    for parameter in parameters {
+        assert!(guide.contains(&format!("`{parameter}`")), "{parameter} is not in the guide");
+    }
+}
+
 /// Every guide is run here, in the tests of the documentation, or where there is a PostgreSQL.
 #[test]
 fn every_guide_is_tried() {

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use deadpool_postgres::Pool;
 use tidegate_core::{Claim, Millis, WorkerId};
 use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Config, NoTls};
+use tokio_postgres::AsyncMessage;
 
+use super::connection::{Connector, Pool};
 use super::floors::Floors;
 
 /// How long a listener that lost its connection waits before it tries again; while there is
@@ -33,7 +33,7 @@ const KEEPER_QUIET: Duration = Duration::from_secs(30);
 const CLAIMS_MAX: usize = 64;
 
 pub(super) struct Changed {
-    config: Config,
+    connector: Arc<Connector>,
     pool: Pool,
     floors: Arc<Floors>,
     quiet: Arc<Quiet>,
@@ -54,9 +54,9 @@ impl Drop for Background {
 }
 
 impl Changed {
-    pub(super) fn new(config: Config, pool: Pool, floors: Arc<Floors>) -> Self {
+    pub(super) fn new(connector: Arc<Connector>, pool: Pool, floors: Arc<Floors>) -> Self {
         Self {
-            config,
+            connector,
             pool,
             floors,
             quiet: Arc::default(),
@@ -108,7 +108,7 @@ impl Changed {
     pub(super) async fn wait(&self) {
         let changed = self.notify.notified();
         self.listener.get_or_init(|| {
-            let config = self.config.clone();
+            let connector = self.connector.clone();
             let (floors, notify) = (self.floors.clone(), self.notify.clone());
             let (quiet, is_heard) = (self.quiet.clone(), self.quiet.clone());
             let wake = move || {
@@ -118,7 +118,7 @@ impl Changed {
             };
             Background(tokio::spawn(async move {
                 loop {
-                    listen(&config, &wake, &is_heard).await;
+                    listen(&connector, &wake, &is_heard).await;
                     is_heard.listen(false);
                     wake();
                     pause(PACE).await;
@@ -226,8 +226,8 @@ pub(super) async fn pause(length: Duration) {
 }
 
 /// Listens until the connection is lost.
-async fn listen(config: &Config, wake: &(dyn Fn() + Send + Sync), quiet: &Quiet) {
-    let Ok((client, mut connection)) = config.connect(NoTls).await else {
+async fn listen(connector: &Arc<Connector>, wake: &(dyn Fn() + Send + Sync), quiet: &Quiet) {
+    let Ok((client, mut connection)) = connector.listen().await else {
         return;
     };
     let mut messages = std::pin::pin!(std::future::poll_fn(move |cx| {
