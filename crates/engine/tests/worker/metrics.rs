@@ -14,7 +14,7 @@ use tidegate_engine::{
 use tidegate_store::memory::Memory;
 use tokio::sync::Notify;
 
-use crate::rig::{Rig, soon};
+use crate::rig::{Rig, pause, soon};
 
 type Done = Result<(), Failure>;
 const GOOD: Done = Ok(());
@@ -247,7 +247,7 @@ async fn a_sample_shows_limits_lines_and_how_many_workers_would_help() {
     soon("the refusal", async {
         while rejected() == Some(0.0) {
             sampler.read().await.unwrap();
-            tokio::task::yield_now().await;
+            pause().await;
         }
     })
     .await;
@@ -315,7 +315,7 @@ async fn of_many_jobs_the_one_that_starves_is_told_of() {
     soon("the next reading", async {
         while starved(&metrics).is_empty() {
             sampler.read().await.unwrap();
-            tokio::task::yield_now().await;
+            pause().await;
         }
     })
     .await;

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use deadpool_postgres::Pool;
-use tidegate_core::{Claim, Millis, WorkerId};
+use tidegate_core::{Claim, Error, Millis, Result, WorkerId};
 use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Config, NoTls};
+use tokio_postgres::AsyncMessage;
 
+use super::connection::{Connector, Pool};
+use super::error::translate;
 use super::floors::Floors;
 
 /// How long a listener that lost its connection waits before it tries again; while there is
@@ -33,7 +34,7 @@ const KEEPER_QUIET: Duration = Duration::from_secs(30);
 const CLAIMS_MAX: usize = 64;
 
 pub(super) struct Changed {
-    config: Config,
+    connector: Arc<Connector>,
     pool: Pool,
     floors: Arc<Floors>,
     quiet: Arc<Quiet>,
@@ -54,9 +55,9 @@ impl Drop for Background {
 }
 
 impl Changed {
-    pub(super) fn new(config: Config, pool: Pool, floors: Arc<Floors>) -> Self {
+    pub(super) fn new(connector: Arc<Connector>, pool: Pool, floors: Arc<Floors>) -> Self {
         Self {
-            config,
+            connector,
             pool,
             floors,
             quiet: Arc::default(),
@@ -113,7 +114,7 @@ impl Changed {
     pub(super) async fn wait(&self) {
         let changed = self.notify.notified();
         self.listener.get_or_init(|| {
-            let config = self.config.clone();
+            let connector = self.connector.clone();
             let (floors, notify) = (self.floors.clone(), self.notify.clone());
             let (quiet, is_heard) = (self.quiet.clone(), self.quiet.clone());
             let wake = move || {
@@ -124,7 +125,7 @@ impl Changed {
             Background(tokio::spawn(async move {
                 let mut failures = 0;
                 loop {
-                    let error = listen(&config, &wake, &is_heard).await.err();
+                    let error = listen(&connector, &wake, &is_heard).await.err();
                     if is_heard.listen(false) {
                         failures = 0;
                     }
@@ -238,7 +239,7 @@ pub(super) async fn pause(length: Duration) {
 
 /// Logs that the LISTEN connection was lost or could not be opened: at first for operators, and each
 /// further failure in a row for debugging.
-fn log_lost_listener(error: Option<tokio_postgres::Error>, failures: u32) {
+fn log_lost_listener(error: Option<Error>, failures: u32) {
     let error = error.map_or_else(|| "closed by the server".to_owned(), |error| error.to_string());
     if failures == 0 {
         tracing::info!(error, "the LISTEN connection is lost; workers poll until it is back");
@@ -249,17 +250,17 @@ fn log_lost_listener(error: Option<tokio_postgres::Error>, failures: u32) {
 
 /// Listens until the connection is lost.
 async fn listen(
-    config: &Config,
+    connector: &Arc<Connector>,
     wake: &(dyn Fn() + Send + Sync),
     quiet: &Quiet,
-) -> Result<(), tokio_postgres::Error> {
-    let (client, mut connection) = config.connect(NoTls).await?;
+) -> Result<()> {
+    let (client, mut connection) = connector.listen().await?;
     let mut messages = std::pin::pin!(std::future::poll_fn(move |cx| {
         loop {
             match std::task::ready!(connection.poll_message(cx)) {
                 Some(Ok(AsyncMessage::Notification(_))) => wake(),
                 Some(Ok(_)) => {}
-                Some(Err(error)) => return std::task::Poll::Ready(Err(error)),
+                Some(Err(error)) => return std::task::Poll::Ready(Err(translate(&error))),
                 None => return std::task::Poll::Ready(Ok(())),
             }
         }
@@ -267,7 +268,7 @@ async fn listen(
     let listen = client.batch_execute("LISTEN tidegate");
     tokio::select! {
         lost = &mut messages => return lost,
-        listening = listen => listening?,
+        listening = listen => listening.map_err(|error| translate(&error))?,
     }
     // What changed before the LISTEN took effect.
     wake();

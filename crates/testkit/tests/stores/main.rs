@@ -1,6 +1,7 @@
 //! The conformance suite and the model tests, once for each store.
 
 mod conformance_memory;
+mod conformance_pgbouncer;
 mod conformance_postgres;
 mod conformance_sqlite;
 mod model_memory;
