@@ -8,9 +8,11 @@ use tidegate_core::{
     Progress, Result, RetryOutcome, SetLimit, Source, Store, Submission, TaskId, Token, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
+use tidegate_testkit::events::Events;
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::wait;
 use tokio_postgres::{Client, NoTls};
+use tracing::Level;
 
 /// Longer than any verb here takes.
 const VERB_TIMEOUT: Duration = Duration::from_secs(10);
