@@ -275,5 +275,5 @@ async fn listen(
     quiet.listen(true);
     let lost = messages.await;
     drop(client);
-    lost.map_err(|error| translate(&error))
+    lost
 }
