@@ -2,6 +2,7 @@
 
 #[cfg(feature = "planted")]
 mod audit;
+mod bounds;
 mod corrupt;
 mod deadlines;
 mod ended;
