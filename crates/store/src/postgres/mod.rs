@@ -144,6 +144,8 @@ use error::Fault;
 use made::{MAKE_LIMITS, Made, workflows};
 use session::{Params, once, transact};
 
+use crate::requests::Requests;
+
 pub use planted::Bug;
 pub use session::Step;
 pub use timeouts::Timeouts;
@@ -247,6 +249,7 @@ pub(crate) struct Inner {
     /// Transactions the server undid because of another one.
     conflicts: AtomicU64,
     meter: Arc<traffic::Meter>,
+    requests: Requests,
     changed: listen::Changed,
     floors: Arc<floors::Floors>,
     back: back::Pace,
@@ -326,6 +329,7 @@ impl Postgres {
             options,
             conflicts: AtomicU64::new(0),
             meter: Arc::default(),
+            requests: Requests::default(),
             changed,
             floors,
             back: back::Pace::default(),
@@ -398,7 +402,10 @@ impl Postgres {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let _caller = Caller(call.clone());
-        self.inner.home.spawn(call.run(body(self.inner.clone()))).await.unwrap_or_else(|cause| {
+        let inner = self.inner.clone();
+        let verb = body(inner.clone());
+        let recorded = async move { call.run(&inner.requests, verb).await };
+        self.inner.home.spawn(recorded).await.unwrap_or_else(|cause| {
             Err(Error::new(ErrorKind::Unavailable, format!("the verb was cut off: {cause}")))
         })
     }
