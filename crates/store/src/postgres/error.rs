@@ -129,13 +129,35 @@ impl From<Fault> for Error {
     }
 }
 
-/// For what comes after a commit: the caller is owed the answer to that, and what could not be
-/// done now is left for the next one who looks. Anything but a server out of reach is a fault.
-pub(super) fn quietly(outcome: Result<(), Error>) -> Result<(), Error> {
+/// For a step behind a commit: the caller gets the outcome of the commit. A server that is out of reach is
+/// only logged, because the next claim continues the step; any other error is returned.
+pub(super) fn unless_unavailable(
+    step: &'static str,
+    outcome: Result<(), Error>,
+) -> Result<(), Error> {
     outcome.or_else(|error| match error.kind() {
-        ErrorKind::Unavailable => Ok(()),
+        ErrorKind::Unavailable => {
+            log_behind_commit(step, &error);
+            Ok(())
+        }
         _ => Err(error),
     })
+}
+
+/// Logs an error that the caller of a verb does not get, because the verb has committed before it. The
+/// text of an error has no payloads and no parameters in it.
+pub(super) fn log_behind_commit(step: &'static str, error: &Error) {
+    match error.kind() {
+        ErrorKind::Unavailable => {
+            tracing::info!(step, %error, "a step behind a commit failed; a later call repeats it");
+        }
+        ErrorKind::Incompatible => tracing::error!(
+            step,
+            %error,
+            "a step behind a commit found rows that break an invariant; run `tidegate doctor`"
+        ),
+        _ => tracing::warn!(step, %error, "a step behind a commit failed; a later call repeats it"),
+    }
 }
 
 pub(super) fn translate(error: &tokio_postgres::Error) -> Error {

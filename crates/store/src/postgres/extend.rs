@@ -6,7 +6,7 @@ use tidegate_core::tables::{Pace, Tables};
 use tidegate_core::{Extend, Extended, Result, TaskId, Token, WorkerReport, rules};
 
 use super::draft::Draft;
-use super::error::{Fault, quietly};
+use super::error::{Fault, log_behind_commit};
 use super::load::moment;
 use super::pack::unpack_in;
 use super::rows;
@@ -35,8 +35,10 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
     }
     extended.peers = peers;
     if !extend.progress.is_empty() || !extend.ran.is_empty() {
-        // The lease is renewed: a report that is lost must not look like a lease that is.
-        quietly(tell(store, &extend).await)?;
+        // The renewal is committed: a lost progress report must not look like a lost lease.
+        if let Err(error) = tell(store, &extend).await {
+            log_behind_commit("progress report of a heartbeat", &error);
+        }
     }
     Ok(extended)
 }
@@ -45,7 +47,7 @@ async fn tell(store: &Inner, extend: &Extend) -> Result<()> {
     if !extend.progress.is_empty() {
         let tokens: BTreeSet<i64> = extend.progress.iter().map(|(_, token, _)| token.0).collect();
         let tokens: Vec<i64> = tokens.into_iter().collect();
-        transact!(beating store, tx => unpack_in(&tx, Some(&tokens)));
+        transact!(beating store, tx => unpack_in(&tx, &tokens));
         transact!(beating store, tx => progress(&tx, extend));
     }
     if !extend.ran.is_empty() {

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tidegate_core::{Claim, Millis, WorkerId};
+use tidegate_core::{Claim, Error, Millis, Result, WorkerId};
 use tokio::sync::Notify;
 use tokio_postgres::AsyncMessage;
 
 use super::connection::{Connector, Pool};
+use super::error::translate;
 use super::floors::Floors;
 
 /// How long a listener that lost its connection waits before it tries again; while there is
@@ -77,9 +78,14 @@ impl Changed {
             Background(tokio::spawn(async move {
                 loop {
                     news.notified().await;
-                    if let Ok(client) = pool.get().await {
-                        // A notice that is lost costs a poll.
-                        let _ = client.batch_execute(NOTIFY_SOON).await;
+                    // A notification that is lost costs a poll.
+                    match pool.get().await {
+                        Ok(client) => {
+                            if let Err(error) = client.batch_execute(NOTIFY_SOON).await {
+                                tracing::debug!(%error, "a notification could not be sent");
+                            }
+                        }
+                        Err(error) => tracing::debug!(%error, "no connection for a notification"),
                     }
                     pause(APART).await;
                 }
@@ -117,9 +123,14 @@ impl Changed {
                 notify.notify_waiters();
             };
             Background(tokio::spawn(async move {
+                let mut failures = 0;
                 loop {
-                    listen(&connector, &wake, &is_heard).await;
-                    is_heard.listen(false);
+                    let error = listen(&connector, &wake, &is_heard).await.err();
+                    if is_heard.listen(false) {
+                        failures = 0;
+                    }
+                    log_lost_listener(error, failures);
+                    failures += 1;
                     wake();
                     pause(PACE).await;
                 }
@@ -171,8 +182,9 @@ impl Quiet {
         heard.nothing.clear();
     }
 
-    fn listen(&self, is_listening: bool) {
-        self.heard().is_listening = is_listening;
+    /// Returns whether it was listening before.
+    fn listen(&self, is_listening: bool) -> bool {
+        std::mem::replace(&mut self.heard().is_listening, is_listening)
     }
 
     fn since_nothing(&self, claim: Option<&Claim>) -> Since {
@@ -225,28 +237,43 @@ pub(super) async fn pause(length: Duration) {
     tokio::time::sleep(length).await;
 }
 
+/// Logs that the LISTEN connection was lost or could not be opened: at first for operators, and each
+/// further failure in a row for debugging.
+fn log_lost_listener(error: Option<Error>, failures: u32) {
+    let error = error.map_or_else(|| "closed by the server".to_owned(), |error| error.to_string());
+    if failures == 0 {
+        tracing::info!(error, "the LISTEN connection is lost; workers poll until it is back");
+    } else {
+        tracing::debug!(error, failures, "the LISTEN connection could not be opened");
+    }
+}
+
 /// Listens until the connection is lost.
-async fn listen(connector: &Arc<Connector>, wake: &(dyn Fn() + Send + Sync), quiet: &Quiet) {
-    let Ok((client, mut connection)) = connector.listen().await else {
-        return;
-    };
+async fn listen(
+    connector: &Arc<Connector>,
+    wake: &(dyn Fn() + Send + Sync),
+    quiet: &Quiet,
+) -> Result<()> {
+    let (client, mut connection) = connector.listen().await?;
     let mut messages = std::pin::pin!(std::future::poll_fn(move |cx| {
         loop {
             match std::task::ready!(connection.poll_message(cx)) {
                 Some(Ok(AsyncMessage::Notification(_))) => wake(),
                 Some(Ok(_)) => {}
-                Some(Err(_)) | None => return std::task::Poll::Ready(()),
+                Some(Err(error)) => return std::task::Poll::Ready(Err(error)),
+                None => return std::task::Poll::Ready(Ok(())),
             }
         }
     }));
     let listen = client.batch_execute("LISTEN tidegate");
     tokio::select! {
-        () = &mut messages => return,
-        listening = listen => if listening.is_err() { return },
+        lost = &mut messages => return lost.map_err(|error| translate(&error)),
+        listening = listen => listening.map_err(|error| translate(&error))?,
     }
     // What changed before the LISTEN took effect.
     wake();
     quiet.listen(true);
-    messages.await;
+    let lost = messages.await;
     drop(client);
+    lost.map_err(|error| translate(&error))
 }

@@ -200,7 +200,9 @@ impl<'a> Tx<'a> {
         {
             let _sent = self.trips.send();
             // A connection that is lost has no transaction.
-            let _ = client.batch_execute("ROLLBACK").await;
+            if let Err(error) = client.batch_execute("ROLLBACK").await {
+                tracing::debug!(%error, "a ROLLBACK failed");
+            }
         }
     }
 }
@@ -214,7 +216,10 @@ impl Drop for Tx<'_> {
             && self.is_open.swap(false, Ordering::Relaxed)
         {
             // A connection that is lost has no transaction.
-            let _ = send(std::pin::pin!(client.batch_execute("ROLLBACK")));
+            if let Poll::Ready(Err(error)) = send(std::pin::pin!(client.batch_execute("ROLLBACK")))
+            {
+                tracing::debug!(%error, "a ROLLBACK could not be sent");
+            }
         }
     }
 }

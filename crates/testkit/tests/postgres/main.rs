@@ -5,6 +5,7 @@ mod audit;
 mod corrupt;
 mod deadlines;
 mod ended;
+mod events;
 mod failover;
 mod faults;
 mod idle;

@@ -9,3 +9,4 @@ mod model_postgres;
 mod model_sqlite;
 #[cfg(feature = "planted")]
 mod planted_sqlite;
+mod reference;
