@@ -35,6 +35,7 @@ fn many_seeds_break_no_rule() {
         assert!(summary.waited[class as usize] >= FAULTS_MIN, "{class:?} hardly ever happens");
     }
     assert!(summary.quarantined >= FAULTS_MIN, "{} tasks were quarantined", summary.quarantined);
+    assert!(summary.released >= FAULTS_MIN, "{} attempts were released", summary.released);
 }
 
 #[test]
