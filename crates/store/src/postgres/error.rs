@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use deadpool_postgres::{PoolError, TimeoutType};
 use tidegate_core::{Claim, Error, ErrorKind, TaskId, Token, rules};
 use tokio_postgres::error::SqlState;
 
@@ -12,7 +13,7 @@ pub(super) enum Fault {
     /// The server or the way to it.
     Server(tokio_postgres::Error),
     /// No connection could be had.
-    Pool(deadpool_postgres::PoolError),
+    Pool(PoolError),
     /// A rule refuses.
     Rule(Error),
     /// What was seen before the lock had changed under it: look again.
@@ -45,8 +46,8 @@ fn is_of_a_new_day(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-impl From<deadpool_postgres::PoolError> for Fault {
-    fn from(error: deadpool_postgres::PoolError) -> Self {
+impl From<PoolError> for Fault {
+    fn from(error: PoolError) -> Self {
         Self::Pool(error)
     }
 }
@@ -90,8 +91,12 @@ impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Server(error) => translate(&error),
-            Fault::Pool(deadpool_postgres::PoolError::Backend(error)) => translate(&error),
-            Fault::Pool(deadpool_postgres::PoolError::Timeout(_)) => Self::new(
+            Fault::Pool(PoolError::Backend(error)) => translate(&error),
+            Fault::Pool(PoolError::Timeout(TimeoutType::Create)) => Self::new(
+                ErrorKind::Unavailable,
+                "PostgreSQL did not answer a new connection within the connect timeout",
+            ),
+            Fault::Pool(PoolError::Timeout(_)) => Self::new(
                 ErrorKind::Unavailable,
                 "all connections to PostgreSQL were in use for longer than the pool wait timeout",
             ),

@@ -1,23 +1,41 @@
 //! Wake-ups: a LISTEN on a connection of its own. A hint only: callers poll as well.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use deadpool_postgres::Pool;
+use deadpool_postgres::{Object, Pool};
 use tidegate_core::{Claim, Millis, WorkerId};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio_postgres::{AsyncMessage, Config, NoTls};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_postgres::{AsyncMessage, Config, NoTls, Socket};
 
 use super::floors::Floors;
+use super::jitter::jittered;
+use super::network::Network;
+use super::timeouts::Timeouts;
 
-/// How long a listener that lost its connection waits before it tries again; while there is
-/// none, callers are woken at this pace.
-const PACE: Duration = Duration::from_millis(250);
+/// The longest pause of a listener that lost its connection before it connects again; while there is
+/// no connection, callers are woken at this pace.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a connection attempt may be under way before another one starts beside it. A silent network
+/// loses the first bytes of an attempt, so an attempt that begins after the network's return finds
+/// that out, while the older ones wait for their timeouts.
+const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1500);
+
+/// Connection attempts that are under way at once.
+const ATTEMPTS_MAX: usize = 8;
 
 /// Notices of one process are at least so far apart. At its commit a notice locks out those of
 /// all others, so there is not one per transaction.
 const APART: Duration = Duration::from_millis(10);
+
+/// Sent on the connection that listens when nothing was received for a while.
+const PROBE: &str = "SELECT 1";
 
 const NOTIFY_SOON: &str = include_str!("queries/notify_soon.sql");
 
@@ -32,9 +50,18 @@ const KEEPER_QUIET: Duration = Duration::from_secs(30);
 /// Claims whose answers are remembered at most; a worker has two sorts of them.
 const CLAIMS_MAX: usize = 64;
 
+/// The way to the server. Its tasks run on the runtime of the store: the runtime of a caller may end.
+#[derive(Clone)]
+pub(super) struct Link {
+    pub(super) config: Config,
+    pub(super) pool: Pool,
+    pub(super) timeouts: Timeouts,
+    pub(super) network: Arc<Network>,
+    pub(super) runtime: Handle,
+}
+
 pub(super) struct Changed {
-    config: Config,
-    pool: Pool,
+    link: Link,
     floors: Arc<Floors>,
     quiet: Arc<Quiet>,
     /// Somebody else should look.
@@ -54,10 +81,9 @@ impl Drop for Background {
 }
 
 impl Changed {
-    pub(super) fn new(config: Config, pool: Pool, floors: Arc<Floors>) -> Self {
+    pub(super) fn new(link: Link, floors: Arc<Floors>) -> Self {
         Self {
-            config,
-            pool,
+            link,
             floors,
             quiet: Arc::default(),
             news: Arc::default(),
@@ -73,14 +99,11 @@ impl Changed {
         self.floors.arrive();
         self.news.notify_one();
         self.teller.get_or_init(|| {
-            let (pool, news) = (self.pool.clone(), self.news.clone());
-            Background(tokio::spawn(async move {
+            let (link, news) = (self.link.clone(), self.news.clone());
+            Background(self.link.runtime.spawn(async move {
                 loop {
                     news.notified().await;
-                    if let Ok(client) = pool.get().await {
-                        // A notice that is lost costs a poll.
-                        let _ = client.batch_execute(NOTIFY_SOON).await;
-                    }
+                    link.notify().await;
                     pause(APART).await;
                 }
             }))
@@ -108,7 +131,7 @@ impl Changed {
     pub(super) async fn wait(&self) {
         let changed = self.notify.notified();
         self.listener.get_or_init(|| {
-            let config = self.config.clone();
+            let link = self.link.clone();
             let (floors, notify) = (self.floors.clone(), self.notify.clone());
             let (quiet, is_heard) = (self.quiet.clone(), self.quiet.clone());
             let wake = move || {
@@ -116,12 +139,12 @@ impl Changed {
                 floors.ask();
                 notify.notify_waiters();
             };
-            Background(tokio::spawn(async move {
+            Background(self.link.runtime.spawn(async move {
                 loop {
-                    listen(&config, &wake, &is_heard).await;
+                    listen(&link, &wake, &is_heard).await;
                     is_heard.listen(false);
                     wake();
-                    pause(PACE).await;
+                    pause(jittered(RECONNECT_PAUSE)).await;
                 }
             }))
         });
@@ -225,28 +248,94 @@ pub(super) async fn pause(length: Duration) {
     tokio::time::sleep(length).await;
 }
 
-/// Listens until the connection is lost.
-async fn listen(config: &Config, wake: &(dyn Fn() + Send + Sync), quiet: &Quiet) {
-    let Ok((client, mut connection)) = config.connect(NoTls).await else {
+impl Link {
+    /// Notifies other processes. A notification that is lost costs them a poll.
+    async fn notify(&self) {
+        let Ok(client) = self.pool.get().await else { return };
+        let notified = timeout(self.timeouts.request, client.batch_execute(NOTIFY_SOON)).await;
+        if notified.is_err() {
+            drop(Object::take(client));
+        }
+    }
+
+    /// Opens the connection that listens; see [`ATTEMPT_INTERVAL`]. None if the server refuses it.
+    async fn connect(&self, wake: &Wake) -> Option<Listening> {
+        let connect_timeout = self.config.get_connect_timeout().copied();
+        let connect_timeout = connect_timeout.unwrap_or(self.timeouts.connect);
+        let mut attempts = JoinSet::new();
+        loop {
+            if attempts.len() < ATTEMPTS_MAX {
+                let config = self.config.clone();
+                attempts.spawn(async move {
+                    timeout(connect_timeout, config.connect(NoTls)).await.ok()?.ok()
+                });
+            }
+            tokio::select! {
+                Some(ended) = attempts.join_next() => {
+                    let connection = ended.ok().flatten();
+                    if connection.is_some() || attempts.is_empty() {
+                        return connection;
+                    }
+                }
+                () = pause(jittered(ATTEMPT_INTERVAL)) => {
+                    self.network.note_lost();
+                    wake();
+                }
+            }
+        }
+    }
+}
+
+/// Wakes those who wait for a change.
+type Wake = dyn Fn() + Send + Sync;
+
+/// A connection and its other end, which has to be polled.
+type Listening =
+    (tokio_postgres::Client, tokio_postgres::Connection<Socket, tokio_postgres::tls::NoTlsStream>);
+
+/// Listens until the connection is lost, or does not answer a probe. A connection on which nothing
+/// was received for the deadline of a heartbeat is probed, with the same deadline.
+async fn listen(link: &Link, wake: &Wake, quiet: &Quiet) {
+    let Some((client, mut connection)) = link.connect(wake).await else {
+        link.network.note_lost();
         return;
     };
-    let mut messages = std::pin::pin!(std::future::poll_fn(move |cx| {
+    link.network.note_answer();
+    let is_alive = AtomicBool::new(true);
+    let mut messages = std::pin::pin!(std::future::poll_fn(|cx| {
         loop {
             match std::task::ready!(connection.poll_message(cx)) {
-                Some(Ok(AsyncMessage::Notification(_))) => wake(),
+                Some(Ok(AsyncMessage::Notification(_))) => {
+                    is_alive.store(true, Ordering::Relaxed);
+                    wake();
+                }
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => return std::task::Poll::Ready(()),
             }
         }
     }));
-    let listen = client.batch_execute("LISTEN tidegate");
-    tokio::select! {
-        () = &mut messages => return,
-        listening = listen => if listening.is_err() { return },
+    let mut statement = "LISTEN tidegate";
+    loop {
+        let answer = timeout(link.timeouts.heartbeat, client.batch_execute(statement));
+        let is_answered = tokio::select! {
+            () = &mut messages => false,
+            answer = answer => matches!(answer, Ok(Ok(()))),
+        };
+        if !is_answered {
+            return link.network.note_lost();
+        }
+        if statement != PROBE {
+            // What changed before the LISTEN took effect.
+            wake();
+            quiet.listen(true);
+            statement = PROBE;
+        }
+        while is_alive.swap(false, Ordering::Relaxed) {
+            tokio::select! {
+                () = &mut messages => return,
+                () = pause(link.timeouts.heartbeat) => {}
+            }
+        }
+        is_alive.store(true, Ordering::Relaxed);
     }
-    // What changed before the LISTEN took effect.
-    wake();
-    quiet.listen(true);
-    messages.await;
-    drop(client);
 }

@@ -93,6 +93,7 @@ mod floors;
 mod flush;
 mod gate;
 mod groups;
+mod home;
 mod inspect;
 mod jitter;
 mod leased;
@@ -102,6 +103,7 @@ mod load;
 mod look;
 mod made;
 mod migrate;
+mod network;
 mod pack;
 mod paged;
 mod pause;
@@ -126,23 +128,24 @@ use std::fmt;
 use std::future::Future;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, QueueMode, RecyclingMethod};
+use deadpool_postgres::{
+    Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod, TimeoutType,
+};
 use tidegate_core::repair::Repair;
 use tidegate_core::{
     Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
     Millis, Pause, Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result,
     RetryOutcome, SetJob, SetLimit, Store, Submission, Submitted, TaskId,
 };
-use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
 use tokio_postgres::config::Host;
 use tokio_postgres::{Config, NoTls};
 
 use call::{Call, Caller, Verb};
 use error::Fault;
+use home::{Home, Pending};
 use made::{MAKE_LIMITS, Made, workflows};
 use session::{Params, once, transact};
 
@@ -178,9 +181,6 @@ const HEARTBEATS: usize = 1;
 
 /// It waits for notices and does nothing else.
 const LISTENERS: usize = 1;
-
-/// Threads that serve the connections.
-const HOME_THREADS: usize = 2;
 
 /// The store's time, where it is not the server's.
 pub type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
@@ -248,49 +248,15 @@ pub(crate) struct Inner {
     /// Transactions the server undid because of another one.
     conflicts: AtomicU64,
     meter: Arc<traffic::Meter>,
+    network: Arc<network::Network>,
+    /// Verbs that were called and have not ended, also those whose caller is gone.
+    pending: Arc<AtomicUsize>,
     changed: listen::Changed,
     floors: Arc<floors::Floors>,
     back: back::Pace,
     holding: relay::Holding,
     names: put::Names,
     home: Home,
-}
-
-/// The threads that serve the connections. A connection is driven by the runtime it was opened
-/// on, so it must not be one whose threads the caller can block.
-struct Home(Option<Runtime>);
-
-impl Home {
-    fn new() -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(HOME_THREADS)
-            .thread_name("tidegate-postgres")
-            .enable_all()
-            .build();
-        let runtime = runtime.map_err(|cause| {
-            Error::new(ErrorKind::Unavailable, format!("no threads for the store: {cause}"))
-        })?;
-        Ok(Self(Some(runtime)))
-    }
-
-    fn spawn<T: Send + 'static>(
-        &self,
-        verb: impl Future<Output = T> + Send + 'static,
-    ) -> JoinHandle<T> {
-        match &self.0 {
-            Some(runtime) => runtime.spawn(verb),
-            None => tokio::spawn(verb),
-        }
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        // Whoever drops the store may be async, and must not wait for threads to end.
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 impl fmt::Debug for Postgres {
@@ -309,18 +275,28 @@ impl Postgres {
         if config.get_application_name().is_none() {
             config.application_name("tidegate");
         }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(options.timeouts.connect);
-        }
+        options.timeouts.apply(&mut config, url);
         let given = config.get_options().unwrap_or_default();
-        let with = |more: &str| config.clone().options(format!("{given} {more}")).clone();
-        let readers = pool(with(READS), READERS, &options.timeouts)?;
-        let planned = with(PLANS);
-        let heartbeats = pool(planned.clone(), HEARTBEATS, &options.timeouts)?;
-        let pool = pool(planned, options.pool_size.max(1), &options.timeouts)?;
+        let with = |more: &str, deadline| {
+            // The planner's settings have precedence over those of the URL, the timeouts do not.
+            let bounds = timeouts::session_timeouts(deadline);
+            config.clone().options(format!("{bounds} {given} {more}")).clone()
+        };
+        let Timeouts { request, read, heartbeat, .. } = options.timeouts;
+        let readers = pool(with(READS, read), READERS, &options.timeouts)?;
+        let heartbeats = pool(with(PLANS, heartbeat), HEARTBEATS, &options.timeouts)?;
+        let pool = pool(with(PLANS, request), options.pool_size.max(1), &options.timeouts)?;
         let place = place(&config);
+        let (home, network) = (Home::new()?, Arc::<network::Network>::default());
         let floors = Arc::<floors::Floors>::default();
-        let changed = listen::Changed::new(config, pool.clone(), floors.clone());
+        let link = listen::Link {
+            config,
+            pool: pool.clone(),
+            timeouts: options.timeouts.clone(),
+            network: network.clone(),
+            runtime: home.handle(),
+        };
+        let changed = listen::Changed::new(link, floors.clone());
         let inner = Inner {
             pool,
             readers,
@@ -328,12 +304,14 @@ impl Postgres {
             options,
             conflicts: AtomicU64::new(0),
             meter: Arc::default(),
+            network,
+            pending: Arc::default(),
             changed,
             floors,
             back: back::Pace::default(),
             holding: relay::Holding::default(),
             names: put::Names::default(),
-            home: Home::new()?,
+            home,
         };
         let store = Self { inner: Arc::new(inner) };
         let first = |store: Arc<Inner>| async move { store.client().await.map(drop) };
@@ -346,6 +324,12 @@ impl Postgres {
     /// again. The lock order leaves no deadlocks, so this stays 0.
     pub fn conflicts(&self) -> u64 {
         self.inner.conflicts.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of verbs that were called and have not ended, also those whose caller has
+    /// given up.
+    pub fn calls_pending(&self) -> usize {
+        self.inner.pending.load(Ordering::Relaxed)
     }
 
     /// What was sent to the server so far.
@@ -394,7 +378,12 @@ impl Postgres {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let _caller = Caller(call.clone());
-        self.inner.home.spawn(call.run(body(self.inner.clone()))).await.unwrap_or_else(|cause| {
+        let (pending, verb) = (Pending::new(&self.inner.pending), body(self.inner.clone()));
+        let verb = call.run(async move {
+            let _pending = pending;
+            verb.await
+        });
+        self.inner.home.spawn(verb).await.unwrap_or_else(|cause| {
             Err(Error::new(ErrorKind::Unavailable, format!("the verb was cut off: {cause}")))
         })
     }
@@ -415,8 +404,24 @@ impl Inner {
     }
 
     async fn connection(&self, pool: &Pool) -> Result<Object> {
-        let get = async { pool.get().await.map_err(Fault::from) };
-        Ok(call::unless_abandoned(get).await?)
+        Ok(call::unless_abandoned(self.get(pool)).await?)
+    }
+
+    /// Waits for a connection of a pool. An attempt that began before the network returned starts again:
+    /// its first bytes may be lost.
+    async fn get(&self, pool: &Pool) -> Result<Object, Fault> {
+        loop {
+            let returned = self.network.returned();
+            let got = tokio::select! {
+                biased;
+                got = pool.get() => got,
+                () = returned => continue,
+            };
+            if let Err(PoolError::Backend(_) | PoolError::Timeout(TimeoutType::Create)) = &got {
+                self.network.note_lost();
+            }
+            return got.map_err(Fault::from);
+        }
     }
 
     /// Returns a connection to its pool, or closes it if the outcome of the transaction says that it
@@ -425,10 +430,17 @@ impl Inner {
     /// that the next transactions run on new connections instead of waiting for their own deadlines.
     fn give_back(&self, connection: Object, began_ns: u64, fault: Option<&Fault>) {
         if !fault.is_some_and(Fault::spoils_connection) {
+            if fault.is_none() {
+                self.network.note_answer();
+            }
             return;
         }
         drop(Object::take(connection));
-        if fault.is_some_and(Fault::is_read_only) || !self.meter.has_answered_since(began_ns) {
+        let is_lost = !self.meter.has_answered_since(began_ns);
+        if is_lost {
+            self.network.note_lost();
+        }
+        if is_lost || fault.is_some_and(Fault::is_read_only) {
             for pool in [&self.pool, &self.readers, &self.heartbeats] {
                 pool.retain(|_, _| false);
             }
@@ -456,6 +468,9 @@ fn place(config: &Config) -> String {
 
 fn pool(config: Config, size: usize, timeouts: &Timeouts) -> Result<Pool> {
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+    // The timeout of the configuration is one of the socket. A server that accepts the connection and
+    // then does not answer is only noticed by the pool.
+    let connect_timeout = config.get_connect_timeout().copied();
     let manager = Manager::from_config(config, NoTls, recycling);
     // The one that was used last has the statements prepared, and its server is warm.
     let pool = Pool::builder(manager)
@@ -463,6 +478,7 @@ fn pool(config: Config, size: usize, timeouts: &Timeouts) -> Result<Pool> {
         .queue_mode(QueueMode::Lifo)
         .runtime(deadpool_postgres::Runtime::Tokio1)
         .wait_timeout(Some(timeouts.pool_wait))
+        .create_timeout(connect_timeout)
         .build();
     pool.map_err(|cause| {
         Error::new(ErrorKind::Unavailable, format!("no pool of connections: {cause}"))
