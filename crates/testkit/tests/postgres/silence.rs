@@ -29,6 +29,9 @@ const CONCURRENCY: u32 = 8;
 /// The capacity of the limit of the kind `limited`; there are always more tasks than that.
 const CAPACITY: usize = 8;
 
+/// Tasks that run throughout the test.
+const LONG_TASKS: usize = 8;
+
 /// Completions resume within this of the network's return.
 const RESUMES_WITHIN: Duration = Duration::from_secs(5);
 
@@ -83,12 +86,14 @@ struct Log {
 
 #[derive(Default)]
 struct Seen {
+    /// When the handler of an attempt began.
+    entered_at: HashMap<(TaskId, Token), Instant>,
     /// When the handler of an attempt was gone, in milliseconds of the wall clock; none while it runs.
     left_at: HashMap<(TaskId, Token), Option<i64>>,
     /// Handlers that run, by task; there must never be two.
     running: HashMap<TaskId, Arc<str>>,
-    /// When attempts were completed, by kind.
-    completed_at: BTreeMap<Arc<str>, Vec<Instant>>,
+    /// When attempts began and when their completion was accepted, by kind.
+    completed: BTreeMap<Arc<str>, Vec<(Instant, Instant)>>,
     ended: BTreeMap<&'static str, u64>,
     violations: Vec<String>,
 }
@@ -98,15 +103,13 @@ impl Log {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until an attempt of a kind is completed after `since`.
+    /// Waits until an attempt of a kind that began after `since` is completed, and returns when that was.
     async fn completion(&self, kind: &str, since: Instant) -> Instant {
         loop {
             let completed = self.completed.notified();
-            let first = self
-                .seen()
-                .completed_at
-                .get(kind)
-                .and_then(|all| all.iter().rev().take_while(|at| **at > since).last().copied());
+            let first = self.seen().completed.get(kind).and_then(|all| {
+                all.iter().find(|(entered_at, _)| *entered_at > since).map(|(_, at)| *at)
+            });
             match first {
                 Some(at) => return at,
                 None => completed.await,
@@ -127,6 +130,7 @@ impl Observer for Watch {
     fn enter(&self, attempt: &Attempt) {
         let seen = &mut *self.0.seen();
         seen.left_at.insert((attempt.task, attempt.token), None);
+        seen.entered_at.insert((attempt.task, attempt.token), time::now());
         if seen.running.insert(attempt.task, attempt.kind.clone()).is_some() {
             seen.violations.push(format!("task {} runs twice", attempt.task));
         }
@@ -146,7 +150,9 @@ impl Observer for Watch {
         let seen = &mut *self.0.seen();
         *seen.ended.entry(ended.as_str()).or_default() += 1;
         if ended == Ended::Completed {
-            seen.completed_at.entry(attempt.kind.clone()).or_default().push(time::now());
+            let entered_at = seen.entered_at[&(attempt.task, attempt.token)];
+            let completed = (entered_at, time::now());
+            seen.completed.entry(attempt.kind.clone()).or_default().push(completed);
             self.0.completed.notify_waiters();
         }
     }
@@ -166,11 +172,9 @@ async fn work(context: Context, ms: u64) -> Result<(), Failure> {
     }
 }
 
-/// Every tenth task runs for half of the lease, so some are running whenever the silence begins.
-fn tasks(kind: &str, number: usize, lease: Duration) -> Vec<NewTask> {
-    let long = lease.as_millis() / 2;
-    let ms = |nth: usize| if nth % 10 == 0 { long } else { 50 + (nth % 7) as u128 * 50 };
-    (0..number).map(|nth| NewTask::new(kind, ms(nth).to_string())).collect()
+/// Tasks of one kind that run for 50 to 350 ms.
+fn tasks(kind: &str, number: usize) -> impl Iterator<Item = NewTask> {
+    (0..number).map(move |nth| NewTask::new(kind, (50 + nth % 7 * 50).to_string()))
 }
 
 /// A worker with a store of its own behind the proxy.
@@ -192,6 +196,7 @@ async fn start(
         .options(options)
         .handle("limited", work)
         .handle("plain", work)
+        .handle("long", work)
         .observer(Arc::new(Watch(log.clone())))
         .build()
         .expect("a worker");
@@ -216,8 +221,10 @@ async fn running(direct: &Postgres) -> Vec<(TaskId, Token, i64)> {
 struct Outage {
     /// Attempts that ran in the store at the end of the silence.
     stranded: usize,
-    /// Those of them of which no worker knew.
+    /// Those of them of which no worker knew: the answer to their claim was lost.
     unknown: usize,
+    /// Those of them whose handlers were stopped.
+    stopped: usize,
     limited_after: Duration,
     plain_after: Duration,
     pending_max: usize,
@@ -231,6 +238,8 @@ async fn outage(
     log: &Log,
 ) -> Outage {
     proxy.go_silent();
+    let is_long = |(task, kind): (&TaskId, &Arc<str>)| (**kind == *"long").then_some(*task);
+    let long: Vec<TaskId> = log.seen().running.iter().filter_map(is_long).collect();
     let ends_at = time::now() + plan.silence;
     let mut pending_max = 0;
     while time::now() < ends_at {
@@ -239,13 +248,15 @@ async fn outage(
         time::sleep(Duration::from_millis(100)).await;
     }
     let stranded = running(direct).await;
-    let mut unknown = 0;
+    let (mut unknown, mut stopped) = (0, 0);
     {
         let seen = &mut *log.seen();
         for (task, token, expires_at) in &stranded {
             match seen.left_at.get(&(*task, *token)) {
                 None => unknown += 1,
-                Some(Some(left_at)) if left_at < expires_at => {}
+                Some(Some(left_at)) if left_at < expires_at => {
+                    stopped += usize::from(long.contains(task));
+                }
                 Some(left_at) => seen.violations.push(format!(
                     "the lease of task {task} ended at {expires_at}, its handler at {left_at:?}"
                 )),
@@ -260,7 +271,8 @@ async fn outage(
         completed.map_or(Duration::MAX, |at| at - returned_at)
     };
     let (limited_after, plain_after) = tokio::join!(after("limited"), after("plain"));
-    Outage { stranded: stranded.len(), unknown, limited_after, plain_after, pending_max }
+    let stranded = stranded.len();
+    Outage { stranded, unknown, stopped, limited_after, plain_after, pending_max }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -275,8 +287,9 @@ async fn silent_network_counts_no_crash_and_work_resumes() {
         source: Source::Operator,
     };
     direct.set_limit(limit).await.expect("set the limit");
-    let all = tasks("limited", plan.tasks / 2, plan.lease).into_iter();
-    let all: Vec<NewTask> = all.chain(tasks("plain", plan.tasks / 2, plan.lease)).collect();
+    // These run when the silence begins, and longer than their lease.
+    let mut all = vec![NewTask::new("long", "3600000"); LONG_TASKS];
+    all.extend(tasks("limited", plan.tasks / 2).chain(tasks("plain", plan.tasks / 2)));
     for tasks in all.chunks(1000) {
         let submission = Submission { tasks: tasks.to_vec(), ..Submission::default() };
         direct.submit(submission).await.expect("submit");
@@ -298,7 +311,7 @@ async fn silent_network_counts_no_crash_and_work_resumes() {
     }
     // Until the reapers pass again: what they would count as a crash is there to be found.
     time::sleep(plan.lease / 2 + plan.lease / 3).await;
-    shutdown.drain();
+    shutdown.stop();
     let mut lost = 0;
     while let Some(ended) = workers.join_next().await {
         lost += ended.expect("no worker panics").expect("no worker fails").lost;
@@ -308,7 +321,7 @@ async fn silent_network_counts_no_crash_and_work_resumes() {
     let crashed = snapshot.tasks.iter().filter(|task| task.deaths > 0 || task.spent > 0).count();
     let unfinished = snapshot.tasks.len();
     let seen = &*log.seen();
-    let completed: usize = seen.completed_at.values().map(Vec::len).sum();
+    let completed: usize = seen.completed.values().map(Vec::len).sum();
     println!(
         "{WORKERS} workers, lease {:?}, {} silences of {:?}, {took:.0?}: {} tasks, {completed} \
          completions, {unfinished} unfinished, {crashed} with a spent attempt, {lost} lost, {:?}",
@@ -329,7 +342,8 @@ async fn silent_network_counts_no_crash_and_work_resumes() {
         assert!(outage.limited_after <= RESUMES_WITHIN, "{outage:?}");
         assert!(outage.plain_after <= RESUMES_WITHIN, "{outage:?}");
         assert!(outage.pending_max <= PENDING_MAX, "{outage:?}");
-        assert!(outage.stranded > 0, "the silence met workers at work: {outage:?}");
+        assert_eq!(outage.stopped, LONG_TASKS, "a handler was not stopped in time: {outage:?}");
+        assert!(outage.stranded >= outage.stopped + outage.unknown, "{outage:?}");
     }
 }
 
