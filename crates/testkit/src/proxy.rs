@@ -81,8 +81,9 @@ impl Proxy {
                 tokio::spawn(forward(client, socket.clone(), answers));
             }
         });
-        let url =
-            format!("postgres://postgres@{}:{}/{}", address.ip(), address.port(), database.name());
+        // The proxy reads the messages, so they must not be encrypted.
+        let (ip, port, name) = (address.ip(), address.port(), database.name());
+        let url = format!("postgres://postgres@{ip}:{port}/{name}?sslmode=disable");
         Ok(Self { url, until_cut, lost, silence, has_notices, connections, task })
     }
 

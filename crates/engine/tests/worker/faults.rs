@@ -7,7 +7,7 @@ use tidegate_core::check::check_at_rest;
 use tidegate_core::{Inspect, State};
 use tidegate_engine::{Context, Ended, Failure, KindOptions, Options, Task, time};
 
-use crate::rig::{Rig, Seen, soon};
+use crate::rig::{Rig, Seen, pause, soon};
 
 async fn noop(_: Context, (): ()) -> Result<(), Failure> {
     Ok(())
@@ -123,7 +123,7 @@ async fn a_storm_of_faults_loses_nothing() {
     rig.client.submit_many((0..300).map(|_| Task::new("noop", &()))).await.unwrap();
     soon("every task to complete", async {
         while rig.store.memory.counts().await.unwrap().get(&State::Completed) != Some(&300) {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     })
     .await;

@@ -31,6 +31,12 @@ pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     }
 }
 
+/// The pause between two looks at a condition that sends no signal. A loop without it takes the processor from
+/// the worker under test.
+pub(crate) async fn pause() {
+    time::sleep(Duration::from_millis(2)).await;
+}
+
 /// A memory store whose calls can be made to fail.
 #[derive(Debug)]
 pub(crate) struct Faulty {

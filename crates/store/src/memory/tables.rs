@@ -60,7 +60,7 @@ impl Tables for State {
 
     fn lane(&mut self, queue: &str, kind: &str) -> Result<LaneId> {
         let next = LaneId(self.lanes.len() as i64 + 1);
-        Ok(*self.lanes.entry((queue.into(), kind.into())).or_insert(next))
+        Ok(*self.lanes.get_or_insert_with((queue.into(), kind.into()), || next))
     }
 
     fn lanes(&mut self, queues: &[Arc<str>], kinds: &[Arc<str>]) -> Result<Vec<Lane>> {

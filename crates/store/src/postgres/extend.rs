@@ -7,7 +7,7 @@ use tidegate_core::{Extend, Extended, Result, TaskId, Token, WorkerReport, rules
 
 use super::claim::share_version;
 use super::draft::{Draft, Left};
-use super::error::{Fault, quietly};
+use super::error::{Fault, log_behind_commit};
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
@@ -42,12 +42,16 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
     if !unlisted.is_empty() {
         // The renewal is committed, and its answer does not depend on this: what is not released now
         // is released by the next heartbeat.
-        let released = release_unlisted(store, &extend, unlisted).await;
-        quietly(released.map(|released| extended.released = released))?;
+        match release_unlisted(store, &extend, unlisted).await {
+            Ok(released) => extended.released = released,
+            Err(error) => log_behind_commit("release of leases of a heartbeat", &error),
+        }
     }
     if !extend.progress.is_empty() || !extend.ran.is_empty() {
-        // The lease is renewed: a report that is lost must not look like a lease that is.
-        quietly(tell(store, &extend).await)?;
+        // The renewal is committed: a lost progress report must not look like a lost lease.
+        if let Err(error) = tell(store, &extend).await {
+            log_behind_commit("progress report of a heartbeat", &error);
+        }
     }
     Ok(extended)
 }
@@ -56,7 +60,7 @@ async fn tell(store: &Inner, extend: &Extend) -> Result<()> {
     if !extend.progress.is_empty() {
         let tokens: BTreeSet<i64> = extend.progress.iter().map(|(_, token, _)| token.0).collect();
         let tokens: Vec<i64> = tokens.into_iter().collect();
-        transact!(beating store, tx => unpack_in(&tx, Some(&tokens)));
+        transact!(beating store, tx => unpack_in(&tx, &tokens));
         transact!(beating store, tx => progress(&tx, extend));
     }
     if !extend.ran.is_empty() {

@@ -27,8 +27,9 @@ impl Home {
         Ok(Self(Some(runtime)))
     }
 
-    pub(super) fn handle(&self) -> Handle {
-        self.0.as_ref().map_or_else(Handle::current, |runtime| runtime.handle().clone())
+    pub(super) fn handle(&self) -> Result<Handle> {
+        let runtime = self.0.as_ref().map(|runtime| runtime.handle().clone());
+        runtime.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the store has ended"))
     }
 
     pub(super) fn spawn<T: Send + 'static>(

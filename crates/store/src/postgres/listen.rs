@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use deadpool_postgres::{Object, Pool};
-use tidegate_core::{Claim, Millis, WorkerId};
+use tidegate_core::{Claim, Error, ErrorKind, Millis, Result, WorkerId};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_postgres::{AsyncMessage, Config, NoTls, Socket};
+use tokio_postgres::{AsyncMessage, Client};
 
+use super::connection::{Connector, Listener, Object, Pool};
+use super::error::translate;
 use super::floors::Floors;
 use super::jitter::jittered;
 use super::network::Network;
@@ -53,7 +54,7 @@ const CLAIMS_MAX: usize = 64;
 /// The way to the server. Its tasks run on the runtime of the store: the runtime of a caller may end.
 #[derive(Clone)]
 pub(super) struct Link {
-    pub(super) config: Config,
+    pub(super) connector: Arc<Connector>,
     pub(super) pool: Pool,
     pub(super) timeouts: Timeouts,
     pub(super) network: Arc<Network>,
@@ -140,9 +141,14 @@ impl Changed {
                 notify.notify_waiters();
             };
             Background(self.link.runtime.spawn(async move {
+                let mut failures = 0;
                 loop {
-                    listen(&link, &wake, &is_heard).await;
-                    is_heard.listen(false);
+                    let error = listen(&link, &wake, &is_heard).await.err();
+                    if is_heard.listen(false) {
+                        failures = 0;
+                    }
+                    log_lost_listener(error, failures);
+                    failures += 1;
                     wake();
                     pause(jittered(RECONNECT_PAUSE)).await;
                 }
@@ -194,8 +200,9 @@ impl Quiet {
         heard.nothing.clear();
     }
 
-    fn listen(&self, is_listening: bool) {
-        self.heard().is_listening = is_listening;
+    /// Returns whether it was listening before.
+    fn listen(&self, is_listening: bool) -> bool {
+        std::mem::replace(&mut self.heard().is_listening, is_listening)
     }
 
     fn since_nothing(&self, claim: Option<&Claim>) -> Since {
@@ -251,29 +258,35 @@ pub(super) async fn pause(length: Duration) {
 impl Link {
     /// Notifies other processes. A notification that is lost costs them a poll.
     async fn notify(&self) {
-        let Ok(client) = self.pool.get().await else { return };
-        let notified = timeout(self.timeouts.request, client.batch_execute(NOTIFY_SOON)).await;
-        if notified.is_err() {
-            drop(Object::take(client));
+        let client = match self.pool.get().await {
+            Ok(client) => client,
+            Err(error) => return tracing::debug!(%error, "no connection for a notification"),
+        };
+        match timeout(self.timeouts.request, client.batch_execute(NOTIFY_SOON)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "a notification could not be sent"),
+            Err(_) => {
+                tracing::debug!("a notification was not answered; its connection is closed");
+                drop(Object::take(client));
+            }
         }
     }
 
-    /// Opens the connection that listens; see [`ATTEMPT_INTERVAL`]. None if the server refuses it.
-    async fn connect(&self, wake: &Wake) -> Option<Listening> {
-        let connect_timeout = self.config.get_connect_timeout().copied();
-        let connect_timeout = connect_timeout.unwrap_or(self.timeouts.connect);
+    /// Opens the connection that listens; see [`ATTEMPT_INTERVAL`].
+    async fn connect(&self, wake: &Wake) -> Result<(Client, Listener)> {
         let mut attempts = JoinSet::new();
         loop {
             if attempts.len() < ATTEMPTS_MAX {
-                let config = self.config.clone();
-                attempts.spawn(async move {
-                    timeout(connect_timeout, config.connect(NoTls)).await.ok()?.ok()
-                });
+                let connector = self.connector.clone();
+                attempts.spawn(async move { connector.listen().await });
             }
             tokio::select! {
                 Some(ended) = attempts.join_next() => {
-                    let connection = ended.ok().flatten();
-                    if connection.is_some() || attempts.is_empty() {
+                    let connection = ended.unwrap_or_else(|cause| {
+                        let text = format!("connecting was interrupted: {cause}");
+                        Err(Error::new(ErrorKind::Unavailable, text))
+                    });
+                    if connection.is_ok() || attempts.is_empty() {
                         return connection;
                     }
                 }
@@ -284,22 +297,34 @@ impl Link {
             }
         }
     }
+
+    /// Reports that the connection that listens did not answer.
+    fn no_answer(&self) -> Error {
+        let seconds = self.timeouts.heartbeat.as_secs_f64();
+        let text = format!("the LISTEN connection did not answer within {seconds} s");
+        Error::new(ErrorKind::Unavailable, text)
+    }
+}
+
+/// Logs that the LISTEN connection was lost or could not be opened: at first for operators, and each
+/// further failure in a row for debugging.
+fn log_lost_listener(error: Option<Error>, failures: u32) {
+    let error = error.map_or_else(|| "closed by the server".to_owned(), |error| error.to_string());
+    if failures == 0 {
+        tracing::info!(error, "the LISTEN connection is lost; workers poll until it is back");
+    } else {
+        tracing::debug!(error, failures, "the LISTEN connection could not be opened");
+    }
 }
 
 /// Wakes those who wait for a change.
 type Wake = dyn Fn() + Send + Sync;
 
-/// A connection and its other end, which has to be polled.
-type Listening =
-    (tokio_postgres::Client, tokio_postgres::Connection<Socket, tokio_postgres::tls::NoTlsStream>);
-
 /// Listens until the connection is lost, or does not answer a probe. A connection on which nothing
 /// was received for the deadline of a heartbeat is probed, with the same deadline.
-async fn listen(link: &Link, wake: &Wake, quiet: &Quiet) {
-    let Some((client, mut connection)) = link.connect(wake).await else {
-        link.network.note_lost();
-        return;
-    };
+async fn listen(link: &Link, wake: &Wake, quiet: &Quiet) -> Result<()> {
+    let opened = link.connect(wake).await.inspect_err(|_| link.network.note_lost());
+    let (client, mut connection) = opened?;
     link.network.note_answer();
     let is_alive = AtomicBool::new(true);
     let mut messages = std::pin::pin!(std::future::poll_fn(|cx| {
@@ -310,20 +335,20 @@ async fn listen(link: &Link, wake: &Wake, quiet: &Quiet) {
                     wake();
                 }
                 Some(Ok(_)) => {}
-                Some(Err(_)) | None => return std::task::Poll::Ready(()),
+                Some(Err(error)) => return std::task::Poll::Ready(Err(error)),
+                None => return std::task::Poll::Ready(Ok(())),
             }
         }
     }));
     let mut statement = "LISTEN tidegate";
     loop {
         let answer = timeout(link.timeouts.heartbeat, client.batch_execute(statement));
-        let is_answered = tokio::select! {
-            () = &mut messages => false,
-            answer = answer => matches!(answer, Ok(Ok(()))),
+        let answer = tokio::select! {
+            lost = &mut messages => return lost.map_err(|error| translate(&error)),
+            answer = answer => answer,
         };
-        if !is_answered {
-            return link.network.note_lost();
-        }
+        let answer = answer.inspect_err(|_| link.network.note_lost());
+        answer.map_err(|_| link.no_answer())?.map_err(|error| translate(&error))?;
         if statement != PROBE {
             // What changed before the LISTEN took effect.
             wake();
@@ -332,7 +357,7 @@ async fn listen(link: &Link, wake: &Wake, quiet: &Quiet) {
         }
         while is_alive.swap(false, Ordering::Relaxed) {
             tokio::select! {
-                () = &mut messages => return,
+                lost = &mut messages => return lost.map_err(|error| translate(&error)),
                 () = pause(link.timeouts.heartbeat) => {}
             }
         }

@@ -85,6 +85,7 @@ mod behalf;
 mod call;
 mod cancel;
 mod claim;
+mod connection;
 mod draft;
 mod error;
 mod extend;
@@ -126,24 +127,19 @@ mod traffic;
 
 use std::fmt;
 use std::future::Future;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use deadpool_postgres::{
-    Manager, ManagerConfig, Object, Pool, PoolError, QueueMode, RecyclingMethod, TimeoutType,
-};
 use tidegate_core::repair::Repair;
 use tidegate_core::{
     Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
     Millis, Pause, Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result,
     RetryOutcome, SetJob, SetLimit, Store, Submission, Submitted, TaskId,
 };
-use tokio_postgres::config::Host;
-use tokio_postgres::{Config, NoTls};
 
 use call::{Call, Caller, Verb};
+use connection::{Connector, Object, Pool, PoolError, pool, setup_text};
 use error::Fault;
 use home::{Home, Pending};
 use made::{MAKE_LIMITS, Made, workflows};
@@ -244,6 +240,7 @@ pub(crate) struct Inner {
     pool: Pool,
     readers: Pool,
     heartbeats: Pool,
+    connector: Arc<Connector>,
     options: Options,
     /// Transactions the server undid because of another one.
     conflicts: AtomicU64,
@@ -266,41 +263,33 @@ impl fmt::Debug for Postgres {
 }
 
 impl Postgres {
-    /// Prepares connections to the database at `url`; the first one is opened to see whether
-    /// it answers.
+    /// Prepares connections to the database at `url`; the first two are opened to see whether it answers,
+    /// and whether each connection has a server session of its own. The URL, the variables and the
+    /// files that are read are those of `docs/guides/connect-to-postgres.md`.
     pub async fn connect(url: &str, options: Options) -> Result<Self> {
-        let mut config = Config::from_str(url).map_err(|cause| {
-            Error::invalid(format!("the URL of the PostgreSQL database is not right: {cause}"))
-        })?;
-        if config.get_application_name().is_none() {
-            config.application_name("tidegate");
-        }
-        options.timeouts.apply(&mut config, url);
-        let given = config.get_options().unwrap_or_default();
-        let with = |more: &str, deadline| {
-            // The planner's settings have precedence over those of the URL, the timeouts do not.
-            let bounds = timeouts::session_timeouts(deadline);
-            config.clone().options(format!("{bounds} {given} {more}")).clone()
+        let (home, timeouts) = (Home::new()?, &options.timeouts);
+        let connector = Connector::new(url, timeouts, home.handle()?)?;
+        let make = |settings, deadline, size| {
+            pool(&connector, setup_text(&connector, settings, deadline), size, timeouts)
         };
-        let Timeouts { request, read, heartbeat, .. } = options.timeouts;
-        let readers = pool(with(READS, read), READERS, &options.timeouts)?;
-        let heartbeats = pool(with(PLANS, heartbeat), HEARTBEATS, &options.timeouts)?;
-        let pool = pool(with(PLANS, request), options.pool_size.max(1), &options.timeouts)?;
-        let place = place(&config);
-        let (home, network) = (Home::new()?, Arc::<network::Network>::default());
+        let readers = make(READS, timeouts.read, READERS)?;
+        let heartbeats = make(PLANS, timeouts.heartbeat, HEARTBEATS)?;
+        let pool = make(PLANS, timeouts.request, options.pool_size.max(1))?;
         let floors = Arc::<floors::Floors>::default();
+        let network = Arc::<network::Network>::default();
         let link = listen::Link {
-            config,
+            connector: connector.clone(),
             pool: pool.clone(),
-            timeouts: options.timeouts.clone(),
+            timeouts: timeouts.clone(),
             network: network.clone(),
-            runtime: home.handle(),
+            runtime: home.handle()?,
         };
         let changed = listen::Changed::new(link, floors.clone());
         let inner = Inner {
             pool,
             readers,
             heartbeats,
+            connector,
             options,
             conflicts: AtomicU64::new(0),
             meter: Arc::default(),
@@ -314,9 +303,15 @@ impl Postgres {
             home,
         };
         let store = Self { inner: Arc::new(inner) };
-        let first = |store: Arc<Inner>| async move { store.client().await.map(drop) };
-        let first = store.detached(Verb::Connect, first).await;
-        first.map_err(|error| Error::new(error.kind(), format!("{place}: {error}")))?;
+        let first = |store: Arc<Inner>| async move {
+            let (first, second) = store.connector.open_checked().await?;
+            store.pool.manager().keep(first);
+            if let Some(second) = second {
+                store.heartbeats.manager().keep(second);
+            }
+            store.client().await.map(drop)
+        };
+        store.detached(Verb::Connect, first).await?;
         Ok(store)
     }
 
@@ -417,7 +412,7 @@ impl Inner {
                 got = pool.get() => got,
                 () = returned => continue,
             };
-            if let Err(PoolError::Backend(_) | PoolError::Timeout(TimeoutType::Create)) = &got {
+            if let Err(PoolError::Backend(_)) = &got {
                 self.network.note_lost();
             }
             return got.map_err(Fault::from);
@@ -441,48 +436,13 @@ impl Inner {
             self.network.note_lost();
         }
         if is_lost || fault.is_some_and(Fault::is_read_only) {
+            self.connector.close_all();
             for pool in [&self.pool, &self.readers, &self.heartbeats] {
                 pool.retain(|_, _| false);
+                pool.manager().discard();
             }
         }
     }
-}
-
-/// Where the server is looked for: hosts with their ports, or the folders of sockets. What stands before an
-/// `@` is a piece of a password that should have been encoded.
-fn place(config: &Config) -> String {
-    let ports = config.get_ports();
-    let port = |index: usize| ports.get(index).or(ports.first()).copied().unwrap_or(5432);
-    let hosts = config.get_hosts().iter().enumerate();
-    let hosts: Vec<String> = hosts
-        .map(|(index, host)| match host {
-            Host::Tcp(name) => {
-                let name = name.rsplit('@').next().unwrap_or_default();
-                format!("{name}:{}", port(index))
-            }
-            Host::Unix(folder) => format!("{}/.s.PGSQL.{}", folder.display(), port(index)),
-        })
-        .collect();
-    if hosts.is_empty() { "no host".to_owned() } else { hosts.join(", ") }
-}
-
-fn pool(config: Config, size: usize, timeouts: &Timeouts) -> Result<Pool> {
-    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    // The timeout of the configuration is one of the socket. A server that accepts the connection and
-    // then does not answer is only noticed by the pool.
-    let connect_timeout = config.get_connect_timeout().copied();
-    let manager = Manager::from_config(config, NoTls, recycling);
-    // The one that was used last has the statements prepared, and its server is warm.
-    let pool = Pool::builder(manager)
-        .max_size(size)
-        .queue_mode(QueueMode::Lifo)
-        .runtime(deadpool_postgres::Runtime::Tokio1)
-        .wait_timeout(Some(timeouts.pool_wait))
-        .create_timeout(connect_timeout)
-        .build();
-    pool.map_err(|cause| {
-        Error::new(ErrorKind::Unavailable, format!("no pool of connections: {cause}"))
-    })
 }
 
 /// Makes the limits of workflows, in a transaction of its own: nobody who holds a lock waits

@@ -1,6 +1,7 @@
 //! Leases that list what runs under them, and rows for those of which more must be known.
 
-use tidegate_core::{Millis, Result, TaskId};
+use tidegate_core::{Error, ErrorKind, Millis, Result, TaskId};
+use tokio_postgres::Row;
 
 use super::error::Fault;
 use super::session::Tx;
@@ -14,14 +15,44 @@ const PACKED_EXPIRED: &str = include_str!("queries/packed_expired.sql");
 /// Unpacks leases in a transaction of its own, before one that has to find their attempts.
 pub(super) async fn unpack(store: &Inner, tokens: Vec<i64>) -> Result<()> {
     if !tokens.is_empty() {
-        transact!(store, tx => unpack_in(&tx, Some(&tokens)));
+        transact!(store, tx => unpack_in(&tx, &tokens));
     }
     Ok(())
 }
 
-/// Unpacks leases, or all.
-pub(super) async fn unpack_in(tx: &Tx<'_>, tokens: Option<&[i64]>) -> Result<(), Fault> {
-    tx.execute(UNPACK, &[&tokens]).await.map(drop)
+/// Unpacks leases. A task that runs under another lease as well, or a slot that another task holds, is an
+/// error that names it.
+pub(super) async fn unpack_in(tx: &Tx<'_>, tokens: &[i64]) -> Result<(), Fault> {
+    match tx.query(UNPACK, &[&Some(tokens)]).await?.first() {
+        None => Ok(()),
+        Some(duplicate) => Err(duplicate_error(duplicate).into()),
+    }
+}
+
+/// Unpacks every lease, for a repair. Of a task that two leases list one attempt stays, and of two tasks
+/// that hold one slot the first keeps it; the repair deals with the rest.
+pub(super) async fn unpack_all(tx: &Tx<'_>) -> Result<(), Fault> {
+    let all: Option<&[i64]> = None;
+    for duplicate in tx.query(UNPACK, &[&all]).await? {
+        tracing::warn!(error = %duplicate_error(&duplicate), "repaired");
+    }
+    Ok(())
+}
+
+fn duplicate_error(row: &Row) -> Error {
+    let task = TaskId(row.get("task"));
+    let what =
+        match (row.get::<_, Option<String>>("limit_name"), row.get::<_, Option<i64>>("number")) {
+            (Some(limit), Some(number)) => {
+                format!(
+                    "slot {number} of the limit {limit} is held by task {task} and by another task"
+                )
+            }
+            _ => format!("task {task} runs under two leases"),
+        };
+    let repair =
+        "run `tidegate doctor` to see the faults and `tidegate doctor --repair` to repair them";
+    Error::new(ErrorKind::Incompatible, format!("{what}: {repair}"))
 }
 
 /// Unpacks the leases that list some of these tasks.
@@ -44,7 +75,7 @@ pub(super) async fn unpack_expired(store: &Inner, now: Millis) -> Result<usize> 
 /// alone, so nobody who has locked a limit waits for a lease, and nothing is claimed meanwhile.
 pub(super) async fn unpack_groups(tx: &Tx<'_>, groups: &[&str]) -> Result<(), Fault> {
     let found = tokens(tx, PACKED_IN_GROUPS, &[&groups]).await?;
-    unpack_in(tx, Some(&found)).await
+    unpack_in(tx, &found).await
 }
 
 async fn tokens(

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tokio_postgres::Config;
-
 /// How long the store waits for PostgreSQL before it gives up. Every wait has a bound, because a
 /// network can stop to deliver packets without closing a connection, and a proxy can acknowledge
 /// packets that it never delivers.
@@ -47,42 +45,6 @@ impl Default for Timeouts {
             tcp_user: Duration::from_secs(10),
         }
     }
-}
-
-/// Keepalive probes without an answer after which the kernel closes a connection.
-const KEEPALIVE_RETRIES: u32 = 3;
-
-impl Timeouts {
-    /// Sets the timeouts of the sockets, except for those that the URL sets.
-    pub(super) fn apply(&self, config: &mut Config, url: &str) {
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(self.connect);
-        }
-        if config.get_tcp_user_timeout().is_none() {
-            config.tcp_user_timeout(self.tcp_user);
-        }
-        // The configuration has a default for this one and does not tell it from a value of the URL.
-        if !url.contains("keepalives_idle") {
-            config.keepalives_idle(self.tcp_keepalive);
-        }
-        if config.get_keepalives_interval().is_none() {
-            config.keepalives_interval((self.tcp_keepalive / KEEPALIVE_RETRIES).max(SECOND));
-        }
-        if config.get_keepalives_retries().is_none() {
-            config.keepalives_retries(KEEPALIVE_RETRIES);
-        }
-    }
-}
-
-/// The kernel counts keepalives in seconds.
-const SECOND: Duration = Duration::from_secs(1);
-
-/// Returns the timeouts of a session on the server, as start-up options. A silent network leaves the
-/// session of a client that has given up open; if that was in a transaction, its locks are
-/// held until the server ends it.
-pub(super) fn session_timeouts(deadline: Duration) -> String {
-    let timeout = statement_timeout_ms(deadline);
-    format!("-c statement_timeout={timeout} -c idle_in_transaction_session_timeout={timeout}")
 }
 
 /// Returns the `statement_timeout`, in milliseconds, that belongs to a deadline of the client.

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use tidegate_core::check::check;
 use tidegate_core::{
     CancelOutcome, Claim, Error, ErrorKind, Exit, Finish, Inspect, NewTask, Outcome, Result,
     RetryOutcome, SetLimit, Source, Store, Submission, TaskId, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::wait;
 use tokio_postgres::{Client, NoTls};
 
 /// Longer than any verb here takes.
@@ -189,10 +191,8 @@ async fn retry_that_waits_for_a_unique_key_does_not_block_a_cancel() {
     };
     let is_waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted
         AND locktype = 'transactionid')";
-    bounded(async {
-        while !fixture.sql.query_one(is_waiting, &[]).await.expect("locks").get::<_, bool>(0) {
-            tokio::task::yield_now().await;
-        }
+    wait::until_async("the retry waits for the key", async || {
+        fixture.sql.query_one(is_waiting, &[]).await.expect("locks").get::<_, bool>(0)
     })
     .await;
     let outcomes = bounded(fixture.store.cancel(vec![scheduled])).await.expect("cancel");
@@ -220,4 +220,66 @@ async fn retry_that_waits_for_a_unique_key_takes_it_when_the_caller_rolls_back()
     let again = Submission { tasks: vec![same_key], ..Submission::default() };
     let submitted = fixture.store.submit(again).await.expect("submit");
     assert_eq!((submitted[0].task, submitted[0].is_new), (failed, false));
+}
+
+/// Claims two tasks under a lease each, which lists its task.
+async fn two_leases(fixture: &Fixture) -> [(TaskId, i64); 2] {
+    let mut leases = [(TaskId(0), 0); 2];
+    for lease in &mut leases {
+        let task = fixture.submit(NewTask::new("a", "null")).await;
+        let attempt = fixture.store.claim(claim(1)).await.expect("claim").remove(0);
+        assert_eq!(attempt.task, task);
+        *lease = (task, attempt.token.0);
+    }
+    leases
+}
+
+/// Asserts that an error names all of these and the command that repairs the store.
+fn assert_reported<T: std::fmt::Debug>(outcome: Result<T>, named: &[&str]) {
+    let error = outcome.expect_err("the fault is reported");
+    assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+    for part in named.iter().chain(&["tidegate doctor --repair"]) {
+        assert!(error.to_string().contains(part), "{part}: {error}");
+    }
+}
+
+async fn assert_repaired(fixture: &Fixture) {
+    let before = fixture.store.snapshot().await.expect("snapshot");
+    assert_ne!(check(&before), [], "the check sees the fault");
+    fixture.store.repair().await.expect("repair");
+    let after = fixture.store.snapshot().await.expect("snapshot");
+    assert_eq!(check(&after), []);
+}
+
+#[tokio::test]
+async fn task_that_two_leases_list_is_reported_by_verbs_and_repaired() {
+    let fixture = Fixture::new().await;
+    let [(first, _), (_, second_token)] = two_leases(&fixture).await;
+    fixture
+        .run(&format!(
+            "UPDATE tidegate.leases SET tasks = tasks || {}::bigint,
+             limits = limits || NULL::bigint, numbers = numbers || NULL::bigint
+             WHERE token = {second_token}",
+            first.0
+        ))
+        .await;
+    let cancelled = bounded(fixture.store.cancel(vec![first])).await;
+    assert_reported(cancelled, &[&format!("task {first}")]);
+    assert_repaired(&fixture).await;
+    let cancelled = bounded(fixture.store.cancel(vec![first])).await.expect("cancel");
+    assert_eq!(cancelled, [CancelOutcome::Requested]);
+}
+
+#[tokio::test]
+async fn slot_that_two_leases_list_is_reported_by_verbs_and_repaired() {
+    let fixture = Fixture::new().await;
+    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    fixture.store.set_limit(set).await.expect("set the limit");
+    let [(first, _), (second, _)] = two_leases(&fixture).await;
+    fixture.run("UPDATE tidegate.leases SET numbers = '{0}' WHERE limits <> '{}'").await;
+    let cancelled = bounded(fixture.store.cancel(vec![first, second])).await;
+    assert_reported(cancelled, &["slot 0", "group:a"]);
+    assert_repaired(&fixture).await;
+    let cancelled = bounded(fixture.store.cancel(vec![first, second])).await.expect("cancel");
+    assert_eq!(cancelled, [CancelOutcome::Requested; 2]);
 }

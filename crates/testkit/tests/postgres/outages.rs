@@ -58,7 +58,7 @@ async fn connection_attempt_without_answer_fails_at_the_connect_timeout() {
     let connected = soon("the timeout", Postgres::connect(proxy.url(), options)).await;
     let error = connected.expect_err("the proxy is silent");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(error.to_string().contains("connect timeout"), "{error}");
+    assert!(error.to_string().contains("no connection within 0.3 s"), "{error}");
 }
 
 /// The listener finds out that the network is back, and the call that waits for its connection starts
@@ -191,26 +191,4 @@ async fn transaction_left_open_by_a_silent_network_is_ended_by_the_server() {
     soon("the deadline", left).await.expect("joined").expect_err("the commit is lost");
     soon("the lock of the limit", other.set_limit(capacity(3))).await.expect("set the limit");
     assert!(proxy.is_silent(), "the session was ended by the server alone");
-}
-
-#[tokio::test]
-async fn statement_of_a_client_that_gave_up_is_ended_by_the_server() {
-    let database = Server::shared().database();
-    migrated(&database).await;
-    let (client, connection) =
-        tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await.expect("connect");
-    tokio::spawn(connection);
-    let timeouts = Timeouts { request: DEADLINE, ..Timeouts::default() };
-    let store = connect(&database.url(), timeouts).await;
-    store.submit(submission()).await.expect("submit");
-    let lock = "BEGIN; LOCK TABLE tidegate.tasks IN ACCESS EXCLUSIVE MODE";
-    client.batch_execute(lock).await.expect("a lock");
-    store.submit(submission()).await.expect_err("the deadline passes");
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND \
-                   datname = current_database()";
-    let began_at = time::now();
-    while client.query_one(waiting, &[]).await.expect("activity").get::<_, i64>(0) > 0 {
-        assert!(time::now() - began_at < SOON, "the statement of a client that is gone goes on");
-        time::sleep(DEADLINE / 3).await;
-    }
 }
