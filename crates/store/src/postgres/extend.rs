@@ -43,9 +43,13 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
 
 async fn tell(store: &Inner, extend: &Extend) -> Result<()> {
     if !extend.progress.is_empty() {
-        let tokens: BTreeSet<i64> = extend.progress.iter().map(|(_, token, _)| token.0).collect();
+        let reports = || extend.progress.iter();
+        let tokens: BTreeSet<i64> = reports().map(|(_, token, _)| token.0).collect();
         let tokens: Vec<i64> = tokens.into_iter().collect();
-        transact!(beating store, tx => unpack_in(&tx, Some(&tokens)));
+        let tasks: Vec<i64> = reports().map(|(task, _, _)| task.0).collect();
+        // An attempt with rows of its own cannot hand its slot on.
+        store.holding.forget(reports().map(|(task, token, _)| (*token, *task)));
+        transact!(beating store, tx => unpack_in(&tx, Some(&tokens), Some(&tasks)));
         transact!(beating store, tx => progress(&tx, extend));
     }
     if !extend.ran.is_empty() {

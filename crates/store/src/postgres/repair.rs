@@ -38,7 +38,7 @@ pub(super) async fn repair(store: &Inner) -> Result<Vec<Repair>> {
 
 async fn mend(store: &Inner, tx: &Tx<'_>) -> Result<Vec<Repair>, Fault> {
     lock(tx).await?;
-    unpack_in(tx, None).await?;
+    unpack_in(tx, None, None).await?;
     tx.execute(PASSES, &[]).await?;
     let mut steps = Vec::new();
     let plan = loop {
@@ -115,7 +115,8 @@ async fn leave(tx: &Tx<'_>, plan: &[Repair]) -> Result<(), Fault> {
         }
     }
     let [scheduled, at_gate, ready, line, running] = &places;
-    tx.one(LEAVE, &[scheduled, at_gate, ready, line, running, &limits, &numbers]).await?;
+    let any: Option<i64> = None;
+    tx.one(LEAVE, &[scheduled, at_gate, ready, line, running, &limits, &numbers, &any]).await?;
     tx.execute(PUT_ARRIVED, &[&arrived]).await?;
     tx.execute(DROP_LEASES, &[&leases]).await?;
     Ok(())

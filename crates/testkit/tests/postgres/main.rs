@@ -9,6 +9,7 @@ mod faults;
 mod idle;
 mod plans;
 mod races;
+mod round_trips;
 mod server;
 mod slots;
 mod sql;
