@@ -14,8 +14,9 @@
 //!   line, or by `admit.sql`, which makes it ready for the claim that goes along.
 //!
 //! What runs without slots, or with one that can be handed on, is listed in its lease and has no row.
-//! Whoever needs more of it than that it runs [unpacks](pack) the lease first: then it is a row of
-//! `running`, and of `slots`, as all others.
+//! A verb that needs more of an attempt than that it runs [unpacks](pack) it first: then it is a row of
+//! `running`, and of `slots`, as all others. The other attempts of the lease stay listed. A [failure](failed)
+//! does not unpack the attempt where its task is scheduled or has ended afterwards.
 //!
 //! Which slots of a limit are taken is kept in at most fifty [groups](groups); who holds them is a row of
 //! `slots`, or stands in the list of a lease. A task that ends for good leaves `tasks` for `ended`, whose
@@ -89,11 +90,13 @@ mod connection;
 mod draft;
 mod error;
 mod extend;
+mod failed;
 mod finish;
 mod floors;
 mod flush;
 mod gate;
 mod groups;
+mod holding;
 mod home;
 mod inspect;
 mod jitter;
@@ -251,7 +254,7 @@ pub(crate) struct Inner {
     changed: listen::Changed,
     floors: Arc<floors::Floors>,
     back: back::Pace,
-    holding: relay::Holding,
+    holding: holding::Holding,
     names: put::Names,
     home: Home,
 }
@@ -298,7 +301,7 @@ impl Postgres {
             changed,
             floors,
             back: back::Pace::default(),
-            holding: relay::Holding::default(),
+            holding: holding::Holding::default(),
             names: put::Names::default(),
             home,
         };

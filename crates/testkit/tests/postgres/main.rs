@@ -13,6 +13,7 @@ mod outages;
 mod pgbouncer;
 mod plans;
 mod races;
+mod round_trips;
 mod server;
 mod sessions;
 mod silence;
