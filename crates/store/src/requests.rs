@@ -59,9 +59,10 @@ impl Requests {
     /// Returns the statistics so far.
     pub(crate) fn read(&self) -> RequestStats {
         let collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = |(key, requests): (&(&'static str, RequestPath, Option<FallbackReason>), &u64)| {
-            RequestCount { verb: key.0, path: key.1, reason: key.2, requests: *requests }
-        };
+        let count =
+            |(key, requests): (&(&'static str, RequestPath, Option<FallbackReason>), &u64)| {
+                RequestCount { verb: key.0, path: key.1, reason: key.2, requests: *requests }
+            };
         let times = |((verb, path), times): (&(&'static str, RequestPath), &Times)| RequestTimes {
             verb,
             path: *path,

@@ -172,8 +172,10 @@ mod tests {
             assert!(ALL[..at].iter().all(|other| other.name != name), "{name} is there twice");
             assert_eq!(about.sort == Sort::Counter, name.ends_with("_total"), "{name}");
             assert!(about.help.ends_with('.'), "{name}");
-            let may_be =
-                ["kind", "outcome", "result", "reason", "status", "job_name", "limit", "verb", "path"];
+            let may_be = [
+                "kind", "outcome", "result", "reason", "status", "job_name", "limit", "verb",
+                "path",
+            ];
             let known = |label: &&str| may_be.contains(label) || *label == "state";
             assert!(about.labels.iter().all(known), "{name}: {:?}", about.labels);
         }

@@ -7,8 +7,8 @@ use tidegate_core::inspect::{
     SlotRow, Snapshot, TaskFilter, TaskRow, TaskView, WaiterView, WorkerView, WorkflowView,
     estimate_ms,
 };
-use tidegate_core::tables::{LineRow, Position, ReadyRow};
 use tidegate_core::requests::RequestStats;
+use tidegate_core::tables::{LineRow, Position, ReadyRow};
 use tidegate_core::{
     Kind, LaneId, Limit, LimitId, Millis, Result, Scope, State as TaskState, TaskId, Token,
     WorkerId,

@@ -9,8 +9,8 @@ use tidegate_core::inspect::{
     QueueView, Reason, Snapshot, TaskFilter, TaskView, WaiterView, WorkerView, WorkflowView,
     estimate_ms,
 };
-use tidegate_core::tables::{Pace, Position};
 use tidegate_core::requests::RequestStats;
+use tidegate_core::tables::{Pace, Position};
 use tidegate_core::{
     Halt, Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId,
     WorkerReport,

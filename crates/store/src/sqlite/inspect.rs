@@ -14,8 +14,8 @@ use tidegate_core::inspect::{
     Explanation, Holder, Inspect, JobLoad, JobView, LOAD_READY_MAX, Load, QueueView, Snapshot,
     TaskFilter, TaskView, WaiterView, WorkerView, WorkflowView,
 };
-use tidegate_core::tables::{Class, Position, Tables};
 use tidegate_core::requests::RequestStats;
+use tidegate_core::tables::{Class, Position, Tables};
 use tidegate_core::{
     Halt, Kind, LaneId, Limit, LimitId, Millis, Progress, Result, State, TaskId, Token, WorkerId,
     WorkerReport,
