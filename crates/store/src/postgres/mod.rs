@@ -407,7 +407,8 @@ impl Inner {
     }
 
     async fn connection(&self, pool: &Pool) -> Result<Object> {
-        Ok(call::unless_abandoned(self.get(pool)).await?)
+        // In a box, as the state of a connection attempt is large and part of every verb.
+        Ok(call::unless_abandoned(Box::pin(self.get(pool))).await?)
     }
 
     /// Waits for a connection of a pool. An attempt that began before the network returned starts again:
