@@ -48,6 +48,11 @@ pub trait Inspect: Send + Sync + fmt::Debug {
     fn connections(&self) -> Option<Connections> {
         None
     }
+    /// Returns how the newest connection to the server is encrypted, where the store has a server. Sends
+    /// nothing to it.
+    fn encryption(&self) -> Option<Encryption> {
+        None
+    }
     /// Everything the invariants speak of, for [`check`](crate::check::check).
     async fn snapshot(&self) -> Result<Snapshot>;
 }
@@ -359,6 +364,21 @@ pub struct Connections {
     pub max: usize,
     /// Calls that wait for one.
     pub waiting: usize,
+}
+
+/// How a connection to the server of a store is encrypted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Encryption {
+    /// Whether it is encrypted at all.
+    pub is_encrypted: bool,
+    /// Whether it is a Unix socket, which does not leave the machine.
+    pub is_socket: bool,
+    /// The version of TLS.
+    pub protocol: Option<String>,
+    /// The cipher suite.
+    pub cipher: Option<String>,
+    /// What was verified of the certificate of the server: `verify-ca` or `verify-full`.
+    pub verified: Option<&'static str>,
 }
 
 /// How long until a task starts whose turn comes after `ahead` others, where `running` run at

@@ -149,6 +149,26 @@ impl NewTask {
         }
     }
 
+    /// Returns the same task with an empty payload, without copying the payload.
+    pub fn without_payload(&self) -> Self {
+        Self {
+            kind: self.kind.clone(),
+            payload: Vec::new(),
+            queue: self.queue.clone(),
+            group: self.group.clone(),
+            job: self.job.clone(),
+            workflow: self.workflow.clone(),
+            weight: self.weight,
+            priority: self.priority,
+            run_at: self.run_at,
+            unique_key: self.unique_key.clone(),
+            max_attempts: self.max_attempts,
+            timeout_ms: self.timeout_ms,
+            on_failure: self.on_failure,
+            trace: self.trace.clone(),
+        }
+    }
+
     /// The group whose limit applies.
     pub fn group(&self) -> &str {
         self.group.as_deref().unwrap_or(&self.kind)

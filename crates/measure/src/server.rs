@@ -17,7 +17,7 @@ use tempfile::TempDir;
 pub const BIN_VARIABLE: &str = "TIDEGATE_PG_BIN";
 
 /// PostgreSQL refuses to run as root; it then runs as `nobody`, which has this number.
-const NOBODY: u32 = 65534;
+pub const NOBODY: u32 = 65534;
 
 /// The kernel takes socket paths of up to 107 bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -141,6 +141,22 @@ impl Server {
             .context("configure the server")
     }
 
+    /// Makes its data a copy of a running server, of which it becomes a standby. Later settings,
+    /// written `name=value`, override those of the copy.
+    pub fn make_standby(&self, primary: &str, settings: &[&str]) -> Result<()> {
+        let mut copy = self.programs.command("pg_basebackup", &self.folder);
+        copy.arg("-D").arg(self.data()).args(["-d", primary, "-R", "-c", "fast"]);
+        self.run(&mut copy)?;
+        let path = self.data().join("postgresql.auto.conf");
+        let copied = fs::read_to_string(&path).context("read the copied configuration")?;
+        fs::write(&path, copied + &self.configuration(settings)).context("configure the server")
+    }
+
+    /// Makes a standby the primary, and waits until it accepts writes.
+    pub fn promote(&self) -> Result<()> {
+        self.run(self.pg_ctl().args(["-w", "-t", "60", "promote"]))
+    }
+
     /// Starts it, and waits until it takes connections.
     pub fn start(&self) -> Result<()> {
         self.started(&["-w", "-t", "60", "start"])
@@ -174,7 +190,8 @@ impl Server {
         command
     }
 
-    fn data(&self) -> PathBuf {
+    /// Where its data is.
+    pub fn data(&self) -> PathBuf {
         self.folder.join("data")
     }
 

@@ -38,7 +38,7 @@ impl Opened {
 }
 
 /// What a URL names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Place {
     /// `memory:`
     Memory,
@@ -86,9 +86,16 @@ impl Place {
             }
             Some((scheme, _)) if is_scheme(scheme) => {
                 return Err(Error::invalid(format!(
-                    "{url:?} has the scheme {scheme:?}, which is no store; known are \
-                     sqlite:PATH, postgres://... and memory:"
+                    "{:?} has the scheme {scheme:?}, which is no store; known are \
+                     sqlite:PATH, postgres://... and memory:",
+                    without_credentials(url)
                 )));
+            }
+            _ if url.contains("password=") => {
+                return Err(Error::invalid(
+                    "a connection string of key=value pairs is not accepted; write it as \
+                     postgres://USER@HOST/DATABASE",
+                ));
             }
             // A bare path has no settings: a question mark is a part of it.
             _ => (url, None),
@@ -121,11 +128,31 @@ impl fmt::Display for Place {
             Self::Sqlite { path, .. } => write!(f, "sqlite:{}", path.display()),
             Self::Postgres(url) => {
                 let url = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
-                let url = url.split('?').next().unwrap_or_default();
-                write!(f, "postgres://{}", url.rsplit('@').next().unwrap_or_default())
+                // A password may contain a question mark that is not encoded, and a parameter an `@`.
+                let rest = match url.rsplit_once('@') {
+                    Some((before, rest)) if !before.contains('?') || before.contains(':') => rest,
+                    _ => url,
+                };
+                write!(f, "postgres://{}", rest.split('?').next().unwrap_or_default())
             }
         }
     }
+}
+
+/// Without the password, also where it contains an `@` that is not encoded.
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Place({self})")
+    }
+}
+
+/// Returns a URL of an unknown scheme without user, password and parameters.
+fn without_credentials(url: &str) -> String {
+    let (scheme, rest) = url.split_once(':').unwrap_or(("", url));
+    let rest = rest.rsplit('@').next().unwrap_or_default();
+    let rest = rest.split('?').next().unwrap_or_default();
+    let slashes = if url.contains("://") && !rest.starts_with("//") { "//" } else { "" };
+    format!("{scheme}:{slashes}{rest}")
 }
 
 /// Whether the part before a colon is a scheme, and not a part of a path.
@@ -197,6 +224,20 @@ mod tests {
         assert_eq!(shown("postgres://me:secret@host:1/db?password=x"), "postgres://host:1/db");
         assert_eq!(shown("postgresql://host/db"), "postgres://host/db");
         assert_eq!(shown("a.db"), "sqlite:a.db");
+    }
+
+    #[test]
+    fn password_is_in_no_error_and_no_debug_output() {
+        for url in [
+            "mysql://me:secret@host/db",
+            "postgress://me:se@secret@host/db?password=secret",
+            "host=a password=secret",
+        ] {
+            let error = Place::parse(url).unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+        let place = Place::parse("postgres://me:secret@host/db?password=secret").unwrap();
+        assert!(!format!("{place:?}").contains("secret"), "{place:?}");
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@
 //!
 //! Nothing in the server is worth keeping: one that does not answer is made anew, not repaired.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
+use tidegate_core::Store;
 use tidegate_measure::server::{self, Programs, own_uid, url};
+use tidegate_store::postgres::{self, Postgres};
 use tokio_postgres::NoTls;
 
 /// The folder of the server: its socket, its log and its data. Default: a folder in the
@@ -58,7 +60,8 @@ impl Server {
         })
     }
 
-    /// A new, empty database, dropped together with the value.
+    /// Creates a database with the current schema, dropped together with the value. It is a copy of a
+    /// template that was migrated once for the server, because a migration takes longer than most tests.
     ///
     /// May be called inside and outside of an async runtime; it blocks for some 50 ms.
     ///
@@ -66,11 +69,56 @@ impl Server {
     ///
     /// If the server refuses.
     pub fn database(&self) -> Database {
+        let template = self.template().unwrap_or_else(|error| panic!("template: {error:#}"));
+        self.create(&format!("template {template}"))
+    }
+
+    /// Creates an empty database, dropped together with the value. For tests of migrations.
+    ///
+    /// # Panics
+    ///
+    /// If the server refuses.
+    pub fn empty_database(&self) -> Database {
+        self.create("")
+    }
+
+    fn create(&self, options: &str) -> Database {
         let name = unique_name();
         let database = Database { folder: self.folder.clone(), name };
-        execute(&self.url("postgres"), format!("create database {}", database.name))
+        execute(&self.url("postgres"), format!("create database {} {options}", database.name))
             .unwrap_or_else(|error| panic!("create database {}: {error:#}", database.name));
         database
+    }
+
+    /// Returns the name of the migrated template. The first caller creates it, under a file lock. Its name
+    /// contains a hash of the migrations, so a server that outlives a change of them gets a new one.
+    fn template(&self) -> Result<String> {
+        let name = format!("template_{:016x}", migrations_hash()?);
+        let is_made = self.folder.join(&name);
+        let lock =
+            File::create(self.folder.join("template.lock")).context("create the lock file")?;
+        lock.lock().context("take the lock file")?;
+        if is_made.exists() {
+            return Ok(name);
+        }
+        let admin = self.url("postgres");
+        execute(&admin, format!("drop database if exists {name}"))?;
+        execute(&admin, format!("create database {name}"))?;
+        let url = self.url(&name);
+        block_on(async move {
+            let options = postgres::Options { pool_size: 1, ..postgres::Options::default() };
+            Ok(Postgres::connect(&url, options).await?.migrate().await?)
+        })?;
+        // A database that has connections cannot be copied.
+        execute(&admin, format!("alter database {name} allow_connections false"))?;
+        execute(
+            &admin,
+            format!(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"
+            ),
+        )?;
+        File::create(is_made).context("note the template")?;
+        Ok(name)
     }
 
     /// The URL of a database of this server by name.
@@ -150,12 +198,30 @@ fn execute(url: &str, statement: String) -> Result<()> {
         drop(client);
         connection.await?.context("close the connection")
     };
+    block_on(work)
+}
+
+/// Runs work on a runtime and a thread of its own.
+fn block_on(work: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
     let run =
         move || tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work);
     match thread::spawn(run).join() {
         Ok(result) => result,
-        Err(_) => bail!("the thread that executes the statement panicked"),
+        Err(_) => bail!("the thread that works for the caller panicked"),
     }
+}
+
+/// Returns a hash of the migrations of the store.
+fn migrations_hash() -> Result<u64> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../store/src/postgres/migrations");
+    let files = fs::read_dir(folder).context("read the migrations")?;
+    let mut paths = files.map(|file| Ok(file?.path())).collect::<Result<Vec<PathBuf>>>()?;
+    paths.sort_unstable();
+    let mut hasher = DefaultHasher::new();
+    for path in paths {
+        fs::read(path)?.hash(&mut hasher);
+    }
+    Ok(hasher.finish())
 }
 
 /// Not below `target`: that may be too deep for a socket path, and closed to `nobody`.

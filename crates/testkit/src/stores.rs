@@ -10,6 +10,7 @@ use tidegate_store::postgres::{self, Postgres};
 use tidegate_store::sqlite::{self, Sqlite, Synchronous};
 
 use crate::conformance::{Backend, Clock, Handle};
+use crate::pgbouncer::{PgBouncer, PoolMode};
 use crate::postgres::{Database, Server};
 
 /// The reference. Its handles share one clock, the first one's.
@@ -110,5 +111,38 @@ impl Backend for InPostgres {
 
     fn at(address: &str) -> Option<Self> {
         Some(Self { url: address.to_owned(), _database: None })
+    }
+}
+
+/// A database of the tests' own server, through a PgBouncer in session mode.
+#[derive(Debug)]
+pub struct InPgBouncer {
+    url: String,
+    /// Ends before the database is dropped.
+    _bouncer: Option<PgBouncer>,
+    _database: Option<Database>,
+}
+
+#[async_trait]
+impl Backend for InPgBouncer {
+    fn create() -> Self {
+        let database = Server::shared().database();
+        let bouncer = PgBouncer::start(&database, PoolMode::Session, 200);
+        let url = bouncer.url().to_owned();
+        Self { url, _bouncer: Some(bouncer), _database: Some(database) }
+    }
+
+    async fn open(&self, clock: Clock) -> Handle {
+        let options =
+            postgres::Options { pool_size: 4, clock: Some(clock), ..postgres::Options::default() };
+        Handle::new(Postgres::connect(&self.url, options).await.expect("PgBouncer answers"))
+    }
+
+    fn address(&self) -> Option<String> {
+        Some(self.url.clone())
+    }
+
+    fn at(address: &str) -> Option<Self> {
+        Some(Self { url: address.to_owned(), _bouncer: None, _database: None })
     }
 }

@@ -79,6 +79,34 @@ fn wrong_arrows_of(package: &Value) -> Vec<String> {
         .collect()
 }
 
+/// Dependencies that no Rust file of their package names. A dev-dependency may be used anywhere in the
+/// package, a dependency must be used in `src` or in the build script.
+fn unused_dependencies(package: &Value, texts: &[Text]) -> Vec<String> {
+    let is_named = |name: &str, texts: &mut dyn Iterator<Item = &Text>| {
+        texts.filter(|text| text.is_rust()).any(|text| has_word(&text.content, name))
+    };
+    let dependencies = package["dependencies"].as_array().expect("dependencies");
+    let is_unused = |dependency: &&Value| {
+        let name = dependency["rename"].as_str().or(dependency["name"].as_str()).expect("a name");
+        let name = name.replace('-', "_");
+        let is_for_tests = dependency["kind"] == "dev";
+        let is_in_reach = |text: &&Text| {
+            is_for_tests || text.path.iter().any(|part| part == "src" || part == "build.rs")
+        };
+        !is_named(&name, &mut texts.iter().filter(is_in_reach))
+    };
+    let package = package["name"].as_str().expect("a name");
+    let unused = dependencies.iter().filter(is_unused);
+    unused.map(|dependency| format!("{package} does not use {}", dependency["name"])).collect()
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(at, _)| {
+        !text[..at].ends_with(is_letter) && !text[at + word.len()..].starts_with(is_letter)
+    })
+}
+
 fn own_name(package: &Value) -> Option<&str> {
     package["name"].as_str()?.strip_prefix("tidegate-")
 }
@@ -228,6 +256,17 @@ fn crates_know_only_whom_they_may() {
 }
 
 #[test]
+fn every_dependency_is_used() {
+    let metadata = metadata();
+    for package in metadata["packages"].as_array().expect("packages") {
+        let manifest = Path::new(package["manifest_path"].as_str().expect("a path"));
+        let folder = manifest.parent().and_then(Path::file_name).expect("the folder of a crate");
+        let texts = texts(&format!("crates/{}", folder.display()));
+        assert_none(unused_dependencies(package, &texts));
+    }
+}
+
+#[test]
 fn files_are_short() {
     assert_none(long_files(&texts(""), LONG_FILES));
 }
@@ -298,6 +337,27 @@ fn finds_an_arrow_that_points_the_wrong_way() {
 fn finds_a_crate_that_it_has_no_arrows_for() {
     assert_eq!(wrong_arrows(&workspace(&[("tidegate-new", &[])])).len(), 1);
     assert_eq!(wrong_arrows(&workspace(&[("other", &[])])).len(), 1);
+}
+
+#[test]
+fn finds_a_dependency_that_no_file_names() {
+    let package = json!({ "name": "a", "dependencies": [
+        { "name": "serde-json", "kind": null },
+        { "name": "uuid", "kind": null },
+        { "name": "tempfile", "kind": "dev" },
+        { "name": "rand", "kind": "dev" },
+        { "name": "tokio", "kind": null, "rename": "runtime" },
+    ] });
+    let texts = [
+        Text::new(
+            "crates/a/src/lib.rs",
+            "use serde_json::Value;\nuse runtime::spawn;\nlet uuids = 1;",
+        ),
+        Text::new("crates/a/tests/a.rs", "use uuid::Uuid;\nuse tempfile::tempdir;"),
+        Text::new("crates/a/Cargo.toml", "rand = 1"),
+    ];
+    let unused = ["a does not use \"uuid\"", "a does not use \"rand\""];
+    assert_eq!(unused_dependencies(&package, &texts), unused);
 }
 
 #[test]

@@ -3,7 +3,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use tidegate_core::check::{Violation, check, check_at_rest_but};
-use tidegate_core::inspect::Snapshot;
+use tidegate_core::inspect::{Encryption, Snapshot};
 use tidegate_core::repair::Repair;
 use tidegate_measure::table::counted;
 use tidegate_store::Opened;
@@ -16,7 +16,8 @@ use crate::tell::tell;
 /// Checks every rule that one state of a live store can show
 ///
 /// It reads one committed state, changes nothing without --repair, and may run beside any number
-/// of workers. The exit code is 0 only when every rule holds, or holds again.
+/// of workers. The exit code is 0 only when every rule holds, or holds again. On PostgreSQL it also
+/// reports whether the connection is encrypted.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidegate doctor --store sqlite:tasks.db\n  \
@@ -47,14 +48,54 @@ struct Diagnosis {
     limits: usize,
     slots_held: usize,
     leases: usize,
+    /// How the connection to the server is encrypted; none where there is no server.
+    connection: Option<Connection>,
     violations: Vec<Violation>,
     repairs: Vec<Repair>,
+}
+
+/// The connection to the server of the store.
+#[derive(Debug, Serialize)]
+struct Connection {
+    encrypted: bool,
+    unix_socket: bool,
+    protocol: Option<String>,
+    cipher: Option<String>,
+    /// What was verified of the certificate of the server.
+    verified: Option<&'static str>,
+}
+
+impl From<Encryption> for Connection {
+    fn from(encryption: Encryption) -> Self {
+        let Encryption { is_encrypted, is_socket, protocol, cipher, verified } = encryption;
+        Self { encrypted: is_encrypted, unix_socket: is_socket, protocol, cipher, verified }
+    }
+}
+
+impl Connection {
+    fn words(&self) -> String {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        match (self.encrypted, self.unix_socket, self.verified) {
+            (false, true, _) => "connection: Unix socket, not encrypted".to_owned(),
+            (false, false, _) => "connection: NOT encrypted".to_owned(),
+            (true, _, verified) => format!(
+                "connection: encrypted ({}, {}), server certificate {}",
+                text(&self.protocol),
+                text(&self.cipher),
+                verified.map_or_else(
+                    || "not verified".to_owned(),
+                    |verified| format!("verified ({verified})")
+                )
+            ),
+        }
+    }
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
     let opened: Opened = super::open_to_read(global).await?;
     let snapshot = opened.inspect.snapshot().await.map_err(unreadable)?;
     let mut diagnosis = Diagnosis::of(&snapshot, arguments.at_rest);
+    diagnosis.connection = opened.inspect.encryption().map(Connection::from);
     if !arguments.json {
         print(&diagnosis.found())?;
     }
@@ -95,6 +136,7 @@ impl Diagnosis {
             limits: snapshot.limits.len(),
             slots_held: snapshot.slots.len(),
             leases: snapshot.leases.len(),
+            connection: None,
             violations,
             repairs: Vec::new(),
         }
@@ -133,6 +175,9 @@ impl Diagnosis {
             counted(self.slots_held as u64, "held slot"),
             counted(self.leases as u64, "lease")
         );
+        if let Some(connection) = &self.connection {
+            text.push_str(&format!("{}\n", connection.words()));
+        }
         for violation in &self.violations {
             text.push_str(&format!("broken: {}: {}\n", violation.rule, violation.found));
         }

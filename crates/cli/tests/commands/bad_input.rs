@@ -203,6 +203,52 @@ fn a_store_of_an_unknown_scheme() {
     );
 }
 
+#[test]
+fn variables_of_libpq_are_read() {
+    let shell = Shell::new();
+    for (variable, value, word) in [
+        ("PGSERVICE", "production", "PGSERVICE"),
+        ("PGSSLMODE", "verify-full", "sslmode=verify-full needs"),
+        ("PGSSLROOTCERT", "no/such/ca.crt", "sslrootcert no/such/ca.crt cannot be read"),
+        ("PGSSLCERT", "client.crt", "sslcert"),
+        ("PGSSLKEY", "client.key", "sslcert"),
+    ] {
+        let mut command = shell.command(&["doctor", "--store", "postgres://me@127.0.0.1:1/db"]);
+        let printed = command.env_remove("HOME").env(variable, value).output();
+        let printed = shown(&printed.expect("run the binary"));
+        assert!(printed.starts_with("exit 1\n") && printed.contains(word), "{variable}: {printed}");
+    }
+}
+
+#[test]
+fn password_of_a_store_is_in_no_output() {
+    let shell = Shell::new();
+    for url in [
+        "postgres://me:s3cr3t@127.0.0.1:1/db",
+        "postgres://127.0.0.1:1/db?user=me&password=s3cr3t",
+        "postgres://me:s3@s3cr3t@127.0.0.1:1/db",
+        "postgres://me:s3cr3t@127.0.0.1:1/db?sslmood=require",
+        "postgres://me:s3cr3t@127.0.0.1:port/db",
+        "postgres://me:s3cr3t@127.0.0.1:1/db?sslmode=verify-full",
+        "postgress://me:s3cr3t@127.0.0.1:1/db",
+        "host=127.0.0.1 port=1 password=s3cr3t",
+    ] {
+        for arguments in
+            [&["doctor"][..], &["config"], &["task", "list"], &["submit", "noop"], &["worker"]]
+        {
+            for variable in ["TIDEGATE_STORE", "none"] {
+                let mut command = shell.command(arguments);
+                command.env("TIDEGATE_LOG", "trace").env(variable, url);
+                if variable == "none" {
+                    command.args(["--store", url]);
+                }
+                let printed = shown(&command.output().expect("run the binary"));
+                assert!(!printed.contains("s3cr3t"), "{arguments:?} {url}: {printed}");
+            }
+        }
+    }
+}
+
 /// The user and the password are not told.
 #[test]
 fn a_server_that_does_not_answer_is_named() {

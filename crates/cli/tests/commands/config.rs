@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
 use crate::common::{Shell, shown};
+use tidegate_testkit::wait;
 
 /// A shell with a configuration.
 fn shell(config: impl AsRef<[u8]>) -> Shell {
@@ -335,16 +336,17 @@ fn the_lease_of_the_file_is_that_of_the_worker() {
     shell.good(&["submit", "sleep", "--payload", "{\"ms\":600000}", "--limit", "1"]);
     let mut worker = shell.command(&["worker"]);
     let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
-    let mut status = String::new();
-    while !status.contains("on worker") {
-        status = shell.run(&["concurrency", "status", "sleep"]);
-    }
-    // A signal that comes a second after the first stops what runs.
-    while worker.try_wait().expect("look at the worker").is_none() {
+    let status = wait::until_some("the task is on a worker", || {
+        let status = shell.run(&["concurrency", "status", "sleep"]);
+        status.contains("on worker").then_some(status)
+    });
+    // A signal that comes a second after the first stops the attempts.
+    wait::until("the worker ends", || {
         let id = worker.id().to_string();
-        let told = Command::new("kill").args(["-INT", &id]).stderr(Stdio::null()).status();
-        told.expect("run kill");
-    }
+        let sent = Command::new("kill").args(["-INT", &id]).stderr(Stdio::null()).status();
+        sent.expect("run kill");
+        worker.try_wait().expect("look at the worker").is_some()
+    });
     assert!(status.contains("lease ends in 1 h 59 min"), "{status}");
 }
 

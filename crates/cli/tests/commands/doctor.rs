@@ -362,10 +362,21 @@ async fn many_faults_at_once_are_mended() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sound_store_is_left_alone() {
     for busy in [Busy::on_sqlite().await, Busy::on_postgres().await] {
-        let words = "exit 0\nlooked at 9 unfinished and 1 finished task, 3 limits, 3 held slots, \
-                     2 leases\nclean: every rule holds\n";
+        let connection = match busy.database {
+            Some(_) => "connection: Unix socket, not encrypted\n",
+            None => "",
+        };
+        let words = format!(
+            "exit 0\nlooked at 9 unfinished and 1 finished task, 3 limits, 3 held slots, 2 leases\n\
+             {connection}clean: every rule holds\n"
+        );
         assert_eq!(busy.tidegate(&["doctor"]), words);
         assert_eq!(busy.tidegate(&["doctor", "--repair"]), words);
+        let told = busy.tidegate(&["doctor", "--json"]);
+        let told = told.lines().nth(1).expect("a diagnosis");
+        let told: serde_json::Value = serde_json::from_str(told).expect("JSON");
+        let encrypted = busy.database.as_ref().map(|_| false);
+        assert_eq!(told["connection"]["encrypted"], serde_json::json!(encrypted));
         busy.work_off("sound").await;
     }
 }

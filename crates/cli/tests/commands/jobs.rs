@@ -3,6 +3,7 @@
 use std::process::{Child, Stdio};
 
 use crate::common::{Shell, plain};
+use tidegate_testkit::wait;
 
 /// A worker that is stopped with the test.
 struct Worker(Child);
@@ -143,7 +144,7 @@ fn a_job_is_cancelled() {
         shell.good(&["submit", "sleep", "--payload", "{\"ms\": 600000}", "--job", "nightly"]);
     }
     let _worker = Worker::start(&shell, &[]);
-    while !shell.good(&["task", "show", "1"]).contains("processing") {}
+    wait::until("task 1 runs", || shell.good(&["task", "show", "1"]).contains("processing"));
     assert_eq!(
         shell.run(&["job", "cancel", "nightly"]).lines().last(),
         Some("job \"nightly\": 3 tasks cancelled, nothing is unfinished now")

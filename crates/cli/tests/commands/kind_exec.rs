@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::common::Shell;
 use serde_json::{Value, json};
 use tidegate_core::{CancelOutcome, Release, ReleaseOutcome, TaskId};
+use tidegate_testkit::wait;
 
 /// Submits one attempt of an `exec` task; its id, or why it is refused at the door.
 fn submit(shell: &Shell, payload: &Value, more: &[&str]) -> Result<String, String> {
@@ -276,15 +277,7 @@ fn family(marker: &str) -> Value {
 const FAMILY: usize = 6;
 
 fn until(shell: &Shell, id: &str, is_reached: impl Fn(&Value) -> bool) -> Value {
-    let mut looks = 0;
-    loop {
-        let task = task(shell, id);
-        if is_reached(&task) {
-            return task;
-        }
-        looks += 1;
-        assert!(looks < 2000, "{task}");
-    }
+    wait::until_some("the task gets there", || Some(task(shell, id)).filter(&is_reached))
 }
 
 /// Waits for a number of marked processes, with bounded patience.
@@ -352,9 +345,10 @@ fn nothing_is_left_when_the_worker_is_told_to_stop() {
     signal(&worker, "-TERM");
     assert_eq!(alive(&marker).len(), FAMILY, "the first signal lets it finish");
     // Two signals at once are one.
-    while worker.try_wait().expect("look").is_none() {
+    wait::until("the worker ends", || {
         signal(&worker, "-TERM");
-    }
+        worker.try_wait().expect("look").is_some()
+    });
     let mut told = String::new();
     worker.stdout.take().expect("a pipe").read_to_string(&mut told).expect("read");
     assert!(told.contains("1 released"), "{told}");

@@ -9,6 +9,7 @@ use crate::common::Shell;
 use crate::web::Web;
 use serde_json::{Value, json};
 use tidegate_core::{CancelOutcome, TaskId};
+use tidegate_testkit::wait;
 
 /// Submits one attempt of an `http` task; its id, or why it is refused at the door.
 fn submit(shell: &Shell, payload: &Value) -> Result<String, String> {
@@ -312,12 +313,9 @@ fn a_busy_server_is_left_alone_as_long_as_it_asks() {
     let id = shell.good(&["submit", "http", "--payload", &payload]);
     let mut worker = shell.command(&["worker", "--http-allow", "127.0.0.1"]);
     let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
-    let task = loop {
-        let task = task(&shell, id.trim());
-        if task["spent"] == 1 {
-            break task;
-        }
-    };
+    let task = wait::until_some("one attempt is spent", || {
+        Some(task(&shell, id.trim())).filter(|task| task["spent"] == 1)
+    });
     worker.kill().expect("kill the worker");
     worker.wait().expect("wait");
     assert_eq!(task["state"], "scheduled", "{task}");
@@ -337,7 +335,7 @@ async fn a_cancel_closes_the_connection() {
     let told = shell.store().await.cancel(vec![TaskId(id.parse().unwrap())]).await;
     assert_eq!(told.expect("cancel"), [CancelOutcome::Requested]);
     stream.read_to_end(&mut Vec::new()).expect("the end of the connection");
-    while task(&shell, &id)["state"] != "cancelled" {}
+    wait::until("the task is cancelled", || task(&shell, &id)["state"] == "cancelled");
     worker.kill().expect("kill the worker");
     worker.wait().expect("wait");
 }

@@ -4,7 +4,7 @@ use std::process::{Child, Stdio};
 
 use crate::common::{Shell, plain};
 use serde_json::Value;
-use tidegate_engine::time;
+use tidegate_testkit::wait;
 
 /// A store in which a limit is full, a queue has work, and some tasks have ended.
 ///
@@ -33,9 +33,6 @@ fn store() -> Shell {
     shell.good(&["concurrency", "set", "partner", "--limit", "2"]);
     shell
 }
-
-/// No test waits longer than this.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// A process that does not outlive the test.
 struct Running(Child);
@@ -70,17 +67,8 @@ fn with_worker(shell: &Shell) -> Running {
         let holders = limit[0]["holders"].as_array().expect("holders").clone();
         holders.iter().filter(|holder| on_a_worker(holder)).count() == 2 && limit[0]["waiting"] == 1
     };
-    wait_until("tasks 1 and 2 run", held);
+    wait::until("tasks 1 and 2 run", held);
     worker
-}
-
-#[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = time::now();
-    while !is_so() {
-        assert!(time::now() - began < PATIENCE, "waited too long until {what}");
-        std::thread::yield_now();
-    }
 }
 
 fn json(lines: &str) -> Vec<Value> {
@@ -443,7 +431,7 @@ fn a_dry_run_promises_nothing_to_whom_nobody_serves() {
     let shell = store();
     let _worker = with_worker(&shell);
     shell.good(&["submit", "noop", "--queue", "unserved", "--group", "solo", "--limit", "1"]);
-    wait_until("it is passed over", || {
+    wait::until("it is passed over", || {
         let limits = json(&shell.good(&["concurrency", "status", "solo", "--json"]));
         limits[0]["line"][0]["class"] == "no_worker"
     });
@@ -478,7 +466,7 @@ fn a_slot_is_taken_back_only_by_force() {
         "exit 0\nslot 0 of group:partner is taken from task 1; `tidegate task explain 1` says \
          where it is\n"
     );
-    wait_until("the next in line runs", || {
+    wait::until("the next in line runs", || {
         json(&shell.good(&["task", "show", "3", "--json"]))[0]["state"] == "processing"
     });
     assert_eq!(

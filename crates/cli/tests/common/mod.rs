@@ -70,7 +70,7 @@ pub(crate) fn without_settings(command: &mut Command) {
     ];
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if text.starts_with("TIDEGATE_") || BARE.contains(&&*text) {
+        if text.starts_with("TIDEGATE_") || text.starts_with("PG") || BARE.contains(&&*text) {
             command.env_remove(&name);
         }
     }

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use crate::common::{Shell, plain, without_settings};
 use tidegate_testkit::postgres::Server;
+use tidegate_testkit::wait;
 
 const QUICK_START: &str = "docs/quick-start.md";
 
@@ -65,7 +66,7 @@ fn session(shell: &Shell, steps: &[Step]) -> Vec<String> {
     drop(listener);
     let mut script = String::from("exec 2>&1\n");
     let is_on_postgres = steps.iter().any(|step| step.commands.contains(POSTGRES));
-    let database = is_on_postgres.then(|| Server::shared().database());
+    let database = is_on_postgres.then(|| Server::shared().empty_database());
     let url = database.as_ref().map_or_else(String::new, |database| database.url());
     for (number, step) in steps.iter().enumerate() {
         let commands = step.commands.replace(PORT, &port);
@@ -167,15 +168,30 @@ fn the_tour_of_the_readme_ends_with_a_thousand_results() {
     assert_eq!((of("\"status\":200"), of("\"exit\":0")), (500, 500));
     let orders = (1..=500).filter(|order| results.contains(&format!("\"order {order}\\n\"")));
     assert_eq!(orders.count(), 500, "every line has its own result");
-    let mut server = String::new();
-    for _ in 0..1_000_000 {
-        server = std::fs::read_to_string(shell.path("server.txt")).expect("what the server said");
-        if !server.is_empty() {
-            break;
-        }
-        std::thread::yield_now();
-    }
+    let server = wait::until_some("the server has written its report", || {
+        let text = std::fs::read_to_string(shell.path("server.txt")).expect("the report");
+        (!text.is_empty()).then_some(text)
+    });
     assert!(server.ends_with(", at most 4 at once, 0 refused\n"), "{server}");
+}
+
+#[test]
+fn connections_to_postgres_are_true() {
+    is_true("docs/guides/connect-to-postgres.md");
+}
+
+/// The binary lists the parameters that it knows when it refuses one.
+#[test]
+fn every_parameter_of_a_postgres_url_is_in_the_guide() {
+    let url = "postgres://host/db?unknown=1";
+    let printed = Shell::new().run(&["doctor", "--store", url]);
+    let (_, known) = printed.trim_end().split_once("known are ").expect("a list of parameters");
+    let guide = page("docs/guides/connect-to-postgres.md");
+    let parameters: Vec<&str> = known.split(", ").collect();
+    assert!(parameters.len() > 20, "{printed}");
+    for parameter in parameters {
+        assert!(guide.contains(&format!("`{parameter}`")), "{parameter} is not in the guide");
+    }
 }
 
 /// Every guide is run here, in the tests of the documentation, or where there is a PostgreSQL.

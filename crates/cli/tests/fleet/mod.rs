@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate_core::{JobSpec, NewTask, Submission, TaskId};
-use tidegate_engine::time;
 use tidegate_measure::history::{
     Enter, Expected, Outcome, Process, Record, Report, Signal as Signalled, Writer, verify,
 };
 use tidegate_store::{OpenOptions, Opened};
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::wait;
 use tokio::runtime::Runtime;
 
 use crate::common::Shell;
@@ -201,11 +201,9 @@ impl Fleet {
     #[track_caller]
     pub(crate) fn has_said(&self, worker: usize, text: &str) {
         let log = self.shell.path(&format!("worker-{worker}.log"));
-        let began = time::now();
-        while !std::fs::read_to_string(&log).is_ok_and(|log| log.contains(text)) {
-            assert!(time::now() - began < PATIENCE, "waited in vain for {text:?}");
-            std::thread::yield_now();
-        }
+        wait::until(&format!("the log has {text:?}"), || {
+            std::fs::read_to_string(&log).is_ok_and(|log| log.contains(text))
+        });
     }
 
     pub(crate) fn wait(&mut self, worker: usize) -> ExitStatus {

@@ -4,17 +4,14 @@
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use crate::common::{Shell, shown, without_settings};
 use crate::pty::Terminal;
 use rustix::process::{Pid, Signal, kill_process};
-use tidegate_engine::time;
 use tidegate_measure::server::{BIN_VARIABLE, Programs};
 use tidegate_testkit::postgres::Server;
-
-/// No example takes longer to become ready than this.
-const PATIENCE: Duration = Duration::from_secs(60);
+use tidegate_testkit::tier::Cases;
+use tidegate_testkit::wait;
 
 /// The port that the page names; each run takes a free one.
 const PORT: &str = "8642";
@@ -57,11 +54,7 @@ fn paste(shell: &Shell, commands: &str) -> String {
 fn paste_until(shell: &Shell, command: &str, is_done: impl Fn() -> bool) -> String {
     let mut bash = bash(shell, &format!("exec {command}"));
     let child = bash.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start bash");
-    let began = time::now();
-    while !is_done() {
-        assert!(time::now() - began < PATIENCE, "{command} does not do its work");
-        std::thread::yield_now();
-    }
+    wait::until(&format!("{command} does its work"), is_done);
     kill_process(Pid::from_child(&child), Signal::INT).expect("press Ctrl-C");
     shown(&child.wait_with_output().expect("wait for bash"))
 }
@@ -98,11 +91,8 @@ fn busy() -> Shell {
     );
     let mut worker = shell.command(&["worker", "--queues", "slow", "--lease", "1h"]);
     let mut worker = worker.stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("start");
-    let began = time::now();
-    while shell.good(&["task", "list", "--state", "processing", "--json"]).lines().count() < 4 {
-        assert!(time::now() - began < PATIENCE, "four tasks should run");
-        std::thread::yield_now();
-    }
+    let running = || shell.good(&["task", "list", "--state", "processing", "--json"]);
+    wait::until("four tasks run", || running().lines().count() == 4);
     worker.kill().expect("kill");
     worker.wait().expect("wait");
     shell
@@ -188,8 +178,13 @@ fn every_example_runs() {
     assert!(ran > 30, "{ran} examples ran");
 }
 
+/// The small tier runs the first command of the README; the scenarios take minutes. Short runs of them are in
+/// `bench.rs`.
 #[test]
 fn every_measurement_runs() {
-    let ran = all_run(is_measured);
-    assert_eq!(ran, 19, "the first command of the README and the scenarios");
+    let (has_scenarios, number) = Cases { small: (false, 1), full: (true, 19) }.of_this_run();
+    let ran = all_run(|example| {
+        is_measured(example) && (has_scenarios || example.starts_with("tidegate run"))
+    });
+    assert_eq!(ran, number, "the first command of the README and the scenarios");
 }

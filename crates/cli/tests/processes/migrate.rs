@@ -7,15 +7,12 @@ use std::time::Duration;
 use crate::common::Shell;
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate_core::{ErrorKind, Inspect, NewTask, State, Store, Submission, TaskId};
-use tidegate_engine::time;
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::wait;
 use tokio_postgres::{Client, NoTls};
 
 const WORKERS: usize = 3;
-
-/// No test waits longer than this.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a task may take on a machine that has other things to do; a fleet that waits for a lock
 /// would take as long as the lock is held.
@@ -90,9 +87,7 @@ impl Fleet {
     async fn runs_one(&self) {
         let task = self.submit().await;
         let state = async || self.store.task(task).await.expect("task").expect("it is kept").state;
-        while state().await != State::Completed {
-            tokio::task::yield_now().await;
-        }
+        wait::until_async("the task completes", async || state().await == State::Completed).await;
     }
 
     /// Workers end when they are told to, and none of them had anything to complain about.
@@ -121,11 +116,8 @@ async fn connect(url: &str) -> Client {
 async fn until_it_tries(client: &Client) {
     let waits = "SELECT count(*) FROM pg_stat_activity
                  WHERE datname = current_database() AND query LIKE '-- Online:%'";
-    let began = time::now();
-    while client.query_one(waits, &[]).await.expect("look").get::<_, i64>(0) == 0 {
-        assert!(time::now() - began < PATIENCE, "the migration does not begin");
-        tokio::task::yield_now().await;
-    }
+    let count = async || client.query_one(waits, &[]).await.expect("look").get::<_, i64>(0);
+    wait::until_async("the migration begins", async || count().await > 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,7 +166,7 @@ async fn a_migration_that_live_workers_cannot_bear_is_refused() {
 /// Whoever looks at a database that nobody has migrated is told what to do.
 #[test]
 fn a_database_without_a_schema_names_the_command() {
-    let database = Server::shared().database();
+    let database = Server::shared().empty_database();
     let (shell, url) = (Shell::new(), database.url());
     let commands = [
         "task list",

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::common::{Shell, shown};
 use tidegate_engine::time;
+use tidegate_testkit::wait;
 
 const FILE: &str = r#"
 [server]
@@ -76,7 +77,7 @@ fn interrupt_and_go_on(by_worker: bool) {
     let first =
         first.args(store).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
     let list = |state: &str| shell.run(&["task", "list", "--json", "--state", state]);
-    while !list("completed").contains("\"completed\"") {}
+    wait::until("a task completes", || list("completed").contains("\"completed\""));
     let told = Command::new("kill").args(["-INT", &first.id().to_string()]).status();
     assert!(told.expect("send a signal").success());
     let output = shown(&first.wait_with_output().expect("wait"));
@@ -133,7 +134,7 @@ fn a_worker_drains_on_a_signal() {
     let mut worker = shell.command(&["worker"]);
     let worker = worker.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
     let list = |state: &str| shell.run(&["task", "list", "--json", "--state", state]);
-    while list("processing").lines().count() < 3 {}
+    wait::until("three tasks run", || list("processing").lines().count() == 3);
     let told = Command::new("kill").args(["-TERM", &worker.id().to_string()]).status();
     assert!(told.expect("send a signal").success());
     let output = shown(&worker.wait_with_output().expect("wait"));
@@ -154,12 +155,9 @@ fn explain_says_who_holds_the_slot_and_who_is_next() {
     assert_eq!(worker, "2\n");
     let mut worker = shell.command(&["worker"]);
     let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
-    let blocked = loop {
-        let text = shell.good(&["task", "explain", "1"]);
-        if text.contains("blocked") {
-            break text;
-        }
-    };
+    let blocked = wait::until_some("the task is blocked", || {
+        Some(shell.good(&["task", "explain", "1"])).filter(|text| text.contains("blocked"))
+    });
     worker.kill().expect("kill the worker");
     worker.wait().expect("wait");
     assert!(
@@ -221,7 +219,8 @@ fn start_slowly(shell: &Shell, count: u32) -> Child {
     shell.file("a.toml", format!("{limit}[[task]]\nkind = \"sleep\"\ngroup = \"g\"\n{tasks}"));
     let mut run = shell.command(&["run", "a.toml"]);
     let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
-    while !shell.run(&["task", "list", "--json"]).contains("\"completed\"") {}
+    let list = || shell.run(&["task", "list", "--json"]);
+    wait::until("a task completes", || list().contains("\"completed\""));
     run
 }
 
@@ -245,7 +244,8 @@ fn a_worker_writes_down_what_changes() {
     }
     let mut worker = shell.command(&["worker", "--until-idle", "--history", "a.jsonl"]);
     let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
-    while !shell.run(&["task", "list", "--json"]).contains("\"completed\"") {}
+    let list = || shell.run(&["task", "list", "--json"]);
+    wait::until("a task completes", || list().contains("\"completed\""));
     shell.good(&["concurrency", "set", "sleep", "--limit", "2"]);
     assert!(worker.wait().expect("wait").success());
     let report = shell.run(&["verify", "a.jsonl"]);
@@ -347,7 +347,7 @@ async fn a_second_signal_gives_back_what_runs() {
     let mut run = shell.command(&["run", "a.toml"]);
     let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
     let list = |state: &str| shell.run(&["task", "list", "--json", "--state", state]);
-    while list("processing").lines().count() < 3 {}
+    wait::until("three tasks run", || list("processing").lines().count() == 3);
     let pid = run.id().to_string();
     let interrupt = || Command::new("kill").args(["-INT", &pid]).status().expect("send a signal");
     assert!(interrupt().success());

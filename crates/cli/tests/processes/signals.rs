@@ -13,9 +13,7 @@ use tidegate_engine::time;
 use tidegate_measure::history::{Outcome, Record};
 use tidegate_store::OpenOptions;
 use tidegate_testkit::postgres::{Database, Server};
-
-/// No test waits longer than this.
-const PATIENCE: Duration = Duration::from_secs(60);
+use tidegate_testkit::wait;
 
 /// A store, and the folder that its workers run in.
 struct Lab {
@@ -64,11 +62,7 @@ impl Lab {
     }
 
     async fn until(&self, what: &str, is_so: impl Fn() -> bool) {
-        let latest = time::now() + PATIENCE;
-        while !is_so() {
-            assert!(time::now() < latest, "waited in vain for {what}");
-            time::sleep(Duration::from_millis(20)).await;
-        }
+        wait::until_async(what, async || is_so()).await;
     }
 
     async fn count(&self, state: State) -> u64 {
@@ -150,11 +144,11 @@ async fn a_later_signal_stops_what_runs() {
     let mut worker = lab.worker("first.jsonl", &[]);
     lab.until("three in flight", || entered(&lab.history("first.jsonl")).len() == 3).await;
     let began = time::now();
-    while worker.try_wait().expect("look").is_none() {
-        assert!(time::now() - began < PATIENCE, "it goes on");
+    wait::until_async("the worker ends", async || {
         send(Signal::TERM, &worker);
-        time::sleep(Duration::from_millis(20)).await;
-    }
+        worker.try_wait().expect("look").is_some()
+    })
+    .await;
     assert!(time::now() - began >= Duration::from_secs(1), "those at once are one");
     let told = shown(&worker.wait_with_output().expect("wait"));
     assert!(told.contains("0 completed") && told.contains("3 released"), "{told}");

@@ -84,18 +84,42 @@ enum Obstacle {
     TooHeavy(LimitId),
 }
 
-/// The limits that apply to a task, lifetime first, then its job's, then its group's.
+/// Returns the limits that apply to a task, lifetime first, then its job's, then its group's. It changes
+/// nothing: the limit of a workflow that does not exist yet is left out. No task holds a slot of it.
 pub fn needs(tables: &mut dyn Tables, tags: &Tags) -> Result<Vec<Need>> {
+    let workflow = match &tags.workflow {
+        Some(workflow) => tables.limit_named(&Scope::Workflow.name(workflow))?,
+        None => None,
+    };
+    needs_with(tables, tags, workflow)
+}
+
+/// Returns the same for a task that is to be admitted, and creates the limit of its workflow if it is
+/// missing: without it the steps of the workflow would run side by side.
+fn ensure_needs(tables: &mut dyn Tables, tags: &Tags) -> Result<Vec<Need>> {
+    let workflow = match &tags.workflow {
+        Some(workflow) => {
+            let name = Scope::Workflow.name(workflow);
+            match tables.limit_named(&name)? {
+                Some(limit) => Some(limit),
+                None => Some(tables.make_limit(&name, Some(1), Source::Unset, 0, None)?),
+            }
+        }
+        None => None,
+    };
+    needs_with(tables, tags, workflow)
+}
+
+fn needs_with(
+    tables: &mut dyn Tables,
+    tags: &Tags,
+    workflow: Option<LimitId>,
+) -> Result<Vec<Need>> {
     let mut needs = Vec::new();
     let mut need = |limit, weight, hold| {
         needs.push(Need { limit, weight, hold, taken: false });
     };
-    if let Some(workflow) = &tags.workflow {
-        let name = Scope::Workflow.name(workflow);
-        let limit = match tables.limit_named(&name)? {
-            Some(limit) => limit,
-            None => tables.make_limit(&name, Some(1), Source::Unset, 0, None)?,
-        };
+    if let Some(limit) = workflow {
         let hold = if is_planted(Bug::WorkflowPerAttempt) { Hold::Attempt } else { Hold::Lifetime };
         need(limit, 1, hold);
     }
@@ -135,7 +159,7 @@ pub fn come_back(tables: &mut dyn Tables, tags: &Tags) -> Result<Verdict> {
 
 /// The rank counts from when the task became due, not from when somebody looked.
 fn enter(tables: &mut dyn Tables, tags: &Tags, tag: i64) -> Result<Verdict> {
-    let needs = needs(tables, tags)?;
+    let needs = ensure_needs(tables, tags)?;
     let mut counters = tables.counters()?;
     let rank = ready_rank(tags.arrival, tags.priority);
     if needs.is_empty() {
@@ -300,7 +324,7 @@ fn waiter(tables: &mut dyn Tables, row: LineRow) -> Result<Option<Waiter>> {
     let Some(tags) = tables.tags(row.task)? else {
         return Ok(None);
     };
-    let needs = needs(tables, &tags)?;
+    let needs = ensure_needs(tables, &tags)?;
     let arrival_rank = ready_rank(row.since, tags.priority);
     let rank = if row.passed { row.rank } else { arrival_rank };
     let mut next = row;

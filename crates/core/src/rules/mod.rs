@@ -20,7 +20,7 @@ mod submit;
 pub use admit::admit;
 pub use cancel::{cancel, check_cancel};
 pub use claim::claim;
-pub use extend::extend;
+pub use extend::{extend, release_unlisted};
 pub use finish::{Decision, check_finish, decide_failed, finish};
 pub use pause::{check_pause, no_job, pause};
 pub use prune::{KIND_KEPT_MS, PACE_KEPT_MS, prune};

@@ -88,8 +88,11 @@ metrics! {
         "Handlers that may run at once.";
     Gauge Worker SLOTS_IN_USE = "tidegate_worker_slots_in_use" []
         "Those of them that run.";
-    Gauge Worker ACCEPTING = "tidegate_worker_accepting" ["reason"]
-        "1 where the worker takes new tasks, 0 where it does not; the label says why.";
+    Gauge Worker ACCEPTING = "tidegate_worker_accepting" []
+        "Workers of the process that take new tasks.";
+    Gauge Worker BACKPRESSURE = "tidegate_worker_backpressure" ["reason"]
+        "Workers of the process by why they claim as many tasks as they do; `room` is no backpressure. \
+         Every reason is exported, most of them with 0.";
     Histogram Worker WORKER_WAIT = "tidegate_worker_wait_seconds" []
         "How long tasks that were through the gate waited for a worker.";
     Gauge Worker ASYNC_TASKS = "tidegate_worker_async_tasks" []

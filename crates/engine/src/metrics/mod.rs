@@ -17,7 +17,8 @@ mod process;
 mod sample;
 mod top;
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -58,11 +59,18 @@ pub struct Metrics {
 struct Inner {
     slots: AtomicU64,
     in_flight: AtomicI64,
-    accepting: Mutex<Option<(bool, &'static str)>>,
+    workers: Mutex<Workers>,
     counted: Mutex<Counted>,
     sample: Mutex<Arc<Sample>>,
     /// Whom to ask for what can be told at once.
     inspect: OnceLock<Arc<dyn Inspect>>,
+}
+
+/// The workers that are counted, each with whether it takes new tasks and why.
+#[derive(Debug, Default)]
+struct Workers {
+    next: u64,
+    states: BTreeMap<u64, (bool, Reason)>,
 }
 
 impl Metrics {
@@ -75,11 +83,6 @@ impl Metrics {
     /// itself.
     pub fn metered(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
         Arc::new(metered::Metered::new(store, self.clone()))
-    }
-
-    /// Says whether the worker takes new tasks, and why; the words are few and known beforehand.
-    pub fn set_accepting(&self, accepting: bool, reason: &'static str) {
-        *lock(&self.inner.accepting) = Some((accepting, reason));
     }
 
     /// Counts a call of the kind `http`: the status of the answer, if there was one.
@@ -107,9 +110,7 @@ impl Metrics {
         reading.number(&about::IN_FLIGHT, &[], in_flight);
         reading.number(&about::SLOTS_IN_USE, &[], in_flight);
         reading.number(&about::SLOTS, &[], self.inner.slots.load(Ordering::Relaxed) as f64);
-        if let Some((accepting, reason)) = *lock(&self.inner.accepting) {
-            reading.number(&about::ACCEPTING, &[reason], f64::from(u8::from(accepting)));
-        }
+        self.read_backpressure(reading);
         process::read(reading);
         if let Some(pool) = self.inner.inspect.get().and_then(|inspect| inspect.connections()) {
             reading.number(&about::CONNECTIONS_IN_USE, &[], pool.in_use as f64);
@@ -118,13 +119,26 @@ impl Metrics {
         }
     }
 
+    fn read_backpressure(&self, reading: &mut Reading) {
+        let workers = lock(&self.inner.workers);
+        let accepting = workers.states.values().filter(|(accepts, _)| *accepts).count();
+        reading.number(&about::ACCEPTING, &[], accepting as f64);
+        for reason in Reason::ALL {
+            let number = workers.states.values().filter(|(_, of)| *of == reason).count();
+            reading.number(&about::BACKPRESSURE, &[reason.as_str()], number as f64);
+        }
+    }
+
     /// A worker with so many slots begins; it is counted until this is dropped. The counters of its
     /// kinds are there from the start: of one that appears with a number no rate is known.
     pub(crate) fn begin<'a>(&self, slots: u32, kinds: impl Iterator<Item = &'a Arc<str>>) -> Begun {
         self.counted().expect(kinds);
         self.inner.slots.fetch_add(slots.into(), Ordering::Relaxed);
-        self.set_accepting(true, Reason::Room.as_str());
-        Begun { metrics: self.clone(), slots, has_ended: AtomicBool::new(false) }
+        let mut workers = lock(&self.inner.workers);
+        let worker = workers.next;
+        workers.next += 1;
+        workers.states.insert(worker, (true, Reason::Room));
+        Begun { metrics: self.clone(), worker, slots }
     }
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
@@ -141,19 +155,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub(crate) struct Begun {
     metrics: Metrics,
+    worker: u64,
     slots: u32,
-    has_ended: AtomicBool,
 }
 
 impl Begun {
-    /// Whether it takes on more, and why.
+    /// Notes whether the worker takes new tasks, and why. A worker that has ended stays uncounted.
     pub(crate) fn accepts(&self, accepts: bool, reason: Reason) {
-        self.metrics.set_accepting(accepts, reason.as_str());
+        if let Some(state) = lock(&self.metrics.inner.workers).states.get_mut(&self.worker) {
+            *state = (accepts, reason);
+        }
     }
 
-    /// Its slots are gone.
+    /// Stops counting the worker and its slots.
     pub(crate) fn end(&self) {
-        if !self.has_ended.swap(true, Ordering::Relaxed) {
+        if lock(&self.metrics.inner.workers).states.remove(&self.worker).is_some() {
             self.metrics.inner.slots.fetch_sub(self.slots.into(), Ordering::Relaxed);
         }
     }

@@ -1,7 +1,7 @@
 //! The board: every attempt that runs on this worker and every lease that it holds. The pump
 //! writes it, the heartbeat reads it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,13 +43,17 @@ pub(crate) struct Started {
 #[derive(Debug, Default)]
 pub(crate) struct Beat {
     pub(crate) tokens: Vec<Token>,
+    /// Leases that were given up, whose handlers have ended and whose reports the store has not taken
+    /// yet. They are listed so that the store does not release them before the reports arrive.
+    pub(crate) unreported: Vec<Token>,
     pub(crate) progress: Vec<(Arc<Running>, Progress)>,
     pub(crate) ran: Vec<Ran>,
 }
 
 impl Beat {
     pub(crate) fn is_empty(&self) -> bool {
-        self.tokens.is_empty() && self.progress.is_empty() && self.ran.is_empty()
+        let has_leases = !self.tokens.is_empty() || !self.unreported.is_empty();
+        !has_leases && self.progress.is_empty() && self.ran.is_empty()
     }
 }
 
@@ -100,10 +104,14 @@ impl Board {
     pub(crate) fn beat(&self) -> Beat {
         let mut state = self.state();
         let ran = state.take_ran();
-        let held = state.leases.values().filter(|lease| !lease.is_given_up());
+        let (given_up, held): (Vec<_>, Vec<_>) =
+            state.leases.values().partition(|lease| lease.is_given_up());
+        let runs = |token: &Token| state.running().any(|one| one.lease.token == *token);
+        let given_up = given_up.into_iter().map(|lease| lease.token);
         Beat {
             ran,
-            tokens: held.map(|lease| lease.token).collect(),
+            tokens: held.into_iter().map(|lease| lease.token).collect(),
+            unreported: given_up.filter(|token| !runs(token)).collect(),
             progress: state
                 .running()
                 .filter_map(|running| Some((running.clone(), running.take_progress()?)))
@@ -118,15 +126,23 @@ impl Board {
 
     /// Tells the handlers under leases that are gone; they are dropped at `drop_at`.
     pub(crate) fn lose(&self, tokens: &[Token], drop_at: Instant) {
+        if tokens.is_empty() {
+            return;
+        }
         let mut state = self.state();
         for lease in tokens.iter().filter_map(|token| state.leases.get(token)) {
             lease.give_up();
         }
+        let tokens: HashSet<Token> = tokens.iter().copied().collect();
         state.tell(StopReason::Lost, drop_at, |running| tokens.contains(&running.lease.token));
     }
 
     /// Tells handlers whose task was cancelled.
     pub(crate) fn cancel(&self, tasks: &[(TaskId, Token)], drop_at: Instant) {
+        if tasks.is_empty() {
+            return;
+        }
+        let tasks: HashSet<(TaskId, Token)> = tasks.iter().copied().collect();
         self.state().tell(StopReason::Cancelled, drop_at, |running| {
             tasks.contains(&(running.attempt.task, running.attempt.token))
         });
@@ -217,5 +233,71 @@ impl State {
         let told = self.places.iter().flatten().filter(|running| concerns(running));
         let news = told.filter(|running| running.tell_to_stop(reason));
         self.told.extend(news.map(|running| (drop_at, running.clone())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ATTEMPTS: i64 = 100_000;
+    const LEASE: Duration = Duration::from_secs(30);
+
+    /// The time in which a debug build looks every attempt up once, many times over. A comparison of every
+    /// attempt with every listed task takes minutes.
+    const LOOKUP_MAX: Duration = Duration::from_secs(5);
+
+    /// An attempt that runs alone under its lease.
+    fn attempt(number: i64) -> Attempt {
+        Attempt {
+            task: TaskId(number),
+            token: Token(number),
+            kind: "a".into(),
+            queue: "default".into(),
+            group: "a".into(),
+            weight: 1,
+            payload: Vec::new(),
+            number: 1,
+            max_attempts: 1,
+            timeout_ms: None,
+            job: None,
+            workflow: None,
+            slots: Vec::new(),
+            expires_at: 0,
+            arrived_at: 0,
+            ready_at: 0,
+            trace: None,
+        }
+    }
+
+    fn full_board() -> (Board, Vec<Started>) {
+        let board = Board::default();
+        let attempts = (0..ATTEMPTS).map(|number| (attempt(number), 0)).collect();
+        let started = board.put_up(attempts, time::now(), LEASE);
+        assert_eq!(started.len(), ATTEMPTS as usize);
+        (board, started)
+    }
+
+    #[test]
+    fn cancel_of_many_attempts_looks_each_up_once() {
+        let (board, _started) = full_board();
+        // Of every second attempt, and of as many others that do not run here.
+        let tasks: Vec<_> = (0..ATTEMPTS).map(|n| (TaskId(2 * n), Token(2 * n))).collect();
+        let began = time::now();
+        board.cancel(&tasks, began + LEASE);
+        let took = time::now() - began;
+        assert_eq!(board.state().told.len(), ATTEMPTS as usize / 2);
+        assert!(took < LOOKUP_MAX, "{took:?}");
+    }
+
+    #[test]
+    fn loss_of_many_leases_looks_each_attempt_up_once() {
+        let (board, _started) = full_board();
+        let tokens: Vec<_> = (0..ATTEMPTS).map(|number| Token(2 * number)).collect();
+        let began = time::now();
+        board.lose(&tokens, began + LEASE);
+        let took = time::now() - began;
+        assert_eq!(board.state().told.len(), ATTEMPTS as usize / 2);
+        assert!(took < LOOKUP_MAX, "{took:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::{CancelOutcome, State};
 use tidegate_engine::{Context, Ended, Failure, Options, Task};
 
-use crate::rig::{Rig, soon};
+use crate::rig::{Rig, pause, soon};
 
 fn quick() -> Options {
     Options {
@@ -66,7 +66,7 @@ async fn progress_is_seen_while_the_handler_runs() {
             if let Some(progress) = rig.view(task).await.progress {
                 return progress;
             }
-            tokio::task::yield_now().await;
+            pause().await;
         }
     });
     let seen = seen.await;

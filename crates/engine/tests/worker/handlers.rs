@@ -7,7 +7,7 @@ use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 use tidegate_core::{Inspect, JobSpec, Kind, Registration, State, Store};
 use tidegate_engine::{Context, DayWindow, Failure, Handler, KindOptions, Task};
 
-use crate::rig::{Rig, soon};
+use crate::rig::{Rig, pause, soon};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Sum {
@@ -202,7 +202,7 @@ async fn a_handler_adds_tasks_to_its_own_job() {
     let whole = Some(std::collections::BTreeMap::from([(State::Completed, 15)]));
     soon("the whole site", async {
         while of_site().await != whole {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     })
     .await;

@@ -9,7 +9,7 @@ use tidegate_core::{State, TaskId};
 use tidegate_engine::{Context, Failure, KindOptions, Options, Task};
 use tokio::sync::watch;
 
-use crate::rig::{Rig, soon};
+use crate::rig::{Rig, pause, soon};
 
 /// Counts the handlers inside. Nobody leaves before `expected` have been inside at once, so
 /// that a limit is reached, and a limit that is never reached fails the test.
@@ -158,6 +158,6 @@ async fn a_slot_is_given_back_while_another_limits_answer_is_on_its_way() {
 
 async fn until_completed(rig: &Rig, task: TaskId) {
     while rig.state(task).await != State::Completed {
-        tokio::task::yield_now().await;
+        pause().await;
     }
 }

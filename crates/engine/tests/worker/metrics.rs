@@ -7,11 +7,14 @@ use std::time::Duration;
 use tidegate_core::{Claim, NewTask, Submission, WorkerId};
 use tidegate_engine::metrics::about::ALL;
 use tidegate_engine::metrics::{Family, Sampler, Value};
-use tidegate_engine::{Context, Ended, Failure, JobSpec, Metrics, Observer, Options, Store, Task};
+use tidegate_engine::{
+    Context, Ended, Failure, JobSpec, Metrics, Observer, Options, Reason, Store, Task,
+};
 
 use tidegate_store::memory::Memory;
+use tokio::sync::Notify;
 
-use crate::rig::{Rig, soon};
+use crate::rig::{Rig, pause, soon};
 
 type Done = Result<(), Failure>;
 const GOOD: Done = Ok(());
@@ -63,7 +66,7 @@ async fn attempts_are_counted_by_how_they_end() {
     rig.exited(bad, Ended::Failed).await;
     let panics = rig.submit(Task::new("panics", &()).max_attempts(1)).await;
     rig.exited(panics, Ended::Failed).await;
-    assert_eq!(number(&metrics, "tidegate_worker_accepting", &["room"]), Some(1.0));
+    assert_eq!(number(&metrics, "tidegate_worker_accepting", &[]), Some(1.0));
     rig.end(worker).await;
 
     let ended = |kind: &str, outcome: &str| {
@@ -81,10 +84,56 @@ async fn attempts_are_counted_by_how_they_end() {
     assert_eq!(number(&metrics, "tidegate_worker_claims_total", &["found"]), Some(3.0));
     assert_eq!(number(&metrics, "tidegate_worker_claim_size", &[]), Some(3.0));
     assert_eq!(number(&metrics, "tidegate_store_call_seconds", &["register"]), Some(1.0));
-    assert_eq!(number(&metrics, "tidegate_worker_accepting", &["stopping"]), Some(0.0));
-    assert_eq!(number(&metrics, "tidegate_worker_accepting", &["room"]), None, "one reason");
+    assert_eq!(number(&metrics, "tidegate_worker_accepting", &[]), Some(0.0));
     assert_eq!(number(&metrics, "tidegate_worker_slots", &[]), Some(0.0), "the worker has ended");
     assert!(number(&metrics, "tidegate_worker_resident_memory_bytes", &[]) > Some(1e6));
+}
+
+/// The workers of each reason that has some.
+fn reasons(metrics: &Metrics) -> Vec<(&'static str, f64)> {
+    let workers = |reason: &Reason| {
+        let workers = number(metrics, "tidegate_worker_backpressure", &[reason.as_str()]);
+        (reason.as_str(), workers.expect("every reason is always exported"))
+    };
+    Reason::ALL.iter().map(workers).filter(|(_, workers)| *workers > 0.0).collect()
+}
+
+#[tokio::test]
+async fn two_workers_of_a_process_are_counted_each_by_its_own_state() {
+    let rig = Rig::new();
+    let metrics = Metrics::new();
+    let accepting = || number(&metrics, "tidegate_worker_accepting", &[]);
+    assert_eq!((accepting(), reasons(&metrics)), (Some(0.0), vec![]), "before the first worker");
+    let release = Arc::new(Notify::new());
+    let build = |kind: &str| {
+        let release = release.clone();
+        let options = Options { concurrency: 1, ..Options::default() };
+        let handler = move |_: Context, (): ()| {
+            let release = release.clone();
+            async move {
+                release.notified().await;
+                GOOD
+            }
+        };
+        rig.worker_with(options).metrics(&metrics).handle(kind, handler).build().unwrap()
+    };
+    let (busy, idle) = (build("busy"), build("idle"));
+    assert_eq!((accepting(), reasons(&metrics)), (Some(2.0), vec![("room", 2.0)]));
+    let (busy_pressure, idle_pressure) = (busy.pressure(), idle.pressure());
+    let busy = tokio::spawn(busy.run(rig.shutdown.clone()));
+    let task = rig.submit(Task::new("busy", &())).await;
+    rig.entered(task).await;
+    // As the two heartbeats do, in both orders.
+    for pressures in [[&busy_pressure, &idle_pressure], [&idle_pressure, &busy_pressure]] {
+        pressures.into_iter().for_each(|pressure| drop(pressure.report()));
+        let counted = (accepting(), reasons(&metrics));
+        assert_eq!(counted, (Some(1.0), vec![("room", 1.0), ("permits", 1.0)]));
+    }
+    release.notify_one();
+    rig.end(busy).await;
+    assert_eq!((accepting(), reasons(&metrics)), (Some(1.0), vec![("room", 1.0)]));
+    drop((idle, busy_pressure, idle_pressure));
+    assert_eq!((accepting(), reasons(&metrics)), (Some(0.0), vec![]));
 }
 
 #[tokio::test]
@@ -198,7 +247,7 @@ async fn a_sample_shows_limits_lines_and_how_many_workers_would_help() {
     soon("the refusal", async {
         while rejected() == Some(0.0) {
             sampler.read().await.unwrap();
-            tokio::task::yield_now().await;
+            pause().await;
         }
     })
     .await;
@@ -266,7 +315,7 @@ async fn of_many_jobs_the_one_that_starves_is_told_of() {
     soon("the next reading", async {
         while starved(&metrics).is_empty() {
             sampler.read().await.unwrap();
-            tokio::task::yield_now().await;
+            pause().await;
         }
     })
     .await;

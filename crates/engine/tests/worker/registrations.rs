@@ -9,7 +9,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::rig::{Rig, soon};
+use crate::rig::{Rig, pause, soon};
 
 /// Keeps the warnings of this thread.
 #[derive(Clone, Default)]
@@ -52,7 +52,7 @@ async fn capacity(rig: &Rig, capacity: Option<u32>) {
     };
     let until = async {
         while !is_so().await {
-            tokio::task::yield_now().await;
+            pause().await;
         }
     };
     soon("the limit", until).await;

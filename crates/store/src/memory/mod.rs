@@ -6,7 +6,10 @@ mod rows;
 mod slots;
 pub(crate) mod state;
 mod tables;
-mod workers;
+#[cfg(test)]
+mod tests;
+mod undo;
+pub(crate) mod workers;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -64,13 +67,21 @@ impl Memory {
         Self { inner: Arc::new(inner) }
     }
 
-    /// One transaction: the time is read once.
+    /// Runs a verb as one transaction. The time is read once. A verb that fails or panics changes nothing.
     fn at_once<T>(&self, verb: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
-        let mut state = self.state();
-        state.now = (self.inner.clock)();
-        let outcome = verb(&mut state);
+        let now = (self.inner.clock)();
+        let mut transaction = Transaction(self.state());
+        let state = &mut *transaction.0;
+        state.now = now;
+        state.begin();
+        let outcome = verb(state);
+        if outcome.is_ok() {
+            state.commit();
+        } else {
+            state.roll_back();
+        }
         let wakes = std::mem::take(&mut state.wakes);
-        drop(state);
+        drop(transaction);
         if wakes {
             // A permit for the next to come as well: it may have looked before this step.
             self.inner.changed.notify_waiters();
@@ -79,8 +90,19 @@ impl Memory {
         outcome
     }
 
+    /// A verb that panicked while it held the mutex was rolled back, so a poisoned mutex guards complete
+    /// transactions only.
     fn state(&self) -> MutexGuard<'_, State> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Rolls back a transaction that a panic has ended, before the mutex is unlocked.
+struct Transaction<'a>(MutexGuard<'a, State>);
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        self.0.roll_back();
     }
 }
 

@@ -8,10 +8,12 @@ use tidegate_core::{Kind, Limit, Millis, Scope, Source, WorkerId};
 use super::State;
 
 pub(super) fn put(state: &mut State, worker: &WorkerId, said: &Said<'_>) {
-    let others = |notes: &mut Vec<(WorkerId, Option<u32>)>| notes.retain(|(w, _)| w != worker);
-    state.registrations.values_mut().for_each(others);
+    state.registrations.retain(|_, notes| {
+        notes.retain(|(other, _)| other != worker);
+        true
+    });
     for (group, capacity) in said {
-        let notes = state.registrations.entry((*group).into()).or_default();
+        let notes = state.registrations.get_or_insert_with((*group).into(), Vec::new);
         notes.push((worker.clone(), *capacity));
     }
 }

@@ -10,7 +10,7 @@ use super::rows::Task;
 
 impl State {
     pub(super) fn take_lowest(&mut self, task: TaskId, limit: LimitId, weight: u32) {
-        let slots = self.slots.entry(limit).or_default();
+        let slots = self.slots.get_or_insert_with(limit, Vec::new);
         let mut wanted = weight;
         for (number, slot) in slots.iter_mut().enumerate() {
             if wanted > 0 && slot.is_none() {

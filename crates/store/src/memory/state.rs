@@ -1,4 +1,3 @@
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tidegate_core::tables::{Counters, Lease, LineRow, Pace, Position, ReadyRow, Tags};
@@ -7,6 +6,7 @@ use tidegate_core::{
 };
 
 pub(crate) use super::rows::{Running, Task, Worker};
+use super::undo::{Map, Set, Undo};
 
 /// The tables, as ordered maps. Public so that a simulator can run the rules over them
 /// without a runtime.
@@ -21,37 +21,146 @@ pub struct State {
     /// Whether something may have become claimable since this was last put back.
     pub(crate) wakes: bool,
     pub(crate) counters: Counters,
-    pub(crate) kinds: BTreeMap<Arc<str>, Arc<Kind>>,
+    pub(crate) kinds: Map<Arc<str>, Arc<Kind>>,
     /// When a worker last registered a kind that nobody else made known.
-    pub(crate) kinds_seen: BTreeMap<Arc<str>, Millis>,
-    pub(crate) lanes: BTreeMap<(Arc<str>, Arc<str>), LaneId>,
-    pub(crate) workers: BTreeMap<WorkerId, Worker>,
+    pub(crate) kinds_seen: Map<Arc<str>, Millis>,
+    pub(crate) lanes: Map<(Arc<str>, Arc<str>), LaneId>,
+    pub(crate) workers: Map<WorkerId, Worker>,
     /// What workers say of groups, in the order in which they registered.
-    pub(crate) registrations: BTreeMap<Arc<str>, Vec<(WorkerId, Option<u32>)>>,
+    pub(crate) registrations: Map<Arc<str>, Vec<(WorkerId, Option<u32>)>>,
     /// Paused queues, and since when.
-    pub(crate) paused: BTreeMap<Arc<str>, Millis>,
+    pub(crate) paused: Map<Arc<str>, Millis>,
     /// How long tasks of each group run, and when that was last heard.
-    pub(crate) paces: BTreeMap<Arc<str>, (Pace, Millis)>,
-    pub(crate) limits: BTreeMap<LimitId, Limit>,
-    pub(crate) limit_names: BTreeMap<Arc<str>, LimitId>,
-    pub(crate) slots: BTreeMap<LimitId, Vec<Option<TaskId>>>,
-    pub(crate) held: BTreeSet<(TaskId, LimitId, u32)>,
-    pub(crate) tasks: BTreeMap<TaskId, Task>,
-    pub(crate) unique: BTreeMap<Arc<str>, TaskId>,
-    pub(crate) scheduled: BTreeSet<(Millis, TaskId)>,
-    pub(crate) arrived: BTreeSet<TaskId>,
+    pub(crate) paces: Map<Arc<str>, (Pace, Millis)>,
+    pub(crate) limits: Map<LimitId, Limit>,
+    pub(crate) limit_names: Map<Arc<str>, LimitId>,
+    pub(crate) slots: Map<LimitId, Vec<Option<TaskId>>>,
+    pub(crate) held: Set<(TaskId, LimitId, u32)>,
+    pub(crate) tasks: Map<TaskId, Task>,
+    pub(crate) unique: Map<Arc<str>, TaskId>,
+    pub(crate) scheduled: Set<(Millis, TaskId)>,
+    pub(crate) arrived: Set<TaskId>,
     /// Of these the tasks of jobs that are no steps of a workflow.
-    pub(crate) arrived_of_jobs: BTreeSet<(Arc<str>, TaskId)>,
-    pub(crate) ready: BTreeSet<ReadyRow>,
-    pub(crate) line: BTreeSet<LineRow>,
-    pub(crate) running: BTreeMap<(Token, TaskId), Running>,
-    pub(crate) leases: BTreeMap<Token, Lease>,
+    pub(crate) arrived_of_jobs: Set<(Arc<str>, TaskId)>,
+    pub(crate) ready: Set<ReadyRow>,
+    pub(crate) line: Set<LineRow>,
+    pub(crate) running: Map<(Token, TaskId), Running>,
+    pub(crate) leases: Map<Token, Lease>,
     /// Attempts whose slots were taken away and whose workers are yet to be told.
-    pub(crate) fenced: BTreeSet<(Token, TaskId)>,
-    pub(crate) expiries: BTreeSet<(Millis, Token)>,
-    pub(crate) removals: BTreeSet<(Millis, TaskId)>,
+    pub(crate) fenced: Set<(Token, TaskId)>,
+    pub(crate) expiries: Set<(Millis, Token)>,
+    pub(crate) removals: Set<(Millis, TaskId)>,
     pub(crate) last_task: i64,
     pub(crate) last_limit: i64,
+    /// Whether tasks are inserted without their payloads: for a submission that is only checked.
+    pub(crate) drops_payloads: bool,
+    /// The numbers as they were when the recorded transaction began, if one is recorded.
+    pub(crate) recorded: Option<Numbers>,
+}
+
+/// What a transaction changes beside the tables.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Numbers {
+    now: Millis,
+    wakes: bool,
+    counters: Counters,
+    last_task: i64,
+    last_limit: i64,
+}
+
+impl State {
+    /// Begins a transaction that can be rolled back.
+    pub(super) fn begin(&mut self) {
+        self.each_table(|table| table.begin());
+        self.recorded = Some(Numbers {
+            now: self.now,
+            wakes: self.wakes,
+            counters: self.counters,
+            last_task: self.last_task,
+            last_limit: self.last_limit,
+        });
+    }
+
+    /// Keeps what the recorded transaction has written.
+    pub(super) fn commit(&mut self) {
+        self.recorded = None;
+        self.each_table(|table| table.commit());
+    }
+
+    /// Takes back what the recorded transaction has written, if it was not committed.
+    pub(super) fn roll_back(&mut self) {
+        let Some(numbers) = self.recorded.take() else {
+            return;
+        };
+        let Numbers { now, wakes, counters, last_task, last_limit } = numbers;
+        (self.now, self.wakes, self.counters) = (now, wakes, counters);
+        (self.last_task, self.last_limit) = (last_task, last_limit);
+        self.each_table(|table| table.roll_back());
+    }
+
+    fn each_table(&mut self, each: impl FnMut(&mut dyn Undo)) {
+        // Without `..`, so that a new table is not forgotten.
+        let Self {
+            gate_budget: _,
+            job_window: _,
+            now: _,
+            wakes: _,
+            counters: _,
+            kinds,
+            kinds_seen,
+            lanes,
+            workers,
+            registrations,
+            paused,
+            paces,
+            limits,
+            limit_names,
+            slots,
+            held,
+            tasks,
+            unique,
+            scheduled,
+            arrived,
+            arrived_of_jobs,
+            ready,
+            line,
+            running,
+            leases,
+            fenced,
+            expiries,
+            removals,
+            last_task: _,
+            last_limit: _,
+            drops_payloads: _,
+            recorded: _,
+        } = self;
+        let tables: [&mut dyn Undo; 23] = [
+            kinds,
+            kinds_seen,
+            lanes,
+            workers,
+            registrations,
+            paused,
+            paces,
+            limits,
+            limit_names,
+            slots,
+            held,
+            tasks,
+            unique,
+            scheduled,
+            arrived,
+            arrived_of_jobs,
+            ready,
+            line,
+            running,
+            leases,
+            fenced,
+            expiries,
+            removals,
+        ];
+        tables.into_iter().for_each(each);
+    }
 }
 
 impl State {
@@ -64,6 +173,18 @@ impl State {
         if let Some(task) = self.tasks.get_mut(&task) {
             task.position = position;
         }
+    }
+
+    /// The leases that end at `at` or before, oldest first; those of one worker, or of all.
+    pub(super) fn expired<'a>(
+        &'a self,
+        at: Millis,
+        of: Option<&'a WorkerId>,
+    ) -> impl Iterator<Item = Token> + 'a {
+        let expired = self.expiries.range(..=(at, Token(i64::MAX))).map(|(_, token)| *token);
+        expired.filter(move |token| {
+            of.is_none_or(|worker| self.leases.get(token).is_some_and(|l| l.worker == *worker))
+        })
     }
 
     pub(super) fn attempt(&self, row: ReadyRow, lease: &Lease) -> Option<Attempt> {
@@ -125,7 +246,7 @@ impl State {
             self.unique.insert(key.as_str().into(), task);
         }
         let row = Task {
-            new: Arc::new(new.clone()),
+            new: Arc::new(if self.drops_payloads { new.without_payload() } else { new.clone() }),
             tags,
             queue,
             position: None,

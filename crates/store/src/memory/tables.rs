@@ -60,7 +60,7 @@ impl Tables for State {
 
     fn lane(&mut self, queue: &str, kind: &str) -> Result<LaneId> {
         let next = LaneId(self.lanes.len() as i64 + 1);
-        Ok(*self.lanes.entry((queue.into(), kind.into())).or_insert(next))
+        Ok(*self.lanes.get_or_insert_with((queue.into(), kind.into()), || next))
     }
 
     fn lanes(&mut self, queues: &[Arc<str>], kinds: &[Arc<str>]) -> Result<Vec<Lane>> {
@@ -573,9 +573,8 @@ impl Tables for State {
         Ok(true)
     }
 
-    fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>> {
-        let expired = self.expiries.range(..=(at, Token(i64::MAX)));
-        Ok(expired.take(leases_max as usize).map(|(_, token)| *token).collect())
+    fn expired_leases(&mut self, at: i64, of: Option<&WorkerId>, max: u32) -> Result<Vec<Token>> {
+        Ok(self.expired(at, of).take(max as usize).collect())
     }
 
     fn end_leases(&mut self, tokens: &[Token]) -> Result<()> {

@@ -4,10 +4,11 @@ use tidegate_core::tables::Lane;
 use tidegate_core::{LaneId, Millis, WorkerId, WorkerReport};
 
 use super::State;
+use super::rows::Worker;
 use crate::clock;
 
-pub(super) fn see(state: &mut State, worker: &WorkerId, until: Millis, lanes: &[Lane]) {
-    let worker = state.workers.entry(worker.clone()).or_default();
+pub(crate) fn see(state: &mut State, worker: &WorkerId, until: Millis, lanes: &[Lane]) {
+    let worker = state.workers.get_or_insert_with(worker.clone(), Worker::default);
     worker.alive_until = until;
     let noted = lanes.iter().map(|lane| worker.lanes.get(&lane.id).copied());
     if !clock::is_noted(noted, state.now, until) {

@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 
 use super::back::Stale;
 use super::draft::Left;
-use super::error::Fault;
+use super::error::{Fault, log_behind_commit};
 use super::floors::{Found, From, Key, Look};
 use super::gate::{before_claim, follow_briefly};
 use super::leased::{Bodies, Leased, bodies};
@@ -119,8 +119,14 @@ pub(super) async fn fill_up(store: &Inner, mut claim: Claim, claimed: Claimed) -
     let wanted = claim.tasks_max as usize;
     while !is_all_there_is && attempts.len() < wanted {
         claim.tasks_max = (wanted - attempts.len()) as u32;
-        // What is committed is not lost with an error.
-        let more = claim_once(store, &claim).await.unwrap_or_default();
+        let more = match claim_once(store, &claim).await {
+            Ok(more) => more,
+            Err(error) => {
+                // The attempts so far are committed: the worker has to get them.
+                log_behind_commit("claim of more tasks", &error);
+                break;
+            }
+        };
         is_all_there_is = more.attempts.is_empty() || more.is_all_there_is;
         attempts.extend(more.attempts);
     }

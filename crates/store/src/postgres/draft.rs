@@ -20,8 +20,8 @@ use tidegate_core::{
 use super::groups::{Group, Groups};
 pub(super) use super::left::Left;
 use super::rows::{Known, Passed};
-use crate::memory::State;
 use crate::memory::state::{Running, Task};
+use crate::memory::{State, workers};
 
 /// Numbers from here on are stand-ins: ids, tokens and places that the server gives when the
 /// draft is written. They are greater than every real one, as the real ones will be.
@@ -100,7 +100,7 @@ impl Draft {
                     let at = passed.started_at.unwrap_or_default();
                     (0..passed.tasks).for_each(|_| share.start(at));
                 }
-                let slots = self.state.slots.entry(id).or_default();
+                let slots = self.state.slots.get_or_insert_with(id, Vec::new);
                 for number in passed.freed {
                     let holder = slots.get_mut(number as usize).and_then(Option::take);
                     limit.held = limit.held.saturating_sub(u32::from(holder.is_some()));
@@ -147,7 +147,7 @@ impl Draft {
 
     /// Makes a limit's name known without its lock.
     fn add_name(&mut self, name: String, id: LimitId) {
-        self.state.limit_names.entry(name.into()).or_insert(id);
+        self.state.limit_names.get_or_insert_with(name.into(), || id);
     }
 
     /// A task, and the names of the limits that apply to it.
@@ -159,7 +159,7 @@ impl Draft {
     }
 
     pub(super) fn add_task(&mut self, task: Task) {
-        self.state.tasks.entry(task.tags.task).or_insert(task);
+        self.state.tasks.get_or_insert_with(task.tags.task, || task);
     }
 
     pub(super) fn add_kind(&mut self, kind: Kind) {
@@ -168,21 +168,21 @@ impl Draft {
 
     /// What a live worker says of a group.
     pub(super) fn add_registration(&mut self, group: &str, worker: WorkerId, brings: Option<u32>) {
-        let _ = self.state.see_worker(&worker, Millis::MAX, None);
-        self.state.registrations.entry(group.into()).or_default().push((worker, brings));
+        workers::see(&mut self.state, &worker, Millis::MAX, &[]);
+        self.state.registrations.get_or_insert_with(group.into(), Vec::new).push((worker, brings));
     }
 
     pub(super) fn add_served(&mut self, lanes: Vec<LaneId>) {
         let unnamed = |id: LaneId| Lane { id, queue: "".into(), kind: "".into() };
         let lanes: Vec<Lane> = lanes.into_iter().map(unnamed).collect();
         let everybody = WorkerId("every worker".into());
-        let _ = self.state.see_worker(&everybody, Millis::MAX, Some(&lanes));
+        workers::see(&mut self.state, &everybody, Millis::MAX, &lanes);
     }
 
     /// Slots of a limit that are taken. Who holds them is known of tasks in the draft alone, which
     /// come before.
     pub(super) fn add_group(&mut self, limit: LimitId, number: u32, group: Group) {
-        let slots = self.state.slots.entry(limit).or_default();
+        let slots = self.state.slots.get_or_insert_with(limit, Vec::new);
         for slot in group.taken.iter().map(|slot| *slot as usize) {
             if slots.len() <= slot {
                 slots.resize(slot + 1, None);
@@ -197,7 +197,7 @@ impl Draft {
 
     /// A slot that a task in the draft holds.
     pub(super) fn add_held(&mut self, task: TaskId, limit: LimitId, number: u32) {
-        let slots = self.state.slots.entry(limit).or_default();
+        let slots = self.state.slots.get_or_insert_with(limit, Vec::new);
         if slots.len() <= number as usize {
             slots.resize(number as usize + 1, None);
         }
@@ -580,8 +580,8 @@ impl Tables for Draft {
         self.state.renew_lease(token, worker, expires_at)
     }
 
-    fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>> {
-        self.state.expired_leases(at, leases_max)
+    fn expired_leases(&mut self, at: i64, of: Option<&WorkerId>, max: u32) -> Result<Vec<Token>> {
+        self.state.expired_leases(at, of, max)
     }
 
     /// What else runs under them was not loaded, so the server looks when the draft is written.

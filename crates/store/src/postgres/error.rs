@@ -6,13 +6,15 @@ use std::time::Duration;
 use tidegate_core::{Claim, Error, ErrorKind, TaskId, Token, rules};
 use tokio_postgres::error::SqlState;
 
+use super::connection::PoolError;
+
 /// Why a transaction did not come to its end.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// The server or the way to it.
     Server(tokio_postgres::Error),
     /// No connection could be had.
-    Pool(deadpool_postgres::PoolError),
+    Pool(PoolError),
     /// A rule refuses.
     Rule(Error),
     /// What was seen before the lock had changed under it: look again.
@@ -45,8 +47,8 @@ fn is_of_a_new_day(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-impl From<deadpool_postgres::PoolError> for Fault {
-    fn from(error: deadpool_postgres::PoolError) -> Self {
+impl From<PoolError> for Fault {
+    fn from(error: PoolError) -> Self {
         Self::Pool(error)
     }
 }
@@ -90,8 +92,8 @@ impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Server(error) => translate(&error),
-            Fault::Pool(deadpool_postgres::PoolError::Backend(error)) => translate(&error),
-            Fault::Pool(deadpool_postgres::PoolError::Timeout(_)) => Self::new(
+            Fault::Pool(PoolError::Backend(error)) => error,
+            Fault::Pool(PoolError::Timeout(_)) => Self::new(
                 ErrorKind::Unavailable,
                 "all connections to PostgreSQL were in use for longer than the pool wait timeout",
             ),
@@ -127,16 +129,38 @@ impl From<Fault> for Error {
     }
 }
 
-/// For what comes after a commit: the caller is owed the answer to that, and what could not be
-/// done now is left for the next one who looks. Anything but a server out of reach is a fault.
-pub(super) fn quietly(outcome: Result<(), Error>) -> Result<(), Error> {
+/// For a step behind a commit: the caller gets the outcome of the commit. A server that is out of reach is
+/// only logged, because the next claim continues the step; any other error is returned.
+pub(super) fn unless_unavailable(
+    step: &'static str,
+    outcome: Result<(), Error>,
+) -> Result<(), Error> {
     outcome.or_else(|error| match error.kind() {
-        ErrorKind::Unavailable => Ok(()),
+        ErrorKind::Unavailable => {
+            log_behind_commit(step, &error);
+            Ok(())
+        }
         _ => Err(error),
     })
 }
 
-fn translate(error: &tokio_postgres::Error) -> Error {
+/// Logs an error that the caller of a verb does not get, because the verb has committed before it. The
+/// text of an error has no payloads and no parameters in it.
+pub(super) fn log_behind_commit(step: &'static str, error: &Error) {
+    match error.kind() {
+        ErrorKind::Unavailable => {
+            tracing::info!(step, %error, "a step behind a commit failed; a later call repeats it");
+        }
+        ErrorKind::Incompatible => tracing::error!(
+            step,
+            %error,
+            "a step behind a commit found rows that break an invariant; run `tidegate doctor`"
+        ),
+        _ => tracing::warn!(step, %error, "a step behind a commit failed; a later call repeats it"),
+    }
+}
+
+pub(super) fn translate(error: &tokio_postgres::Error) -> Error {
     let Some(answer) = error.as_db_error() else {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
         let text = format!("PostgreSQL cannot be reached: {error}{}", cause.unwrap_or_default());
@@ -147,6 +171,18 @@ fn translate(error: &tokio_postgres::Error) -> Error {
     let kind = match code {
         c if *c == SqlState::READ_ONLY_SQL_TRANSACTION => ErrorKind::Refused,
         c if *c == SqlState::INSUFFICIENT_PRIVILEGE => ErrorKind::Refused,
+        // Class 28: authentication. The password file may get the new password any moment.
+        c if c.code().starts_with("28") => ErrorKind::Refused,
+        c if [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT].contains(c) => {
+            return Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "{text}; a connection pooler seems to give server sessions to other clients \
+                     between two transactions: set pool_mode = session, or connect to PostgreSQL \
+                     directly"
+                ),
+            );
+        }
         c if [
             SqlState::UNDEFINED_TABLE,
             SqlState::UNDEFINED_COLUMN,

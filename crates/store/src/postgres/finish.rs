@@ -9,7 +9,7 @@ use tidegate_core::{
 
 use super::claim::{Batch, Claimed, Pick, share_version, take_along};
 use super::draft::{Draft, Left};
-use super::error::Fault;
+use super::error::{Fault, log_behind_commit};
 use super::failed::{FailedBatch, may_be_fast};
 use super::floors::first_of_lanes;
 use super::flush::flush_and;
@@ -69,7 +69,10 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
         (Some(wanted), Some(claimed)) => claim::fill_up(store, wanted, claimed).await,
         // The exits are committed: a claim that fails now must not make them look undone. The
         // worker's next poll meets the same error.
-        (Some(wanted), None) => claim::claim(store, wanted).await.unwrap_or_default(),
+        (Some(wanted), None) => claim::claim(store, wanted).await.unwrap_or_else(|error| {
+            log_behind_commit("claim behind a finish", &error);
+            Vec::new()
+        }),
     };
     Ok(Finished { lost, claimed })
 }

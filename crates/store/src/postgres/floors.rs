@@ -33,6 +33,10 @@ const SPECIAL: u32 = 4;
 /// So many lanes are reckoned with before any were seen.
 const LANES: usize = 16;
 
+/// Lanes whose cursors are kept, and sent with a claim, at most: as many as one claim reads. Without a
+/// cursor a claim reads a lane from its start.
+const CURSORS_MAX: usize = 512;
+
 /// A place in the order of a lane: rank, tag, task.
 pub(super) type Key = (i64, i64, i64);
 
@@ -114,6 +118,19 @@ impl State {
         let is_due = now >= lane.looked_at + DUE;
         (is_due || lane.is_short || lane.notices < self.notices)
             && self.may_look_from_start(lane, now)
+    }
+
+    /// Drops the cursors that were longest not read from the start, down to three quarters of the bound.
+    fn trim(&mut self) {
+        if self.lanes.len() <= CURSORS_MAX {
+            return;
+        }
+        let mut ages: Vec<(Instant, LaneId)> =
+            self.lanes.iter().map(|(id, lane)| (lane.looked_at, *id)).collect();
+        ages.sort_unstable();
+        for (_, id) in ages.drain(..self.lanes.len() - CURSORS_MAX * 3 / 4) {
+            self.lanes.remove(&id);
+        }
     }
 
     /// Where to begin, without the lanes for which `is_from_start` holds.
@@ -336,6 +353,7 @@ impl Look<'_> {
                 lanes.insert(*id, Lane { floor, looked_at: now, notices, is_short: false });
             }
         }
+        state.trim();
     }
 
     /// What was found is committed.
@@ -373,6 +391,7 @@ impl Look<'_> {
             let new = Lane { floor, looked_at: now, notices: self.notices, is_short: false };
             lanes.entry(id).and_modify(|lane| lane.floor = floor).or_insert(new);
         }
+        state.trim();
     }
 }
 
@@ -528,5 +547,19 @@ mod tests {
         assert_eq!(look.from.tasks, [5]);
         assert!(!look.again(&LANE));
         assert!(!look.is_complete(&LANE));
+    }
+
+    #[test]
+    fn cursors_of_many_lanes_are_trimmed_to_the_latest() {
+        let floors = Floors::default();
+        for lane in 1..=5000 {
+            let last = [(LaneId(lane), (0, 0, lane))].into();
+            let open = vec![LaneId(lane)];
+            floors.look().found(Found { open, last, ..Found::default() });
+        }
+        let from = floors.look().from.clone();
+        assert!(from.lanes.len() <= 512, "a claim sends {} cursors", from.lanes.len());
+        assert!(from.lanes.contains(&5000), "the latest is kept");
+        assert!(floors.state().lanes.len() <= 512);
     }
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use tidegate_core::bounds::{GATE_STEP, JOB_WINDOW};
 use tidegate_core::rules::gate::{self, Verdict};
 use tidegate_core::tables::{Position, ReadyRow, Tables};
-use tidegate_core::{Admitted, Claim, ErrorKind, LimitId, Result, TaskId};
+use tidegate_core::{Admitted, Claim, LimitId, Result, TaskId};
 
 use super::draft::{Draft, Left};
-use super::error::{Fault, quietly};
+use super::error::{Fault, log_behind_commit, unless_unavailable};
 use super::flush::flush_and_commit;
 use super::listen::Since;
 use super::load::{Moment, Wanted, gather, moment};
@@ -40,6 +40,9 @@ const FOLLOW_MAX: u32 = 1000;
 
 /// The same behind a claim.
 const FOLLOW_BRIEFLY: u32 = 4;
+
+/// The name of these transactions in events.
+const FOLLOW_STEP: &str = "admission behind a commit";
 
 /// Of these, how many look again at windows they filled themselves: while others claim as fast
 /// as this one fills, it is they who go on.
@@ -88,14 +91,14 @@ pub(super) async fn before_claim(store: &Inner, claim: &Claim) -> Result<()> {
 /// Goes on with lines that a transaction left dirty, until nothing is left; and tells others
 /// of what became ready. What it cannot finish stays marked, and the next claim takes it up.
 pub(super) async fn follow(store: &Inner, left: Left) -> Result<()> {
-    quietly(go_on(store, left, FOLLOW_MAX).await)
+    unless_unavailable(FOLLOW_STEP, go_on(store, left, FOLLOW_MAX).await)
 }
 
 /// The same behind a claim. Who has claimed must begin before its lease ends, so it goes on for
 /// a few rounds, and no error keeps it from what is committed.
 pub(super) async fn follow_briefly(store: &Inner, left: Left) {
-    if let Err(error) = quietly(go_on(store, left, FOLLOW_BRIEFLY).await) {
-        debug_assert!(error.kind() != ErrorKind::Incompatible, "{error}");
+    if let Err(error) = go_on(store, left, FOLLOW_BRIEFLY).await {
+        log_behind_commit(FOLLOW_STEP, &error);
     }
 }
 
@@ -243,7 +246,9 @@ async fn bring(store: &Inner, tx: &Tx<'_>) -> Result<(Admitted, Left), Fault> {
         due.iter().map(|row| (TaskId(row.get("task")), row.get("run_at"))).collect();
     admitted.more = due.len() == ARRIVALS_MAX || arrived.len() == ARRIVALS_MAX;
     if arrived.len() == ARRIVALS_MAX {
-        arrived.extend(tx.query(LOCK_ARRIVALS_OF_JOBS, &[&i64::from(JOB_WINDOW)]).await?);
+        let last: Option<i64> = arrived.last().map(|row| row.get("task"));
+        let params: Params<'_> = &[&i64::from(JOB_WINDOW), &last];
+        arrived.extend(tx.query(LOCK_ARRIVALS_OF_JOBS, params).await?);
     }
     let arrived = arrived.iter().map(|row| TaskId(row.get("task")));
     // Who is among the first of its job may be among the first of all.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tidegate_core::inspect::{
-    Connections, Explanation, Holder, Inspect, JobLoad, JobView, LOAD_READY_MAX, Load, QueueView,
-    Reason, Snapshot, TaskFilter, TaskView, WaiterView, WorkerView, WorkflowView, estimate_ms,
+    Connections, Encryption, Explanation, Holder, Inspect, JobLoad, JobView, LOAD_READY_MAX, Load,
+    QueueView, Reason, Snapshot, TaskFilter, TaskView, WaiterView, WorkerView, WorkflowView,
+    estimate_ms,
 };
 use tidegate_core::tables::{Pace, Position};
 use tidegate_core::{
@@ -178,6 +179,10 @@ impl Inspect for Postgres {
         let status = self.inner.pool.status();
         let in_use = status.size.saturating_sub(status.available);
         Some(Connections { in_use, max: status.max_size, waiting: status.waiting })
+    }
+
+    fn encryption(&self) -> Option<Encryption> {
+        self.inner.connector.encryption()
     }
 
     async fn snapshot(&self) -> Result<Snapshot> {

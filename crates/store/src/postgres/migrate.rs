@@ -11,11 +11,11 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::Object;
 use tidegate_core::{Error, ErrorKind, Millis, Result};
 use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
+use super::connection::Object;
 use super::error::Fault;
 use super::listen::pause;
 use super::{Inner, call};
@@ -87,7 +87,7 @@ pub(super) async fn migrate(store: &Inner, more: &[Migration<'_>]) -> Result<()>
 
 /// Applies the next migration in a transaction of its own; true where there is none.
 async fn step(store: &Inner, client: &mut Object, all: &[Migration<'_>]) -> Result<bool, Fault> {
-    if is_done(&***client, all).await? {
+    if is_done(&****client, all).await? {
         return Ok(true);
     }
     let tx = client.transaction().await?;

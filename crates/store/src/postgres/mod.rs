@@ -86,6 +86,7 @@ mod behalf;
 mod call;
 mod cancel;
 mod claim;
+mod connection;
 mod draft;
 mod error;
 mod extend;
@@ -96,6 +97,7 @@ mod flush;
 mod gate;
 mod groups;
 mod holding;
+mod home;
 mod inspect;
 mod jitter;
 mod leased;
@@ -105,6 +107,7 @@ mod load;
 mod look;
 mod made;
 mod migrate;
+mod network;
 mod pack;
 mod paged;
 mod pause;
@@ -127,25 +130,21 @@ mod traffic;
 
 use std::fmt;
 use std::future::Future;
-use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, QueueMode, RecyclingMethod};
 use tidegate_core::repair::Repair;
 use tidegate_core::{
     Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
     Millis, Pause, Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result,
     RetryOutcome, SetJob, SetLimit, Store, Submission, Submitted, TaskId,
 };
-use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
-use tokio_postgres::config::Host;
-use tokio_postgres::{Config, NoTls};
 
 use call::{Call, Caller, Verb};
+use connection::{Connector, Object, Pool, PoolError, pool, setup_text};
 use error::Fault;
+use home::{Home, Pending};
 use made::{MAKE_LIMITS, Made, workflows};
 use session::{Params, once, transact};
 
@@ -181,9 +180,6 @@ const HEARTBEATS: usize = 1;
 
 /// It waits for notices and does nothing else.
 const LISTENERS: usize = 1;
-
-/// Threads that serve the connections.
-const HOME_THREADS: usize = 2;
 
 /// The store's time, where it is not the server's.
 pub type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
@@ -247,53 +243,20 @@ pub(crate) struct Inner {
     pool: Pool,
     readers: Pool,
     heartbeats: Pool,
+    connector: Arc<Connector>,
     options: Options,
     /// Transactions the server undid because of another one.
     conflicts: AtomicU64,
     meter: Arc<traffic::Meter>,
+    network: Arc<network::Network>,
+    /// Verbs that were called and have not ended, also those whose caller is gone.
+    pending: Arc<AtomicUsize>,
     changed: listen::Changed,
     floors: Arc<floors::Floors>,
     back: back::Pace,
     holding: holding::Holding,
     names: put::Names,
     home: Home,
-}
-
-/// The threads that serve the connections. A connection is driven by the runtime it was opened
-/// on, so it must not be one whose threads the caller can block.
-struct Home(Option<Runtime>);
-
-impl Home {
-    fn new() -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(HOME_THREADS)
-            .thread_name("tidegate-postgres")
-            .enable_all()
-            .build();
-        let runtime = runtime.map_err(|cause| {
-            Error::new(ErrorKind::Unavailable, format!("no threads for the store: {cause}"))
-        })?;
-        Ok(Self(Some(runtime)))
-    }
-
-    fn spawn<T: Send + 'static>(
-        &self,
-        verb: impl Future<Output = T> + Send + 'static,
-    ) -> JoinHandle<T> {
-        match &self.0 {
-            Some(runtime) => runtime.spawn(verb),
-            None => tokio::spawn(verb),
-        }
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        // Whoever drops the store may be async, and must not wait for threads to end.
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 impl fmt::Debug for Postgres {
@@ -303,45 +266,55 @@ impl fmt::Debug for Postgres {
 }
 
 impl Postgres {
-    /// Prepares connections to the database at `url`; the first one is opened to see whether
-    /// it answers.
+    /// Prepares connections to the database at `url`; the first two are opened to see whether it answers,
+    /// and whether each connection has a server session of its own. The URL, the variables and the
+    /// files that are read are those of `docs/guides/connect-to-postgres.md`.
     pub async fn connect(url: &str, options: Options) -> Result<Self> {
-        let mut config = Config::from_str(url).map_err(|cause| {
-            Error::invalid(format!("the URL of the PostgreSQL database is not right: {cause}"))
-        })?;
-        if config.get_application_name().is_none() {
-            config.application_name("tidegate");
-        }
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(options.timeouts.connect);
-        }
-        let given = config.get_options().unwrap_or_default();
-        let with = |more: &str| config.clone().options(format!("{given} {more}")).clone();
-        let readers = pool(with(READS), READERS, &options.timeouts)?;
-        let planned = with(PLANS);
-        let heartbeats = pool(planned.clone(), HEARTBEATS, &options.timeouts)?;
-        let pool = pool(planned, options.pool_size.max(1), &options.timeouts)?;
-        let place = place(&config);
+        let (home, timeouts) = (Home::new()?, &options.timeouts);
+        let connector = Connector::new(url, timeouts, home.handle()?)?;
+        let make = |settings, deadline, size| {
+            pool(&connector, setup_text(&connector, settings, deadline), size, timeouts)
+        };
+        let readers = make(READS, timeouts.read, READERS)?;
+        let heartbeats = make(PLANS, timeouts.heartbeat, HEARTBEATS)?;
+        let pool = make(PLANS, timeouts.request, options.pool_size.max(1))?;
         let floors = Arc::<floors::Floors>::default();
-        let changed = listen::Changed::new(config, pool.clone(), floors.clone());
+        let network = Arc::<network::Network>::default();
+        let link = listen::Link {
+            connector: connector.clone(),
+            pool: pool.clone(),
+            timeouts: timeouts.clone(),
+            network: network.clone(),
+            runtime: home.handle()?,
+        };
+        let changed = listen::Changed::new(link, floors.clone());
         let inner = Inner {
             pool,
             readers,
             heartbeats,
+            connector,
             options,
             conflicts: AtomicU64::new(0),
             meter: Arc::default(),
+            network,
+            pending: Arc::default(),
             changed,
             floors,
             back: back::Pace::default(),
             holding: holding::Holding::default(),
             names: put::Names::default(),
-            home: Home::new()?,
+            home,
         };
         let store = Self { inner: Arc::new(inner) };
-        let first = |store: Arc<Inner>| async move { store.client().await.map(drop) };
-        let first = store.detached(Verb::Connect, first).await;
-        first.map_err(|error| Error::new(error.kind(), format!("{place}: {error}")))?;
+        let first = |store: Arc<Inner>| async move {
+            let (first, second) = store.connector.open_checked().await?;
+            store.pool.manager().keep(first);
+            if let Some(second) = second {
+                store.heartbeats.manager().keep(second);
+            }
+            store.client().await.map(drop)
+        };
+        store.detached(Verb::Connect, first).await?;
         Ok(store)
     }
 
@@ -349,6 +322,12 @@ impl Postgres {
     /// again. The lock order leaves no deadlocks, so this stays 0.
     pub fn conflicts(&self) -> u64 {
         self.inner.conflicts.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of verbs that were called and have not ended, also those whose caller has
+    /// given up.
+    pub fn calls_pending(&self) -> usize {
+        self.inner.pending.load(Ordering::Relaxed)
     }
 
     /// What was sent to the server so far.
@@ -397,7 +376,12 @@ impl Postgres {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let _caller = Caller(call.clone());
-        self.inner.home.spawn(call.run(body(self.inner.clone()))).await.unwrap_or_else(|cause| {
+        let (pending, verb) = (Pending::new(&self.inner.pending), body(self.inner.clone()));
+        let verb = call.run(async move {
+            let _pending = pending;
+            verb.await
+        });
+        self.inner.home.spawn(verb).await.unwrap_or_else(|cause| {
             Err(Error::new(ErrorKind::Unavailable, format!("the verb was cut off: {cause}")))
         })
     }
@@ -418,8 +402,24 @@ impl Inner {
     }
 
     async fn connection(&self, pool: &Pool) -> Result<Object> {
-        let get = async { pool.get().await.map_err(Fault::from) };
-        Ok(call::unless_abandoned(get).await?)
+        Ok(call::unless_abandoned(self.get(pool)).await?)
+    }
+
+    /// Waits for a connection of a pool. An attempt that began before the network returned starts again:
+    /// its first bytes may be lost.
+    async fn get(&self, pool: &Pool) -> Result<Object, Fault> {
+        loop {
+            let returned = self.network.returned();
+            let got = tokio::select! {
+                biased;
+                got = pool.get() => got,
+                () = returned => continue,
+            };
+            if let Err(PoolError::Backend(_)) = &got {
+                self.network.note_lost();
+            }
+            return got.map_err(Fault::from);
+        }
     }
 
     /// Returns a connection to its pool, or closes it if the outcome of the transaction says that it
@@ -428,48 +428,24 @@ impl Inner {
     /// that the next transactions run on new connections instead of waiting for their own deadlines.
     fn give_back(&self, connection: Object, began_ns: u64, fault: Option<&Fault>) {
         if !fault.is_some_and(Fault::spoils_connection) {
+            if fault.is_none() {
+                self.network.note_answer();
+            }
             return;
         }
         drop(Object::take(connection));
-        if fault.is_some_and(Fault::is_read_only) || !self.meter.has_answered_since(began_ns) {
+        let is_lost = !self.meter.has_answered_since(began_ns);
+        if is_lost {
+            self.network.note_lost();
+        }
+        if is_lost || fault.is_some_and(Fault::is_read_only) {
+            self.connector.close_all();
             for pool in [&self.pool, &self.readers, &self.heartbeats] {
                 pool.retain(|_, _| false);
+                pool.manager().discard();
             }
         }
     }
-}
-
-/// Where the server is looked for: hosts with their ports, or the folders of sockets. What stands before an
-/// `@` is a piece of a password that should have been encoded.
-fn place(config: &Config) -> String {
-    let ports = config.get_ports();
-    let port = |index: usize| ports.get(index).or(ports.first()).copied().unwrap_or(5432);
-    let hosts = config.get_hosts().iter().enumerate();
-    let hosts: Vec<String> = hosts
-        .map(|(index, host)| match host {
-            Host::Tcp(name) => {
-                let name = name.rsplit('@').next().unwrap_or_default();
-                format!("{name}:{}", port(index))
-            }
-            Host::Unix(folder) => format!("{}/.s.PGSQL.{}", folder.display(), port(index)),
-        })
-        .collect();
-    if hosts.is_empty() { "no host".to_owned() } else { hosts.join(", ") }
-}
-
-fn pool(config: Config, size: usize, timeouts: &Timeouts) -> Result<Pool> {
-    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let manager = Manager::from_config(config, NoTls, recycling);
-    // The one that was used last has the statements prepared, and its server is warm.
-    let pool = Pool::builder(manager)
-        .max_size(size)
-        .queue_mode(QueueMode::Lifo)
-        .runtime(deadpool_postgres::Runtime::Tokio1)
-        .wait_timeout(Some(timeouts.pool_wait))
-        .build();
-    pool.map_err(|cause| {
-        Error::new(ErrorKind::Unavailable, format!("no pool of connections: {cause}"))
-    })
 }
 
 /// Makes the limits of workflows, in a transaction of its own: nobody who holds a lock waits

@@ -1,9 +1,10 @@
 //! Leases that list what runs under them, and rows for those of which more must be known.
 
-use tidegate_core::{Millis, Result, TaskId};
+use tidegate_core::{Error, ErrorKind, Millis, Result, TaskId};
+use tokio_postgres::Row;
 
 use super::error::Fault;
-use super::session::{Tx, at_once};
+use super::session::Tx;
 use super::{Inner, transact};
 
 const UNPACK: &str = include_str!("queries/unpack.sql");
@@ -15,27 +16,48 @@ const PACKED_EXPIRED: &str = include_str!("queries/packed_expired.sql");
 /// has to find their attempts.
 pub(super) async fn unpack(store: &Inner, tokens: &[i64], tasks: Option<&[i64]>) -> Result<()> {
     if !tokens.is_empty() {
-        at_once!(store, tx => unpack_and_commit(&tx, tokens, tasks));
+        transact!(store, tx => unpack_in(&tx, tokens, tasks));
     }
     Ok(())
 }
 
-/// The same in one round trip.
-async fn unpack_and_commit(
+/// Unpacks tasks of leases, or all of their tasks; the others stay listed. A task that runs under another
+/// lease as well, or a slot that another task holds, is an error that names it.
+pub(super) async fn unpack_in(
     tx: &Tx<'_>,
     tokens: &[i64],
     tasks: Option<&[i64]>,
 ) -> Result<(), Fault> {
-    tokio::try_join!(biased; unpack_in(tx, Some(tokens), tasks), tx.commit()).map(drop)
+    match tx.query(UNPACK, &[&Some(tokens), &tasks]).await?.first() {
+        None => Ok(()),
+        Some(duplicate) => Err(duplicate_error(duplicate).into()),
+    }
 }
 
-/// Unpacks tasks (or all) of leases (or of all leases). The other tasks of the leases stay listed.
-pub(super) async fn unpack_in(
-    tx: &Tx<'_>,
-    tokens: Option<&[i64]>,
-    tasks: Option<&[i64]>,
-) -> Result<(), Fault> {
-    tx.execute(UNPACK, &[&tokens, &tasks]).await.map(drop)
+/// Unpacks every lease, for a repair. Of a task that two leases list one attempt stays, and of two tasks
+/// that hold one slot the first keeps it; the repair deals with the rest.
+pub(super) async fn unpack_all(tx: &Tx<'_>) -> Result<(), Fault> {
+    let all: Option<&[i64]> = None;
+    for duplicate in tx.query(UNPACK, &[&all, &all]).await? {
+        tracing::warn!(error = %duplicate_error(&duplicate), "repaired");
+    }
+    Ok(())
+}
+
+fn duplicate_error(row: &Row) -> Error {
+    let task = TaskId(row.get("task"));
+    let what =
+        match (row.get::<_, Option<String>>("limit_name"), row.get::<_, Option<i64>>("number")) {
+            (Some(limit), Some(number)) => {
+                format!(
+                    "slot {number} of the limit {limit} is held by task {task} and by another task"
+                )
+            }
+            _ => format!("task {task} runs under two leases"),
+        };
+    let repair =
+        "run `tidegate doctor` to see the faults and `tidegate doctor --repair` to repair them";
+    Error::new(ErrorKind::Incompatible, format!("{what}: {repair}"))
 }
 
 /// Unpacks these tasks, whichever leases list them.
@@ -58,7 +80,7 @@ pub(super) async fn unpack_expired(store: &Inner, now: Millis) -> Result<usize> 
 /// alone, so nobody who has locked a limit waits for a lease, and nothing is claimed meanwhile.
 pub(super) async fn unpack_groups(tx: &Tx<'_>, groups: &[&str]) -> Result<(), Fault> {
     let found = tokens(tx, PACKED_IN_GROUPS, &[&groups]).await?;
-    unpack_in(tx, Some(&found), None).await
+    unpack_in(tx, &found, None).await
 }
 
 async fn tokens(

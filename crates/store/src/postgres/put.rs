@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidegate_core::tables::ReadyRow;
-use tidegate_core::{LaneId, Millis, NewTask, Result, Submission, Submitted, TaskId, ready_rank};
+use tidegate_core::{
+    Kind, LaneId, Millis, NewTask, Result, Submission, Submitted, TaskId, ready_rank,
+};
 
 use super::Inner;
 use super::error::Fault;
@@ -45,23 +47,21 @@ fn now() -> Instant {
 
 impl Names {
     /// What was looked up for these tasks.
+    ///
+    /// A submit in flight shares the names, so new names are added to a copy. The copy is made without the
+    /// mutex, and only if there is a new name.
     pub(super) fn learn(&self, catalogue: &Catalogue, tasks: &[NewTask]) {
-        let mut known = self.lock();
-        let known = Arc::make_mut(&mut known);
-        let names = known.kinds.len() + known.lanes.len() + known.groups.len();
-        if known.limits_version != catalogue.limits_version || names > NAMES_MAX {
-            *known = Known { limits_version: catalogue.limits_version, ..Known::default() };
-        }
-        known.since.get_or_insert_with(now);
-        let kinds = catalogue.kinds.iter();
-        known.kinds.extend(kinds.map(|kind| (kind.name.to_string(), kind.queue.to_string())));
-        for ((queue, kind), id) in &catalogue.lanes {
-            known.lanes.entry(kind.clone()).or_default().insert(queue.clone(), *id);
-        }
-        for task in tasks {
-            let group = task.group();
-            if !known.groups.contains_key(group) {
-                known.groups.insert(group.to_owned(), catalogue.is_limited(group));
+        loop {
+            let before = self.lock().clone();
+            if before.has(catalogue, tasks) {
+                return;
+            }
+            let mut after = Known::clone(&before);
+            after.add(catalogue, tasks);
+            let mut known = self.lock();
+            if Arc::ptr_eq(&known, &before) {
+                *known = Arc::new(after);
+                return;
             }
         }
     }
@@ -81,6 +81,42 @@ impl Names {
 
     fn lock(&self) -> MutexGuard<'_, Arc<Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// Whether all of these names are known, as they are.
+    fn has(&self, catalogue: &Catalogue, tasks: &[NewTask]) -> bool {
+        let has_kind =
+            |kind: &Kind| self.kinds.get(&*kind.name).is_some_and(|q| **q == *kind.queue);
+        let has_lane = |((queue, kind), id): (&(String, String), &i64)| {
+            self.lanes.get(kind).and_then(|lanes| lanes.get(queue)) == Some(id)
+        };
+        self.since.is_some()
+            && self.limits_version == catalogue.limits_version
+            && catalogue.kinds.iter().all(has_kind)
+            && catalogue.lanes.iter().all(has_lane)
+            && tasks.iter().all(|task| self.groups.contains_key(task.group()))
+    }
+
+    fn add(&mut self, catalogue: &Catalogue, tasks: &[NewTask]) {
+        let known = self;
+        let names = known.kinds.len() + known.lanes.len() + known.groups.len();
+        if known.limits_version != catalogue.limits_version || names > NAMES_MAX {
+            *known = Known { limits_version: catalogue.limits_version, ..Known::default() };
+        }
+        known.since.get_or_insert_with(now);
+        let kinds = catalogue.kinds.iter();
+        known.kinds.extend(kinds.map(|kind| (kind.name.to_string(), kind.queue.to_string())));
+        for ((queue, kind), id) in &catalogue.lanes {
+            known.lanes.entry(kind.clone()).or_default().insert(queue.clone(), *id);
+        }
+        for task in tasks {
+            let group = task.group();
+            if !known.groups.contains_key(group) {
+                known.groups.insert(group.to_owned(), catalogue.is_limited(group));
+            }
+        }
     }
 }
 
@@ -225,4 +261,37 @@ fn is_plain(submission: &Submission) -> bool {
     };
     let is_bare = jobs.is_empty() && limits.is_empty() && on_behalf_of.is_none();
     is_bare && bytes <= BYTES_MAX && tasks.iter().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(group: &str) -> NewTask {
+        NewTask { group: Some(group.to_owned()), ..NewTask::new("a", "null") }
+    }
+
+    fn catalogue() -> Catalogue {
+        Catalogue::of_lane("default", "a", 1)
+    }
+
+    #[test]
+    fn names_that_are_known_already_are_not_copied() {
+        let names = Names::default();
+        names.learn(&catalogue(), &[task("g")]);
+        let in_flight = names.known().expect("fresh names");
+        names.learn(&catalogue(), &[task("g")]);
+        assert!(Arc::ptr_eq(&in_flight, &names.known().expect("fresh names")));
+    }
+
+    #[test]
+    fn names_that_are_learned_during_a_submit_are_added() {
+        let names = Names::default();
+        names.learn(&catalogue(), &[task("g")]);
+        let in_flight = names.known().expect("fresh names");
+        names.learn(&catalogue(), &[task("h")]);
+        let known = names.known().expect("fresh names");
+        assert!(Columns::of(&known, &[task("g"), task("h")]).is_some());
+        assert!(Columns::of(&in_flight, &[task("h")]).is_none());
+    }
 }

@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 use super::error::Fault;
 use super::flush::put_limits;
 use super::made::{MAKE_LIMITS, Made, workflows};
-use super::pack::unpack_in;
+use super::pack::unpack_all;
 use super::session::Tx;
 use super::{Inner, snapshot, transact};
 
@@ -38,7 +38,7 @@ pub(super) async fn repair(store: &Inner) -> Result<Vec<Repair>> {
 
 async fn mend(store: &Inner, tx: &Tx<'_>) -> Result<Vec<Repair>, Fault> {
     lock(tx).await?;
-    unpack_in(tx, None, None).await?;
+    unpack_all(tx).await?;
     tx.execute(PASSES, &[]).await?;
     let mut steps = Vec::new();
     let plan = loop {

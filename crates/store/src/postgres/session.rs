@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use deadpool_postgres::Object;
 use tidegate_core::Result;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio_postgres::Row;
@@ -17,6 +16,7 @@ use tokio_postgres::types::ToSql;
 use super::behalf::refuse_stopped;
 use super::call;
 use super::claim::announce;
+use super::connection::Object;
 use super::error::Fault;
 use super::jitter::jittered;
 use super::listen::pause;
@@ -200,7 +200,9 @@ impl<'a> Tx<'a> {
         {
             let _sent = self.trips.send();
             // A connection that is lost has no transaction.
-            let _ = client.batch_execute("ROLLBACK").await;
+            if let Err(error) = client.batch_execute("ROLLBACK").await {
+                tracing::debug!(%error, "a ROLLBACK failed");
+            }
         }
     }
 }
@@ -214,7 +216,10 @@ impl Drop for Tx<'_> {
             && self.is_open.swap(false, Ordering::Relaxed)
         {
             // A connection that is lost has no transaction.
-            let _ = send(std::pin::pin!(client.batch_execute("ROLLBACK")));
+            if let Poll::Ready(Err(error)) = send(std::pin::pin!(client.batch_execute("ROLLBACK")))
+            {
+                tracing::debug!(%error, "a ROLLBACK could not be sent");
+            }
         }
     }
 }
@@ -223,7 +228,10 @@ impl Drop for Tx<'_> {
 fn begin_text() -> Cow<'static, str> {
     match call::own_statement_timeout_ms() {
         None => Cow::Borrowed("BEGIN"),
-        Some(timeout) => Cow::Owned(format!("BEGIN; SET LOCAL statement_timeout = {timeout}")),
+        Some(timeout) => Cow::Owned(format!(
+            "BEGIN; SET LOCAL statement_timeout = {timeout}; \
+             SET LOCAL idle_in_transaction_session_timeout = {timeout}"
+        )),
     }
 }
 

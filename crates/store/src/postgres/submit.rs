@@ -115,7 +115,7 @@ async fn set_limits(store: &Inner, submission: &Submission) -> Result<()> {
     }
     // A submission that is refused leaves no limit behind, so it is tried on paper first.
     let catalogue = glimpse!(store, tx => look(store, &tx, submission));
-    rules::submit(&mut catalogue.draft(), submission)?;
+    rules::submit(&mut catalogue.dry_run(), submission)?;
     for (group, capacity) in &submission.limits {
         let name = Scope::Group.name(group);
         if !catalogue.has_set(&name) {
@@ -136,7 +136,7 @@ async fn catalogue(store: &Inner, submission: &Submission) -> Result<Catalogue> 
             return Ok(catalogue);
         }
         // A submission that is refused leaves no trace, so it is tried on paper first.
-        let mut draft = catalogue.draft();
+        let mut draft = catalogue.dry_run();
         rules::submit(&mut draft, submission)?;
         if !has_new_names(&draft) {
             // What is missing belongs to a task that repeats the unique key of another.
@@ -172,6 +172,21 @@ impl Catalogue {
         self.limits.iter().for_each(|limit| draft.add_limit(limit.clone()));
         draft.seal();
         draft
+    }
+
+    /// Returns a draft for a submission that is only checked: it takes no copies of the payloads.
+    fn dry_run(&self) -> Draft {
+        let mut draft = self.draft();
+        draft.state.drops_payloads = true;
+        draft
+    }
+
+    /// A catalogue that names one lane, and the kind and the queue of it.
+    #[cfg(test)]
+    pub(super) fn of_lane(queue: &str, kind: &str, lane: i64) -> Self {
+        let kinds = vec![Kind::new(kind)];
+        let lanes = [((queue.to_owned(), kind.to_owned()), lane)].into();
+        Self { now: 0, virtual_time: 0, limits_version: 1, kinds, lanes, limits: Vec::new() }
     }
 
     /// Of a group that was asked about.
@@ -450,4 +465,19 @@ async fn enter(tx: &Tx<'_>, draft: &Draft, ids: &BTreeMap<TaskId, i64>) -> Resul
     )
     .await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dry_run_of_a_submission_copies_no_payload() {
+        let tasks = vec![NewTask::new("a", vec![0; 1 << 20]); 3];
+        let submission = Submission { tasks, ..Submission::default() };
+        let mut draft = Catalogue::of_lane("default", "a", 1).dry_run();
+        rules::submit(&mut draft, &submission).expect("submit");
+        let bytes: usize = draft.state.tasks.values().map(|task| task.new.payload.len()).sum();
+        assert_eq!((draft.state.tasks.len(), bytes), (3, 0));
+    }
 }

@@ -33,7 +33,12 @@ impl Lock {
         let open = |end: &&str| {
             let mut name = database.as_os_str().to_owned();
             name.push(end);
-            File::options().create(true).truncate(false).write(true).open(&name).ok()
+            let file = File::options().create(true).truncate(false).write(true).open(&name);
+            let log = |error: &std::io::Error| {
+                let path = Path::new(&name).display();
+                tracing::info!(%path, %error, "no lock file; SQLite's own lock is less fair");
+            };
+            file.inspect_err(log).ok()
         };
         Self { rooms: NAMES.iter().filter_map(open).collect() }
     }
@@ -43,7 +48,11 @@ impl Lock {
         let mut inside = Turn { room: None };
         for room in &self.rooms {
             // The room before is left when this one is entered.
-            inside = Turn { room: room.lock().is_ok().then_some(room) };
+            let locked = room.lock();
+            if let Err(error) = &locked {
+                tracing::debug!(%error, "a lock file could not be locked");
+            }
+            inside = Turn { room: locked.is_ok().then_some(room) };
         }
         inside
     }
@@ -58,7 +67,9 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if let Some(room) = self.room {
             // It is unlocked at the latest when the process ends.
-            let _ = room.unlock();
+            if let Err(error) = room.unlock() {
+                tracing::debug!(%error, "a lock file could not be unlocked");
+            }
         }
     }
 }

@@ -128,8 +128,10 @@ impl Drop for Inner {
         self.writes.close();
         self.reads.close();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has told its callers.
-            let _ = thread.join();
+            // The callers of a thread that panicked got an error each.
+            if thread.join().is_err() {
+                tracing::error!(path = %self.path.display(), "a thread of the store panicked");
+            }
         }
     }
 }

@@ -42,7 +42,9 @@ impl Reader {
                 let read = self.read(&mut statements, command.as_mut());
                 if !self.connection.is_autocommit() {
                     // Nothing was written; an error shows with the next read.
-                    let _ = statements.execute(Query::Rollback, []);
+                    if let Err(error) = statements.execute(Query::Rollback, []) {
+                        tracing::debug!(%error, "a read transaction could not be ended");
+                    }
                 }
                 command.reply(read.err().map(|error| at(&self.path, error)));
             }

@@ -203,8 +203,9 @@ impl Session<'_> {
             self.told_due = due;
             self.tell();
         }
-        if let Ok(version) = self.read_data_version() {
-            self.hear(version);
+        match self.read_data_version() {
+            Ok(version) => self.hear(version),
+            Err(error) => tracing::debug!(%error, "the version of the data could not be read"),
         }
     }
 
@@ -216,7 +217,10 @@ impl Session<'_> {
         self.watched = version;
         let news = self.statements.first(Query::News, [], |row| row.get(0));
         // Where there is no such number yet, it may be anything.
-        let news = news.ok().flatten();
+        let news = news.unwrap_or_else(|error| {
+            tracing::debug!(%error, "the number of notifications could not be read");
+            None
+        });
         if news.is_none() || self.news != news {
             self.tell();
         }
@@ -231,8 +235,10 @@ impl Session<'_> {
         self.cache.clear();
         self.data_version = None;
         if !self.writer.connection.is_autocommit() {
-            // Where this fails too, the next BEGIN does and says why.
-            let _ = self.statements.execute(Query::Rollback, []);
+            // Where this fails too, the next BEGIN fails and its caller gets the error.
+            if let Err(error) = self.statements.execute(Query::Rollback, []) {
+                tracing::warn!(%error, "a transaction could not be rolled back");
+            }
         }
     }
 

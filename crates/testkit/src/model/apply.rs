@@ -5,9 +5,10 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::{
-    Attempt, Claim, DayWindow, ErrorKind, Exit, Extend, Finish, JobSpec, Kind, Millis, NewTask,
-    OnFailure, Outcome, Pausable, Pause, Progress, Ran, Registration, Release, ReleaseOutcome,
-    Result, SetJob, SetLimit, Store, Submission, TaskId, Token, WorkerId, WorkerReport,
+    Attempt, Claim, DayWindow, ErrorKind, Exit, Extend, Extended, Finish, JobSpec, Kind, Millis,
+    NewTask, OnFailure, Outcome, Pausable, Pause, Progress, Ran, Registration, Release,
+    ReleaseOutcome, Result, SetJob, SetLimit, Store, Submission, TaskId, Token, WorkerId,
+    WorkerReport,
 };
 
 use super::op::{ClaimSpec, ExitSpec, JobOp, KindSpec, Op, TaskSpec};
@@ -253,7 +254,8 @@ impl Side {
                 let asked = extended.cancelled.iter();
                 let asked: Vec<_> =
                     asked.map(|(task, token)| (known.task(*task), known.token(*token))).collect();
-                Ok(format!("lost {lost:?} cancelled {asked:?} peers {}", extended.peers))
+                let Extended { peers, released, .. } = extended;
+                Ok(format!("lost {lost:?} cancelled {asked:?} peers {peers} released {released}"))
             }
             Err(error) => answer::<()>(Err(error)),
         }

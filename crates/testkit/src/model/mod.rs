@@ -16,6 +16,7 @@ use tidegate_store::memory::Memory;
 use tokio::runtime::Runtime;
 
 use crate::conformance::fixture::{Backend, Handle, ManualClock, settle};
+use crate::tier::Cases;
 use apply::Side;
 use op::Op;
 
@@ -44,23 +45,23 @@ pub enum Way {
 }
 
 /// Compares a store with the reference, step by step, over so many sequences.
-pub fn equals_the_reference<B: Backend>(cases: u32) {
+pub fn equals_the_reference<B: Backend>(cases: Cases<u32>) {
     expect_none::<B>(Way::InTurn(1), cases);
 }
 
 /// The same with two handles that take the steps in turn: what one remembers, the other has
 /// changed.
-pub fn equals_the_reference_through_two_handles<B: Backend>(cases: u32) {
+pub fn equals_the_reference_through_two_handles<B: Backend>(cases: Cases<u32>) {
     expect_none::<B>(Way::InTurn(2), cases);
 }
 
 /// Runs sequences over several handles at once, and works off what they leave.
-pub fn keeps_the_rules_in_parallel<B: Backend>(cases: u32) {
+pub fn keeps_the_rules_in_parallel<B: Backend>(cases: Cases<u32>) {
     expect_none::<B>(Way::AtOnce, cases);
 }
 
-fn expect_none<B: Backend>(way: Way, cases: u32) {
-    let cases = variable(CASES_VARIABLE).unwrap_or(cases);
+fn expect_none<B: Backend>(way: Way, cases: Cases<u32>) {
+    let cases = cases.or_from(CASES_VARIABLE);
     let shrinks = variable(SHRINKS_VARIABLE).unwrap_or(SHRINK_ITERS_MAX);
     if let Some(fault) = find(way, cases, shrinks, || Box::new(B::create())) {
         panic!("with {SEED_VARIABLE}={} {CASES_VARIABLE}={cases}: {fault}", seed());

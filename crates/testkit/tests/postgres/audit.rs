@@ -11,6 +11,7 @@ use tidegate_core::{
 use tidegate_measure::audit::{Audit, Findings, Violation};
 use tidegate_measure::server::{Brief, Programs};
 use tidegate_store::postgres::{Bug, Options, Postgres, Step};
+use tidegate_testkit::wait;
 use tokio::sync::Notify;
 use tokio_postgres::{Client, NoTls};
 
@@ -95,12 +96,10 @@ async fn lowered_as_a_slot_is_handed_on(bug: Option<Bug>) -> Findings {
     let handing = tokio::spawn(async move { held.finish(finish).await.expect("finish") });
     tokio::time::timeout(PATIENCE, hold.reached.notified()).await.expect("it comes to its end");
     let lowering = tokio::spawn(async move { set(&free, 1).await });
-    let as_far_as_it_goes = async {
-        while !lowering.is_finished() && !is_waiting(&monitor).await {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, as_far_as_it_goes).await.expect("it is done, or waits");
+    wait::until_async("the change is done, or waits for a lock", async || {
+        lowering.is_finished() || is_waiting(&monitor).await
+    })
+    .await;
     hold.go.notify_one();
     let both = async { (handing.await.expect("handed on"), lowering.await.expect("lowered")) };
     let (finished, ()) = tokio::time::timeout(PATIENCE, both).await.expect("both end");

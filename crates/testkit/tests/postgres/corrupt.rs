@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
+use tidegate_core::check::check;
 use tidegate_core::{
-    CancelOutcome, Claim, Error, ErrorKind, Exit, Finish, Inspect, NewTask, Outcome, Result,
-    RetryOutcome, SetLimit, Source, Store, Submission, TaskId, WorkerId,
+    CancelOutcome, Claim, Error, ErrorKind, Exit, Extend, Finish, Inspect, NewTask, Outcome,
+    Progress, Result, RetryOutcome, SetLimit, Source, Store, Submission, TaskId, Token, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
+use tidegate_testkit::events::Events;
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::wait;
 use tokio_postgres::{Client, NoTls};
+use tracing::Level;
 
 /// Longer than any verb here takes.
 const VERB_TIMEOUT: Duration = Duration::from_secs(10);
@@ -189,10 +193,8 @@ async fn retry_that_waits_for_a_unique_key_does_not_block_a_cancel() {
     };
     let is_waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted
         AND locktype = 'transactionid')";
-    bounded(async {
-        while !fixture.sql.query_one(is_waiting, &[]).await.expect("locks").get::<_, bool>(0) {
-            tokio::task::yield_now().await;
-        }
+    wait::until_async("the retry waits for the key", async || {
+        fixture.sql.query_one(is_waiting, &[]).await.expect("locks").get::<_, bool>(0)
     })
     .await;
     let outcomes = bounded(fixture.store.cancel(vec![scheduled])).await.expect("cancel");
@@ -220,4 +222,88 @@ async fn retry_that_waits_for_a_unique_key_takes_it_when_the_caller_rolls_back()
     let again = Submission { tasks: vec![same_key], ..Submission::default() };
     let submitted = fixture.store.submit(again).await.expect("submit");
     assert_eq!((submitted[0].task, submitted[0].is_new), (failed, false));
+}
+
+/// Claims two tasks under a lease each, which lists its task.
+async fn two_leases(fixture: &Fixture) -> [(TaskId, i64); 2] {
+    let mut leases = [(TaskId(0), 0); 2];
+    for lease in &mut leases {
+        let task = fixture.submit(NewTask::new("a", "null")).await;
+        let attempt = fixture.store.claim(claim(1)).await.expect("claim").remove(0);
+        assert_eq!(attempt.task, task);
+        *lease = (task, attempt.token.0);
+    }
+    leases
+}
+
+/// Asserts that an error names all of these and the command that repairs the store.
+fn assert_reported<T: std::fmt::Debug>(outcome: Result<T>, named: &[&str]) {
+    let error = outcome.expect_err("the fault is reported");
+    assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+    for part in named.iter().chain(&["tidegate doctor --repair"]) {
+        assert!(error.to_string().contains(part), "{part}: {error}");
+    }
+}
+
+async fn assert_repaired(fixture: &Fixture) {
+    let before = fixture.store.snapshot().await.expect("snapshot");
+    assert_ne!(check(&before), [], "the check sees the fault");
+    fixture.store.repair().await.expect("repair");
+    let after = fixture.store.snapshot().await.expect("snapshot");
+    assert_eq!(check(&after), []);
+}
+
+/// Puts a task that another lease lists into a lease.
+async fn list_again(fixture: &Fixture, task: TaskId, token: i64) {
+    let task = task.0;
+    let list =
+        format!("UPDATE tidegate.leases SET tasks = tasks || {task}::bigint WHERE token = {token}");
+    fixture.run(&list).await;
+}
+
+#[tokio::test]
+async fn task_that_two_leases_list_is_reported_by_verbs_and_repaired() {
+    let fixture = Fixture::new().await;
+    let [(first, _), (_, second_token)] = two_leases(&fixture).await;
+    list_again(&fixture, first, second_token).await;
+    let cancelled = bounded(fixture.store.cancel(vec![first])).await;
+    assert_reported(cancelled, &[&format!("task {first}")]);
+    assert_repaired(&fixture).await;
+    let cancelled = bounded(fixture.store.cancel(vec![first])).await.expect("cancel");
+    assert_eq!(cancelled, [CancelOutcome::Requested]);
+}
+
+#[tokio::test]
+async fn slot_that_two_leases_list_is_reported_by_verbs_and_repaired() {
+    let fixture = Fixture::new().await;
+    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    fixture.store.set_limit(set).await.expect("set the limit");
+    let [(first, _), (second, _)] = two_leases(&fixture).await;
+    fixture.run("UPDATE tidegate.leases SET numbers = '{0}' WHERE limits <> '{}'").await;
+    let cancelled = bounded(fixture.store.cancel(vec![first, second])).await;
+    assert_reported(cancelled, &["slot 0", "group:a"]);
+    assert_repaired(&fixture).await;
+    let cancelled = bounded(fixture.store.cancel(vec![first, second])).await.expect("cancel");
+    assert_eq!(cancelled, [CancelOutcome::Requested; 2]);
+}
+
+#[tokio::test]
+async fn progress_of_a_task_that_two_leases_list_is_logged_and_the_leases_are_renewed() {
+    let events = Events::capture();
+    let fixture = Fixture::new().await;
+    let [(first, first_token), (_, second_token)] = two_leases(&fixture).await;
+    list_again(&fixture, first, second_token).await;
+    let tokens = [first_token, second_token].map(Token).to_vec();
+    let progress = |token| (first, token, Progress { percent: 50, message: "half".into() });
+    let extend = Extend {
+        worker: WorkerId("worker".into()),
+        progress: tokens.iter().copied().map(progress).collect(),
+        tokens,
+        lease_ms: 30_000,
+        ran: Vec::new(),
+        report: None,
+    };
+    let extended = fixture.store.extend(extend).await.expect("the leases are renewed");
+    assert_eq!(extended.lost, []);
+    events.wait_for(Level::ERROR, &format!("task {first}")).await;
 }

@@ -11,6 +11,7 @@ use tidegate_core::{
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::wait;
 use tokio_postgres::{Client, NoTls};
 
 const START: Millis = 20_000 * DAY_MS + 1_000;
@@ -204,9 +205,8 @@ async fn a_task_ends_as_the_partition_of_its_day_is_made() {
     let commit = async {
         let waits = "SELECT count(*) FROM pg_stat_activity
                      WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        while monitor.query_one(waits, &[]).await.expect("waits").get::<_, i64>(0) == 0 {
-            tokio::task::yield_now().await;
-        }
+        let count = async || monitor.query_one(waits, &[]).await.expect("waits").get::<_, i64>(0);
+        wait::until_async("a statement waits for a lock", async || count().await > 0).await;
         lab.client.batch_execute("COMMIT").await.expect("commit");
     };
     let outcome = done();

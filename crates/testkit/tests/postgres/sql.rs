@@ -336,7 +336,7 @@ async fn cast(admin: &Client, database: &Database) -> Cast {
 
 #[tokio::test]
 async fn a_worker_works_and_changes_no_table() {
-    let database = Server::shared().database();
+    let database = Server::shared().empty_database();
     let admin = client(&database.url()).await;
     let cast = cast(&admin, &database).await;
     let store = open(&cast.worker).await;
@@ -405,7 +405,7 @@ const FORBIDDEN: [&str; 34] = [
 
 #[tokio::test]
 async fn whoever_may_enqueue_may_do_nothing_else() {
-    let database = Server::shared().database();
+    let database = Server::shared().empty_database();
     let admin = client(&database.url()).await;
     let cast = cast(&admin, &database).await;
     let store = open(&cast.worker).await;
@@ -441,7 +441,7 @@ async fn whoever_may_enqueue_may_do_nothing_else() {
 
 #[tokio::test]
 async fn a_viewer_sees_all_but_payloads_and_changes_nothing() {
-    let database = Server::shared().database();
+    let database = Server::shared().empty_database();
     let admin = client(&database.url()).await;
     let cast = cast(&admin, &database).await;
     let store = open(&cast.worker).await;
@@ -474,7 +474,7 @@ async fn a_viewer_sees_all_but_payloads_and_changes_nothing() {
 
 #[tokio::test]
 async fn until_the_script_is_run_again_a_viewer_sees_nothing() {
-    let database = Server::shared().database();
+    let database = Server::shared().empty_database();
     let admin = client(&database.url()).await;
     admin.batch_execute(ROLES).await.expect("the roles");
     let owner = user(&admin, &database, "migrator").await;
@@ -506,7 +506,7 @@ async fn a_store_that_was_there_before_the_roles_is_handed_over() {
 /// The schema after all migrations. `TIDEGATE_BLESS=1` writes it anew.
 #[tokio::test]
 async fn the_schema_is_the_one_that_is_written_down() {
-    let database = Server::shared().database();
+    let database = Server::shared().empty_database();
     let (_, client) = store_and_client(&database).await;
     let dump = include_str!("../../src/schema.sql");
     let found: String = client.query_one(dump, &[]).await.expect("the schema").get(0);

@@ -1,40 +1,44 @@
 //! The simulator over many seeds: no rule breaks, every verb meets every fault, and a seed is a
-//! run. `TIDEGATE_SEED=n` replays one seed; `TIDEGATE_SEEDS=n` runs that many instead of all.
+//! run. `TIDEGATE_SEED=n` replays one seed; `TIDEGATE_SEEDS=n` runs that many instead of those of the tier.
 
 use tidegate_core::tables::Class;
 use tidegate_testkit::simulator::{
     Options, Spread, fair_shares, heavy_tasks_make_way, run, seed_from_env, sweep, two_full_limits,
 };
+use tidegate_testkit::tier::Cases;
 
-/// Seeds of a whole run. Each makes at least `Options::default().transitions`.
-const SEEDS: u64 = 4000;
+/// Seeds of a run in each tier. Each makes at least `Options::default().transitions`.
+const SEEDS: Cases<u64> = Cases { small: 400, full: 4000 };
 
-/// Committed transitions of a whole run.
-const TRANSITIONS_MIN: u64 = 20_000_000;
+/// Seeds of the scenarios with two full limits, and with fair shares.
+const TWO_LIMITS_SEEDS: Cases<u64> = Cases { small: 200, full: 2000 };
+const FAIR_SHARES_SEEDS: Cases<u64> = Cases { small: 40, full: 200 };
 
-/// How often each verb meets each fault in a whole run.
-const FAULTS_MIN: u64 = 100;
+/// Committed transitions that every seed makes on average.
+const TRANSITIONS_MIN: u64 = 5000;
+
+/// Each verb meets each fault at least once in so many seeds, on average.
+const SEEDS_PER_FAULT: u64 = 40;
 
 /// Lines of the trace printed of a seed that fails.
 const TAIL: usize = 60;
 
 #[test]
 fn many_seeds_break_no_rule() {
-    let asked = std::env::var("TIDEGATE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    let summary = sweep(1..asked.unwrap_or(SEEDS) + 1, &Options::default());
+    let seeds = SEEDS.or_from("TIDEGATE_SEEDS");
+    let summary = sweep(1..seeds + 1, &Options::default());
     println!("{summary}");
     let failures: Vec<String> = summary.failures.iter().map(ToString::to_string).collect();
     assert!(failures.is_empty(), "\n{}", failures.join("\n"));
-    if asked.is_some() {
-        return;
-    }
-    assert!(summary.transitions >= TRANSITIONS_MIN, "{} transitions", summary.transitions);
-    let rare = summary.coverage.below(FAULTS_MIN);
-    assert!(rare.is_empty(), "pairs met less than {FAULTS_MIN} times: {rare:?}");
+    assert!(summary.transitions >= TRANSITIONS_MIN * seeds, "{} transitions", summary.transitions);
+    let faults_min = seeds / SEEDS_PER_FAULT;
+    let rare = summary.coverage.below(faults_min);
+    assert!(rare.is_empty(), "pairs met less than {faults_min} times: {rare:?}");
     for class in Class::ALL {
-        assert!(summary.waited[class as usize] >= FAULTS_MIN, "{class:?} hardly ever happens");
+        assert!(summary.waited[class as usize] >= faults_min, "{class:?} hardly ever happens");
     }
-    assert!(summary.quarantined >= FAULTS_MIN, "{} tasks were quarantined", summary.quarantined);
+    assert!(summary.quarantined >= faults_min, "{} tasks were quarantined", summary.quarantined);
+    assert!(summary.released >= faults_min, "{} attempts were released", summary.released);
 }
 
 #[test]
@@ -76,7 +80,7 @@ fn wrong_clocks_change_nothing() {
 
 fn worst_spread(crosses: bool) -> Spread {
     let mut worst = Spread(0.0);
-    for seed in 1..=200 {
+    for seed in 1..=FAIR_SHARES_SEEDS.of_this_run() {
         let spread = fair_shares(seed, crosses).unwrap_or_else(|v| panic!("seed {seed}: {v:?}"));
         worst = if spread > worst { spread } else { worst };
     }
@@ -103,7 +107,7 @@ fn tasks_that_are_too_heavy_do_not_stop_their_job() {
 #[test]
 fn a_task_that_needs_two_full_limits_gets_them() {
     let mut most = (0, 1);
-    for seed in 1..=2000 {
+    for seed in 1..=TWO_LIMITS_SEEDS.of_this_run() {
         let found = two_full_limits(seed).unwrap_or_else(|v| panic!("seed {seed}: {v:?}"));
         if f64::from(found.0) / f64::from(found.1) > f64::from(most.0) / f64::from(most.1) {
             most = found;

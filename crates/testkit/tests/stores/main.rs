@@ -1,6 +1,7 @@
 //! The conformance suite and the model tests, once for each store.
 
 mod conformance_memory;
+mod conformance_pgbouncer;
 mod conformance_postgres;
 mod conformance_sqlite;
 mod model_memory;
@@ -8,3 +9,4 @@ mod model_postgres;
 mod model_sqlite;
 #[cfg(feature = "planted")]
 mod planted_sqlite;
+mod reference;

@@ -2,13 +2,14 @@
 
 use tidegate_testkit::model;
 use tidegate_testkit::stores::InMemory;
+use tidegate_testkit::tier::Cases;
 
 #[test]
 fn equals_itself_after_every_step() {
-    model::equals_the_reference::<InMemory>(300);
+    model::equals_the_reference::<InMemory>(Cases { small: 100, full: 300 });
 }
 
 #[test]
 fn keeps_the_rules_through_several_handles_at_once() {
-    model::keeps_the_rules_in_parallel::<InMemory>(300);
+    model::keeps_the_rules_in_parallel::<InMemory>(Cases { small: 100, full: 300 });
 }

@@ -1,6 +1,6 @@
 -- Gives tasks that leases list ($2, or all) a row of their own, and one for their slot; under some leases
--- ($1), or under all. The other tasks of the leases stay listed. A task that two leases list runs under one
--- of them.
+-- ($1), or under all. The other tasks of the leases stay listed. Returns each task that runs already, and each
+-- slot that is held already, under another lease: no transaction writes such rows, and the caller reports them.
 WITH packed AS MATERIALIZED (
     SELECT token, tasks, limits, numbers, started_at FROM tidegate.leases
     WHERE token = ANY (coalesce($1, ARRAY (SELECT token FROM tidegate.leases)))
@@ -25,7 +25,19 @@ WITH packed AS MATERIALIZED (
     INSERT INTO tidegate.slots (limit_id, number, task)
     SELECT limit_id, number, task FROM one WHERE leaves AND limit_id IS NOT NULL
     ON CONFLICT (limit_id, number) DO NOTHING
+    RETURNING limit_id, number, task
+), started AS (
+    INSERT INTO tidegate.running (task, token, gated, started_at)
+    SELECT task, token, limit_id IS NOT NULL, started_at FROM one WHERE leaves
+    ON CONFLICT (task) DO NOTHING
+    RETURNING task, token
 )
-INSERT INTO tidegate.running (task, token, gated, started_at)
-SELECT task, token, limit_id IS NOT NULL, started_at FROM one WHERE leaves
-ON CONFLICT (task) DO NOTHING
+SELECT task, token, NULL AS limit_name, NULL AS number
+FROM (SELECT task, token FROM one WHERE leaves EXCEPT ALL SELECT task, token FROM started) AS listed_twice
+UNION ALL
+SELECT task, NULL, coalesce((SELECT name FROM tidegate.limits WHERE id = limit_id), limit_id::text), number
+FROM (
+    SELECT limit_id, number, task FROM one WHERE leaves AND limit_id IS NOT NULL
+    EXCEPT ALL
+    SELECT limit_id, number, task FROM held
+) AS held_twice

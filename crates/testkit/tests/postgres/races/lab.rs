@@ -12,9 +12,11 @@ use tidegate_core::{
     Source, Store, Submission, TaskId, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
+use tidegate_testkit::events::Events;
 use tidegate_testkit::postgres::{Database, Server};
 use tokio::sync::Notify;
 use tokio_postgres::{Client, NoTls};
+use tracing::Level;
 
 pub(crate) const START: Millis = 1_700_559_000_000;
 pub(crate) const LEASE_MS: i64 = 30_000;
@@ -49,6 +51,7 @@ pub(crate) struct Lab {
     pub(crate) held: Handle,
     pub(crate) free: Handle,
     stop: Arc<Stop>,
+    events: Events,
 }
 
 /// A store with a clock of its own.
@@ -100,7 +103,8 @@ impl Lab {
         let (monitor, connection) =
             tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
         tokio::spawn(connection);
-        Arc::new(Self { _database: database, monitor, held, free, stop })
+        let events = Events::capture();
+        Arc::new(Self { _database: database, monitor, held, free, stop, events })
     }
 
     /// Empties the store. Places in line and ids of limits go on: a store remembers how far it has come in
@@ -205,6 +209,10 @@ impl Lab {
         let conflicts = self.held.store.conflicts() + self.free.store.conflicts();
         if conflicts > 0 {
             return Err(format!("the server undid {conflicts} transactions"));
+        }
+        // Behind a commit a broken invariant is only logged.
+        if let Some(event) = self.events.of_level(Level::ERROR).first() {
+            return Err(event.text.clone());
         }
         Ok(is_held)
     }

@@ -5,6 +5,7 @@
 //! invariant holds, and everything that is left is worked off with the keeper off: claim and
 //! finish are called, and nothing else.
 
+mod arrivals;
 mod behalf;
 mod cases;
 mod lab;

@@ -1,0 +1,165 @@
+//! A verb that fails or panics leaves no part of its writes behind.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tidegate_core::{
+    Claim, Error, Exit, Finish, JobSpec, Kind, NewTask, Outcome, Pause, Registration, Result,
+    SetJob, SetLimit, Source, Submission, TaskId, Token, WorkerId, WorkerReport, rules,
+};
+
+use super::{Memory, State};
+
+const START: i64 = 1_700_000_000_000;
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+type Step = Box<dyn Fn(&mut State) -> Result<()>>;
+
+fn step<T>(verb: impl Fn(&mut State) -> Result<T> + 'static) -> Step {
+    Box::new(move |state| verb(state).map(drop))
+}
+
+fn claim(worker: &str, tasks_max: u32) -> Claim {
+    Claim {
+        worker: WorkerId(worker.into()),
+        queues: ["default".into()].into(),
+        kinds: ["a".into(), "b".into()].into(),
+        tasks_max,
+        lease_ms: 30_000,
+        poll_ms: 1000,
+    }
+}
+
+fn finish(task: i64, token: i64, outcome: Outcome) -> Step {
+    step(move |state| {
+        let exits =
+            vec![Exit { task: TaskId(task), token: Token(token), outcome: outcome.clone() }];
+        rules::finish(state, Finish { exits, claim: Some(claim("w", 1)) })
+    })
+}
+
+fn submission() -> Submission {
+    let of_job = NewTask { job: Some("j".into()), ..NewTask::new("a", "null") };
+    let step = NewTask { workflow: Some("flow".into()), ..NewTask::new("b", "null") };
+    let unique = NewTask { unique_key: Some("k".into()), ..NewTask::new("b", "null") };
+    let later = NewTask { run_at: Some(START + 1000), ..NewTask::new("a", "null") };
+    Submission {
+        jobs: vec![JobSpec { concurrency: Some(2), ..JobSpec::new("j") }],
+        tasks: vec![of_job.clone(), of_job.clone(), of_job, step.clone(), step, unique, later],
+        limits: vec![("b".into(), 2)],
+        on_behalf_of: None,
+    }
+}
+
+fn registration(worker: &str, limit: u32) -> Registration {
+    Registration {
+        kinds: vec![Kind { remove_on_completed_days: Some(1), ..Kind::new("a") }],
+        defaults: vec![],
+        limits: vec![("a".into(), limit)],
+        source: Some(Source::Registration),
+        worker: Some(WorkerId(worker.into())),
+        lease_ms: 30_000,
+    }
+}
+
+/// Verbs that together write to every table.
+fn steps() -> Vec<Step> {
+    let failed = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms: Some(1) };
+    let report = WorkerReport {
+        available: 1,
+        maximum: 2,
+        memory: None,
+        accepting: true,
+        reason: "room".into(),
+    };
+    let set = |name: &'static str, capacity: u32| {
+        step(move |state| {
+            let (name, capacity) = (name.to_owned(), Some(capacity));
+            rules::set_limit(state, &SetLimit { name, capacity, source: Source::Operator })
+        })
+    };
+    vec![
+        step(|state| rules::register(state, &registration("w", 5))),
+        step(|state| rules::register(state, &registration("v", 4))),
+        step(|state| rules::submit(state, &submission())),
+        step(rules_admit),
+        step(|state| rules::claim(state, &claim("w", 3))),
+        step(|state| rules::claim(state, &claim("v", 1))),
+        step(move |state| {
+            let (worker, report) = (WorkerId("w".into()), Some(report.clone()));
+            let extend = tidegate_core::Extend {
+                worker,
+                tokens: vec![Token(1)],
+                lease_ms: 60_000,
+                progress: vec![],
+                ran: vec![tidegate_core::Ran { group: "a".into(), tasks: 1, total_ms: 5 }],
+                report,
+            };
+            rules::extend(state, &extend)
+        }),
+        finish(1, 1, Outcome::Completed(b"null".to_vec())),
+        finish(2, 1, failed),
+        set("group:a", 1),
+        set("job:j", 1),
+        step(|state| {
+            let set = SetJob {
+                job: "j".into(),
+                concurrency: None,
+                min_concurrency: None,
+                weight: Some(3),
+                priority: None,
+                delay_ms: Some(10),
+            };
+            rules::set_job(state, &set)
+        }),
+        step(|state| {
+            let what = tidegate_core::Pausable::Queue("q".into());
+            rules::pause(state, &Pause { what, paused: true })
+        }),
+        step(|state| rules::cancel(state, &[TaskId(3), TaskId(6), TaskId(7)])),
+        step(|state| rules::retry(state, &[TaskId(6)])),
+        step(|state| {
+            state.now += DAY_MS;
+            rules::reap(state)
+        }),
+        step(|state| {
+            state.now += 3 * DAY_MS;
+            rules::prune(state)
+        }),
+    ]
+}
+
+fn rules_admit(state: &mut State) -> Result<tidegate_core::Admitted> {
+    state.now += 2000;
+    rules::admit(state)
+}
+
+/// Runs every step three times: once so that it fails behind its writes, once so that it panics there, and
+/// once to its end.
+#[test]
+fn verb_that_fails_or_panics_behind_its_writes_changes_nothing() {
+    let store = Memory::with_clock(|| START);
+    let mut changes = 0;
+    for (number, step) in steps().into_iter().enumerate() {
+        let text = || format!("{:?}", *store.state());
+        // The time of the last transaction is no row.
+        store.at_once(|_| Ok(())).expect("an empty transaction");
+        let before = text();
+        let failed: Result<()> = store.at_once(|state| {
+            step(state)?;
+            Err(Error::invalid("by the test"))
+        });
+        assert_eq!(failed.expect_err("it fails").to_string(), "by the test", "step {number}");
+        assert_eq!(text(), before, "step {number} failed");
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            store.at_once(|state| -> Result<()> {
+                step(state).expect("the step");
+                panic!("by the test");
+            })
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(text(), before, "step {number} panicked");
+        store.at_once(|state| step(state)).expect("the step");
+        changes += usize::from(text() != before);
+    }
+    assert!(changes > 14, "only {changes} steps change anything");
+}

@@ -1,0 +1,348 @@
+//! Connections to PostgreSQL: where the servers are, how a session is encrypted and set up, and the
+//! pools that keep connections open.
+
+mod channel_binding;
+mod passfile;
+mod pool;
+mod pooler;
+mod settings;
+mod tls;
+mod url;
+
+use std::error::Error as _;
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use rustls::ClientConfig;
+use tidegate_core::inspect::Encryption;
+use tidegate_core::{Error, ErrorKind, Result};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio_postgres::config::{Host, SslMode as Negotiation, TargetSessionAttrs};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
+
+use super::error::translate;
+use super::timeouts::Timeouts;
+use settings::{Environment, Password, Server, Settings, SslMode};
+use tls::{HandshakeError, Tls};
+
+pub(super) use pool::{Object, Pool, PoolError, PooledClient, pool, setup_text};
+
+/// Opens connections. All of them are served by the threads of the store: a connection is driven by the
+/// runtime it was opened on, so it must not be one whose threads a caller can block.
+pub(super) struct Connector {
+    settings: Settings,
+    runtime: Handle,
+    /// Connections of an earlier generation are closed instead of used again.
+    generation: watch::Sender<u64>,
+    /// The server that accepted the last connection.
+    last_server: AtomicUsize,
+    encryption: Mutex<Option<Encryption>>,
+}
+
+/// A client and the connection that has to be driven for it.
+type Link = (Client, Connection<Socket, tls::Stream>);
+
+/// What is read from files for each connection, so that passwords and certificates can be replaced
+/// while the process runs.
+#[derive(Clone)]
+struct Secrets {
+    password: Option<Password>,
+    tls: Option<Arc<ClientConfig>>,
+}
+
+/// Why one try to connect failed.
+struct Failure {
+    error: tokio_postgres::Error,
+    was_encrypted: bool,
+}
+
+impl Connector {
+    /// Checks the settings; opens nothing.
+    pub(super) fn new(url: &str, timeouts: &Timeouts, runtime: Handle) -> Result<Arc<Self>> {
+        let settings = Settings::parse(url, &Environment::of_process(), timeouts)?;
+        Ok(Arc::new(Self {
+            settings,
+            runtime,
+            generation: watch::Sender::new(0),
+            last_server: AtomicUsize::new(0),
+            encryption: Mutex::default(),
+        }))
+    }
+
+    /// Closes every connection that was opened before: the listener at once, a connection of a pool when
+    /// it would be used next.
+    pub(super) fn close_all(&self) {
+        self.generation.send_modify(|generation| *generation += 1);
+    }
+
+    /// Returns how the newest connection is encrypted.
+    pub(super) fn encryption(&self) -> Option<Encryption> {
+        self.encryption.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns whether the URL sets a parameter of the server itself.
+    pub(super) fn sets(&self, parameter: &str) -> bool {
+        self.settings.sets(parameter)
+    }
+
+    /// Opens a connection for a pool and runs the statements of `setup` on it.
+    async fn open_pooled(self: &Arc<Self>, setup: &str) -> Result<PooledClient> {
+        let (connector, setup) = (self.clone(), setup.to_owned());
+        let open = async move {
+            let generation = *connector.generation.borrow();
+            let began_at = now();
+            let (client, connection) = connector.open(&setup).await?;
+            let driver = tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::warn!("a connection to PostgreSQL broke: {error}");
+                }
+            });
+            Ok(PooledClient::new(client, driver, generation, began_at))
+        };
+        self.on_runtime(Box::pin(open)).await
+    }
+
+    /// Opens a connection for notifications.
+    pub(super) async fn listen(self: &Arc<Self>) -> Result<(Client, Listener)> {
+        let mut generation = self.generation.subscribe();
+        let connector = self.clone();
+        let (client, connection) = self.on_runtime(async move { connector.open("").await }).await?;
+        let closed = Box::pin(async move {
+            // An error means that the store is gone.
+            let _ = generation.changed().await;
+        });
+        Ok((client, Listener { connection, closed }))
+    }
+
+    /// Runs a task on the threads of the store; it ends when the caller is dropped.
+    async fn on_runtime<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let mut task = AbortOnDrop(self.runtime.spawn(task));
+        (&mut task.0).await.unwrap_or_else(|cause| {
+            Err(Error::new(ErrorKind::Unavailable, format!("connecting was interrupted: {cause}")))
+        })
+    }
+
+    /// Tries one server after the other.
+    async fn open(&self, setup: &str) -> Result<Link> {
+        let mut failures = Vec::new();
+        for index in self.order() {
+            let server = &self.settings.servers[index];
+            let limit = self.settings.connect_timeout;
+            let opened = tokio::time::timeout(limit, self.open_server(server, setup)).await;
+            let error = match opened {
+                Ok(Ok(link)) => {
+                    self.last_server.store(index, Ordering::Relaxed);
+                    return Ok(link);
+                }
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let text = format!("no connection within {} s", limit.as_secs_f64());
+                    Error::new(ErrorKind::Unavailable, text)
+                }
+            };
+            failures.push(Error::new(error.kind(), format!("{server}: {error}")));
+        }
+        // A server that is only out of reach now makes the whole try worth repeating.
+        let kind = failures.iter().find(|failure| failure.is_retryable()).or(failures.first());
+        let kind = kind.map_or(ErrorKind::Unavailable, Error::kind);
+        let texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        Err(Error::new(kind, texts.join("; ")))
+    }
+
+    /// Returns the order in which servers are tried. Only one of them is the primary: the server that was
+    /// it for the last connection comes first, so that a server that is down does not delay each of them.
+    fn order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.settings.servers.len()).collect();
+        if self.settings.is_random {
+            order.sort_by_cached_key(|_| RandomState::new().build_hasher().finish());
+        } else if self.settings.config.get_target_session_attrs() == TargetSessionAttrs::ReadWrite {
+            let last = self.last_server.load(Ordering::Relaxed);
+            order.sort_by_key(|index| *index != last);
+        }
+        order
+    }
+
+    async fn open_server(&self, server: &Server, setup: &str) -> Result<Link> {
+        // As in libpq, a socket is not encrypted.
+        let is_plain = server.is_socket() || self.settings.tls.mode == SslMode::Disable;
+        let secrets = self.secrets(server, is_plain).await?;
+        let mode = if is_plain { SslMode::Disable } else { self.settings.tls.mode };
+        let opened = match self.connect(server, mode, &secrets).await {
+            Err(failure) if mode == SslMode::Prefer && failure.may_work_without_tls() => {
+                let plain = self.connect(server, SslMode::Disable, &secrets).await;
+                plain.map_err(|_| failure)
+            }
+            opened => opened,
+        };
+        let (client, mut connection) =
+            opened.map_err(|failure| explain(&failure.error, server, mode))?;
+        if !setup.is_empty() {
+            let done = tokio::select! {
+                biased;
+                ended = &mut connection => Err(ended.err()),
+                done = client.batch_execute(setup) => done.map_err(Some),
+            };
+            done.map_err(|error| match error {
+                Some(error) => explain(&error, server, mode),
+                None => Error::new(ErrorKind::Unavailable, "the server closed the connection"),
+            })?;
+        }
+        Ok((client, connection))
+    }
+
+    async fn connect(
+        &self,
+        server: &Server,
+        mode: SslMode,
+        secrets: &Secrets,
+    ) -> Result<Link, Failure> {
+        let mut config = self.settings.config.clone();
+        config.port(server.port).ssl_mode(match mode {
+            SslMode::Disable => Negotiation::Disable,
+            SslMode::Prefer => Negotiation::Prefer,
+            _ => Negotiation::Require,
+        });
+        match &server.host {
+            Host::Tcp(name) => config.host(name),
+            Host::Unix(folder) => config.host_path(folder),
+        };
+        if let Some(address) = server.address {
+            config.hostaddr(address);
+        }
+        if let Some(Password(password)) = &secrets.password {
+            config.password(password);
+        }
+        let tls = Tls::new(secrets.tls.clone().filter(|_| mode != SslMode::Disable));
+        let opened = config.connect(tls.clone()).await;
+        let agreed = tls.agreed();
+        if opened.is_ok() {
+            let verified = self.settings.tls.verification().filter(|_| agreed.is_some());
+            let encryption = Encryption {
+                is_encrypted: agreed.is_some(),
+                is_socket: server.is_socket(),
+                protocol: agreed.as_ref().map(|agreed| agreed.protocol.clone()),
+                cipher: agreed.as_ref().map(|agreed| agreed.cipher.clone()),
+                verified: verified.map(SslMode::name),
+            };
+            *self.encryption.lock().unwrap_or_else(PoisonError::into_inner) = Some(encryption);
+        }
+        opened.map_err(|error| Failure { error, was_encrypted: agreed.is_some() })
+    }
+
+    /// Reads the files, on a thread that may block.
+    async fn secrets(&self, server: &Server, is_plain: bool) -> Result<Secrets> {
+        let (settings, server) = (self.settings.clone(), server.clone());
+        let read = move || {
+            let password = settings.password.clone().or_else(|| settings.stored_password(&server));
+            let tls = if is_plain { None } else { Some(tls::load(&settings.tls)?) };
+            Ok(Secrets { password, tls })
+        };
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(|cause| {
+            Err(Error::new(ErrorKind::Unavailable, format!("reading files was cut off: {cause}")))
+        })
+    }
+}
+
+impl Settings {
+    fn stored_password(&self, server: &Server) -> Option<Password> {
+        let host = match &server.host {
+            Host::Tcp(name) => name,
+            Host::Unix(folder) => folder.to_str()?,
+        };
+        let (database, user) = (&*self.database, &*self.user);
+        let key = passfile::Key { host, port: server.port, database, user };
+        passfile::look_up(self.password_file.as_ref()?, key).map(Password)
+    }
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Failure {
+    /// As in libpq: the handshake failed, or the server refuses this user or database under TLS.
+    fn may_work_without_tls(&self) -> bool {
+        let is_refused = self.error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
+        handshake_error(&self.error).is_some() || self.was_encrypted && is_refused
+    }
+}
+
+fn handshake_error(error: &tokio_postgres::Error) -> Option<&HandshakeError> {
+    error.source()?.downcast_ref()
+}
+
+/// Says why a connection could not be opened, and what to do about it.
+fn explain(error: &tokio_postgres::Error, server: &Server, mode: SslMode) -> Error {
+    if let Some(handshake) = handshake_error(error) {
+        return Error::new(ErrorKind::Unavailable, handshake.to_string());
+    }
+    let cause = error.source().map(ToString::to_string).unwrap_or_default();
+    match &*cause {
+        "server does not support TLS" => {
+            return Error::new(
+                ErrorKind::Refused,
+                format!("the server does not support TLS, which sslmode={} requires", mode.name()),
+            );
+        }
+        "password missing" => {
+            return Error::new(
+                ErrorKind::Refused,
+                "the server asks for a password: set it in the URL, in PGPASSWORD or in the password \
+                 file",
+            );
+        }
+        _ => {}
+    }
+    let answer = translate(error);
+    let is_refused = error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
+    if is_refused && mode == SslMode::Disable && !server.is_socket() {
+        let hint = "sslmode=disable: if the server requires TLS, use sslmode=require or stronger";
+        return Error::new(answer.kind(), format!("{answer}; {hint}"));
+    }
+    answer
+}
+
+/// A connection on which notifications arrive.
+pub(super) struct Listener {
+    connection: Connection<Socket, tls::Stream>,
+    closed: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Listener {
+    /// Returns the next message, or none if the connection has ended or must not be used any more.
+    pub(super) fn poll_message(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>> {
+        if self.closed.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        self.connection.poll_message(cx)
+    }
+}
+
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "measures how long a connection has been open")]
+fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,148 @@
+//! The password file, in the format of libpq: `host:port:database:user:password`, one per line.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+/// What a password is looked up by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Key<'a> {
+    /// The host name, or the folder of the socket.
+    pub(super) host: &'a str,
+    pub(super) port: u16,
+    pub(super) database: &'a str,
+    pub(super) user: &'a str,
+}
+
+/// Returns the password of the first line that matches. As in libpq, a file that does not exist has no
+/// passwords, and a file that other users may read is ignored with a warning.
+pub(super) fn look_up(path: &Path, key: Key<'_>) -> Option<String> {
+    let metadata = fs::metadata(path).ok()?;
+    let shown = path.display();
+    if !metadata.is_file() {
+        tracing::warn!("password file {shown} is ignored: it is not a plain file");
+        return None;
+    }
+    if metadata.permissions().mode() & 0o077 != 0 {
+        tracing::warn!(
+            "password file {shown} is ignored: its group or other users have access; run chmod 600"
+        );
+        return None;
+    }
+    match fs::read_to_string(path) {
+        Ok(text) => text.lines().find_map(|line| password(line, key)),
+        Err(error) => {
+            tracing::warn!("password file {shown} is ignored: {error}");
+            None
+        }
+    }
+}
+
+fn password(line: &str, key: Key<'_>) -> Option<String> {
+    if line.starts_with('#') {
+        return None;
+    }
+    let mut fields = Fields(line);
+    let port = key.port.to_string();
+    // A server that is reached by a socket is `localhost` in the file.
+    let hosts = [key.host, if key.host.starts_with('/') { "localhost" } else { key.host }];
+    let matches = |field: Field, wanted: &[&str]| field.is_any || wanted.contains(&&*field.text);
+    let is_match = matches(fields.next()?, &hosts)
+        && matches(fields.next()?, &[&port])
+        && matches(fields.next()?, &[key.database])
+        && matches(fields.next()?, &[key.user]);
+    fields.next().filter(|_| is_match).map(|field| field.text)
+}
+
+/// The fields of a line, between colons. A backslash escapes a colon or a backslash.
+struct Fields<'a>(&'a str);
+
+struct Field {
+    text: String,
+    /// It is a `*` that is not escaped.
+    is_any: bool,
+}
+
+impl Iterator for Fields<'_> {
+    type Item = Field;
+
+    fn next(&mut self) -> Option<Field> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let mut text = String::new();
+        let mut characters = self.0.char_indices();
+        let mut rest = "";
+        while let Some((at, character)) = characters.next() {
+            match character {
+                ':' => {
+                    rest = &self.0[at + 1..];
+                    break;
+                }
+                '\\' => text.push(characters.next().map_or('\\', |(_, escaped)| escaped)),
+                character => text.push(character),
+            }
+        }
+        let is_any = self.0 == "*" || self.0.starts_with("*:");
+        self.0 = rest;
+        Some(Field { text, is_any })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key<'static> = Key { host: "db", port: 5432, database: "app", user: "me" };
+
+    fn file(text: &str, mode: u32) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
+        file
+    }
+
+    fn found(text: &str, key: Key<'_>) -> Option<String> {
+        look_up(file(text, 0o600).path(), key)
+    }
+
+    #[test]
+    fn first_matching_line_wins() {
+        let text = "# db:5432:app:me:comment\n\
+                    other:5432:app:me:a\ndb:1:app:me:b\ndb:5432:x:me:c\ndb:5432:app:you:d\n\
+                    db:5432:app:me:right\n*:*:*:*:any\n";
+        assert_eq!(found(text, KEY).as_deref(), Some("right"));
+        assert_eq!(found(text, Key { user: "she", ..KEY }).as_deref(), Some("any"));
+        assert_eq!(found("db:5432:app:you:d\n\n", KEY), None);
+    }
+
+    #[test]
+    fn escapes_are_removed_and_the_password_ends_at_a_colon() {
+        let key = Key { database: "a:b", ..KEY };
+        assert_eq!(found(r"db:*:a\:b:me:c\:d\\e:rest", key).as_deref(), Some(r"c:d\e"));
+        assert_eq!(found(r"\*:*:*:*:x", KEY), None);
+        assert_eq!(found("db:5432:app:me:x\r\n", KEY).as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn socket_folder_matches_its_path_and_localhost() {
+        let key = Key { host: "/run/pg", ..KEY };
+        assert_eq!(found("localhost:*:*:*:x", key).as_deref(), Some("x"));
+        assert_eq!(found("/run/pg:*:*:*:x", key).as_deref(), Some("x"));
+        assert_eq!(found("db:*:*:*:x", key), None);
+    }
+
+    #[test]
+    fn file_that_others_may_read_is_ignored() {
+        for mode in [0o640, 0o604, 0o660] {
+            assert_eq!(look_up(file("*:*:*:*:x", mode).path(), KEY), None, "{mode:o}");
+        }
+        assert_eq!(look_up(Path::new("no/such/file"), KEY), None);
+        assert_eq!(look_up(&std::env::temp_dir(), KEY), None);
+    }
+
+    #[test]
+    fn short_line_has_no_password() {
+        assert_eq!(found("db:5432:app\n*:*:*:*", KEY), None);
+    }
+}

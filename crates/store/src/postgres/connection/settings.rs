@@ -1,0 +1,498 @@
+//! Connection settings: the URL, then the environment, then the defaults; checked before the first
+//! connection is opened.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use tidegate_core::{Error, Result};
+use tokio_postgres::Config;
+use tokio_postgres::config::{
+    ChannelBinding, Host, LoadBalanceHosts, SslNegotiation, TargetSessionAttrs,
+};
+
+use super::url::{Parameter, parameters};
+use crate::postgres::timeouts::Timeouts;
+
+/// Keepalive probes without an answer after which a connection is closed.
+const KEEPALIVE_RETRIES: u32 = 3;
+
+const DEFAULT_PORT: u16 = 5432;
+
+/// How the connection is encrypted and what is verified, as in libpq.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SslMode {
+    Disable,
+    Prefer,
+    Require,
+    VerifyCa,
+    VerifyFull,
+}
+
+impl SslMode {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Disable => "disable",
+            Self::Prefer => "prefer",
+            Self::Require => "require",
+            Self::VerifyCa => "verify-ca",
+            Self::VerifyFull => "verify-full",
+        }
+    }
+}
+
+/// The certificates of the CAs that may sign the certificate of the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Roots {
+    File(PathBuf),
+    System,
+}
+
+impl fmt::Display for Roots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::System => f.write_str("system"),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TlsSettings {
+    pub(super) mode: SslMode,
+    pub(super) roots: Option<Roots>,
+    /// The certificate of the client and its key.
+    pub(super) client: Option<(PathBuf, PathBuf)>,
+    /// The handshake begins without a request in clear text (PostgreSQL 17 and newer).
+    pub(super) is_direct: bool,
+}
+
+impl TlsSettings {
+    /// Returns what is verified of the certificate of the server. As in libpq, a CA that is given is
+    /// used also where the mode does not ask for it.
+    pub(super) fn verification(&self) -> Option<SslMode> {
+        match self.mode {
+            SslMode::VerifyFull => Some(SslMode::VerifyFull),
+            _ => self.roots.is_some().then_some(SslMode::VerifyCa),
+        }
+    }
+}
+
+/// A server to try.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Server {
+    pub(super) host: Host,
+    /// The address to connect to instead of looking up the host name.
+    pub(super) address: Option<IpAddr>,
+    pub(super) port: u16,
+}
+
+impl Server {
+    pub(super) fn is_socket(&self) -> bool {
+        matches!(self.host, Host::Unix(_))
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Tcp(name) => write!(f, "{name}:{}", self.port),
+            Host::Unix(folder) => write!(f, "{}/.s.PGSQL.{}", folder.display(), self.port),
+        }
+    }
+}
+
+/// A password. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Password(pub(super) String);
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("_")
+    }
+}
+
+/// The part of the process's environment that connections depend on.
+#[derive(Default)]
+pub(super) struct Environment {
+    variables: Vec<(&'static str, String)>,
+    home: Option<PathBuf>,
+}
+
+const VARIABLES: [&str; 7] = [
+    "PGSSLMODE",
+    "PGSSLROOTCERT",
+    "PGSSLCERT",
+    "PGSSLKEY",
+    "PGPASSWORD",
+    "PGPASSFILE",
+    "PGSERVICE",
+];
+
+impl Environment {
+    pub(super) fn of_process() -> Self {
+        let read = |name| std::env::var(name).ok().map(|value| (name, value));
+        let variables = VARIABLES.into_iter().filter_map(read).collect();
+        Self { variables, home: std::env::home_dir() }
+    }
+
+    /// Returns the value of a variable. As in libpq, an empty one counts as not set.
+    fn get(&self, name: &str) -> Option<&str> {
+        let found = self.variables.iter().find(|(variable, _)| *variable == name);
+        found.map(|(_, value)| &**value).filter(|value| !value.is_empty())
+    }
+
+    /// Returns a file of the home folder.
+    fn home_file(&self, path: &str) -> Option<PathBuf> {
+        self.home.as_ref().map(|home| home.join(path))
+    }
+}
+
+/// How to reach the database.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    /// In the order in which they are tried.
+    pub(super) servers: Vec<Server>,
+    pub(super) is_random: bool,
+    pub(super) user: String,
+    pub(super) database: String,
+    pub(super) password: Option<Password>,
+    pub(super) password_file: Option<PathBuf>,
+    pub(super) tls: TlsSettings,
+    /// The time limit for one server.
+    pub(super) connect_timeout: Duration,
+    /// Everything else, without hosts and password.
+    pub(super) config: Config,
+}
+
+impl Settings {
+    pub(super) fn parse(
+        text: &str,
+        environment: &Environment,
+        timeouts: &Timeouts,
+    ) -> Result<Self> {
+        if environment.get("PGSERVICE").is_some() {
+            return Err(Error::invalid(
+                "PGSERVICE is set, but connection service files are not supported; unset it and write \
+                 the parameters into the URL",
+            ));
+        }
+        let given = Given::check(parameters(text)?)?;
+        let user = match given.text("user") {
+            Some(user) => user.to_owned(),
+            None => whoami::username().map_err(|error| {
+                Error::invalid(format!("the URL has no user, and the system knows none: {error}"))
+            })?,
+        };
+        let database = given.text("dbname").unwrap_or(&user).to_owned();
+        let password = given.text("password").or_else(|| environment.get("PGPASSWORD"));
+        let password_file = given.text("passfile").or_else(|| environment.get("PGPASSFILE"));
+        let connect_timeout =
+            given.number::<u64>("connect_timeout")?.filter(|seconds| *seconds > 0);
+        let is_random =
+            given.choice("load_balance_hosts", &[("disable", false), ("random", true)])?;
+        Ok(Self {
+            servers: servers(&given)?,
+            is_random: is_random.unwrap_or(false),
+            password: password.map(|password| Password(password.to_owned())),
+            password_file: password_file
+                .map(PathBuf::from)
+                .or_else(|| environment.home_file(".pgpass")),
+            tls: tls(&given, environment)?,
+            connect_timeout: connect_timeout.map_or(timeouts.connect, Duration::from_secs),
+            config: config(&given, &user, &database, timeouts)?,
+            user,
+            database,
+        })
+    }
+
+    /// Returns whether the URL itself sets a parameter of the server.
+    pub(super) fn sets(&self, parameter: &str) -> bool {
+        self.config.get_options().is_some_and(|options| options.contains(parameter))
+    }
+}
+
+/// The parameters of a URL, all of them known. The last of several values counts.
+struct Given(Vec<Parameter>);
+
+const KNOWN: [&str; 25] = [
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "passfile",
+    "options",
+    "application_name",
+    "connect_timeout",
+    "target_session_attrs",
+    "load_balance_hosts",
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "sslnegotiation",
+    "channel_binding",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    // The name that tokio-postgres gives to `keepalives_count`.
+    "keepalives_retries",
+    "tcp_user_timeout",
+    "service",
+];
+
+impl Given {
+    fn check(parameters: Vec<Parameter>) -> Result<Self> {
+        for (key, _) in &parameters {
+            if key == "service" {
+                return Err(Error::invalid(
+                    "the parameter service of the PostgreSQL URL is not supported; write the \
+                     parameters of the service into the URL",
+                ));
+            }
+            if key == "sslpassword" {
+                return Err(Error::invalid(
+                    "the parameter sslpassword of the PostgreSQL URL is not supported: encrypted \
+                     keys are not supported; decrypt the file of sslkey",
+                ));
+            }
+            if !KNOWN.contains(&&**key) {
+                return Err(Error::invalid(format!(
+                    "the PostgreSQL URL has the unknown parameter {key:?}; known are {}",
+                    KNOWN[..KNOWN.len() - 1].join(", ")
+                )));
+            }
+        }
+        Ok(Self(parameters))
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        let found = self.0.iter().rev().find(|(name, _)| name == key);
+        found.map(|(_, value)| &**value).filter(|value| !value.is_empty())
+    }
+
+    fn list(&self, key: &str) -> Vec<&str> {
+        self.text(key).map(|text| text.split(',').collect()).unwrap_or_default()
+    }
+
+    fn number<T: FromStr>(&self, key: &'static str) -> Result<Option<T>> {
+        let read = |text: &str| text.parse().map_err(|_| invalid(key, text, "a number"));
+        self.text(key).map(read).transpose()
+    }
+
+    fn choice<T: Copy>(&self, key: &'static str, choices: &[(&str, T)]) -> Result<Option<T>> {
+        self.text(key).map(|text| choose(key, text, choices)).transpose()
+    }
+}
+
+fn choose<T: Copy>(key: &str, text: &str, choices: &[(&str, T)]) -> Result<T> {
+    let found = choices.iter().find(|(name, _)| *name == text);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        invalid(key, text, &names.join(", "))
+    })
+}
+
+fn invalid(key: &str, value: &str, wanted: &str) -> Error {
+    Error::invalid(format!("{key}={value:?} of the PostgreSQL connection is invalid; use {wanted}"))
+}
+
+fn servers(given: &Given) -> Result<Vec<Server>> {
+    let (hosts, addresses, ports) =
+        (given.list("host"), given.list("hostaddr"), given.list("port"));
+    let count = hosts.len().max(addresses.len());
+    if count == 0 {
+        return Err(Error::invalid("the PostgreSQL URL names no host"));
+    }
+    for (key, list) in [("host", &hosts), ("hostaddr", &addresses)] {
+        if !list.is_empty() && list.len() != count {
+            return Err(Error::invalid(format!(
+                "the PostgreSQL URL has {} values of {key} for {count} servers",
+                list.len()
+            )));
+        }
+    }
+    if ports.len() > 1 && ports.len() != count {
+        return Err(Error::invalid(format!(
+            "the PostgreSQL URL has {} ports for {count} servers; give one, or one for each",
+            ports.len()
+        )));
+    }
+    (0..count)
+        .map(|index| {
+            let address = addresses.get(index).filter(|text| !text.is_empty());
+            let address: Option<IpAddr> = address
+                .map(|text| text.parse().map_err(|_| invalid("hostaddr", text, "an IP address")))
+                .transpose()?;
+            // Without a name the certificate has to be valid for the address.
+            let name = hosts.get(index).copied().unwrap_or_default();
+            let host = match (name, address) {
+                ("", None) => return Err(Error::invalid("a host of the PostgreSQL URL is empty")),
+                ("", Some(address)) => Host::Tcp(address.to_string()),
+                (folder, _) if folder.starts_with('/') => Host::Unix(folder.into()),
+                (name, _) => Host::Tcp(name.to_owned()),
+            };
+            let port = ports.get(index).or(ports.first()).copied().unwrap_or_default();
+            // A port can be a part of a password that is not encoded, so it is not shown.
+            let port = match port {
+                "" => DEFAULT_PORT,
+                port => port.parse().map_err(|_| {
+                    Error::invalid(
+                        "the port of the PostgreSQL URL is not a number from 1 to 65535; \
+                         percent-encode special characters in a user name or a password",
+                    )
+                })?,
+            };
+            Ok(Server { host, address, port })
+        })
+        .collect()
+}
+
+fn tls(given: &Given, environment: &Environment) -> Result<TlsSettings> {
+    const MODES: [(&str, SslMode); 5] = [
+        ("disable", SslMode::Disable),
+        ("prefer", SslMode::Prefer),
+        ("require", SslMode::Require),
+        ("verify-ca", SslMode::VerifyCa),
+        ("verify-full", SslMode::VerifyFull),
+    ];
+    let text = |key, variable| given.text(key).or_else(|| environment.get(variable));
+    let existing = |file: Option<PathBuf>| file.filter(|file| file.exists());
+    let mode = match text("sslmode", "PGSSLMODE") {
+        Some(mode) => Some(choose("sslmode", mode, &MODES)?),
+        None => None,
+    };
+    let roots = match text("sslrootcert", "PGSSLROOTCERT") {
+        Some("system") => Some(Roots::System),
+        Some(file) => Some(Roots::File(file.into())),
+        None => existing(environment.home_file(".postgresql/root.crt")).map(Roots::File),
+    };
+    let default = if roots == Some(Roots::System) { SslMode::VerifyFull } else { SslMode::Prefer };
+    let mode = mode.unwrap_or(default);
+    if roots == Some(Roots::System) && mode != SslMode::VerifyFull {
+        return Err(Error::invalid(format!(
+            "sslmode={} is too weak for sslrootcert=system, because anybody can get a certificate \
+             from a public CA; use sslmode=verify-full",
+            mode.name()
+        )));
+    }
+    if mode >= SslMode::VerifyCa && roots.is_none() {
+        return Err(Error::invalid(format!(
+            "sslmode={} needs the certificate of the CA: set sslrootcert to its file, or to \
+             \"system\" for the CAs of the operating system",
+            mode.name()
+        )));
+    }
+    let is_direct = given.choice("sslnegotiation", &[("postgres", false), ("direct", true)])?;
+    if is_direct == Some(true) && mode < SslMode::Require {
+        return Err(Error::invalid(format!(
+            "sslmode={} is too weak for sslnegotiation=direct; use sslmode=require or stronger",
+            mode.name()
+        )));
+    }
+    Ok(TlsSettings {
+        mode,
+        roots,
+        client: client_files(&text, environment)?,
+        is_direct: is_direct.unwrap_or(false),
+    })
+}
+
+fn client_files<'a>(
+    text: &impl Fn(&'static str, &'static str) -> Option<&'a str>,
+    environment: &Environment,
+) -> Result<Option<(PathBuf, PathBuf)>> {
+    let home_file = |name| environment.home_file(name);
+    let certificate = text("sslcert", "PGSSLCERT").map(PathBuf::from);
+    let key = text("sslkey", "PGSSLKEY").map(PathBuf::from);
+    let certificate = certificate
+        .or_else(|| home_file(".postgresql/postgresql.crt").filter(|file: &PathBuf| file.exists()));
+    let key_or_default = || key.clone().or_else(|| home_file(".postgresql/postgresql.key"));
+    match certificate {
+        Some(certificate) => match key_or_default() {
+            Some(key) => Ok(Some((certificate, key))),
+            None => Err(Error::invalid("sslcert is set without sslkey: set the file of the key")),
+        },
+        None if key.is_some() => {
+            Err(Error::invalid("sslkey is set without sslcert: set the file of the certificate"))
+        }
+        None => Ok(None),
+    }
+}
+
+fn config(given: &Given, user: &str, database: &str, timeouts: &Timeouts) -> Result<Config> {
+    let mut config = Config::new();
+    config.user(user).dbname(database);
+    config.application_name(given.text("application_name").unwrap_or("tidegate"));
+    if let Some(options) = given.text("options") {
+        config.options(options);
+    }
+    let attributes = given.choice(
+        "target_session_attrs",
+        &[
+            ("any", TargetSessionAttrs::Any),
+            ("read-write", TargetSessionAttrs::ReadWrite),
+            ("read-only", TargetSessionAttrs::ReadOnly),
+        ],
+    )?;
+    config.target_session_attrs(attributes.unwrap_or(TargetSessionAttrs::Any));
+    let binding = given.choice(
+        "channel_binding",
+        &[
+            ("disable", ChannelBinding::Disable),
+            ("prefer", ChannelBinding::Prefer),
+            ("require", ChannelBinding::Require),
+        ],
+    )?;
+    config.channel_binding(binding.unwrap_or(ChannelBinding::Prefer));
+    let balance = [("disable", LoadBalanceHosts::Disable), ("random", LoadBalanceHosts::Random)];
+    let balance = given.choice("load_balance_hosts", &balance)?;
+    config.load_balance_hosts(balance.unwrap_or(LoadBalanceHosts::Disable));
+    if given.text("sslnegotiation") == Some("direct") {
+        config.ssl_negotiation(SslNegotiation::Direct);
+    }
+    set_tcp(&mut config, given, timeouts)?;
+    Ok(config)
+}
+
+/// Sets when the kernel closes a TCP connection whose other end does not answer.
+fn set_tcp(config: &mut Config, given: &Given, timeouts: &Timeouts) -> Result<()> {
+    let seconds = |key| Ok::<_, Error>(given.number(key)?.map(Duration::from_secs));
+    let is_on: Option<u32> = given.number("keepalives")?;
+    let idle = seconds("keepalives_idle")?.filter(|idle| !idle.is_zero());
+    let interval = seconds("keepalives_interval")?.filter(|interval| !interval.is_zero());
+    let retries = match given.number("keepalives_count")? {
+        None => given.number("keepalives_retries")?,
+        count => count,
+    };
+    let idle = idle.unwrap_or(timeouts.tcp_keepalive);
+    let default_interval = (timeouts.tcp_keepalive / KEEPALIVE_RETRIES).max(Duration::from_secs(1));
+    config
+        .keepalives(is_on != Some(0))
+        .keepalives_idle(idle)
+        .keepalives_interval(interval.unwrap_or(default_interval))
+        .keepalives_retries(retries.filter(|retries| *retries > 0).unwrap_or(KEEPALIVE_RETRIES));
+    match given.number("tcp_user_timeout")?.map(Duration::from_millis) {
+        // The default of the operating system.
+        Some(Duration::ZERO) => {}
+        timeout => {
+            config.tcp_user_timeout(timeout.unwrap_or(timeouts.tcp_user));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a path is a file whose group or other users have access to it.
+pub(super) fn is_open_to_others(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let allowed = |metadata: &std::fs::Metadata| if metadata.uid() == 0 { 0o037 } else { 0o077 };
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.mode() & allowed(&metadata) != 0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+//! Precedence and validation of connection settings.
+
+use super::*;
+
+fn environment(variables: &[(&'static str, &str)]) -> Environment {
+    let variables = variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    Environment { variables, home: None }
+}
+
+fn parse(url: &str) -> Result<Settings> {
+    parse_in(url, &environment(&[]))
+}
+
+fn parse_in(url: &str, environment: &Environment) -> Result<Settings> {
+    Settings::parse(url, environment, &Timeouts::default())
+}
+
+#[track_caller]
+fn check_error(settings: Result<Settings>, words: &[&str]) {
+    let error = settings.expect_err("an error");
+    assert_eq!(error.kind(), tidegate_core::ErrorKind::Invalid, "{error}");
+    for word in words {
+        assert!(error.to_string().contains(word), "{word}: {error}");
+    }
+}
+
+#[test]
+fn url_has_precedence_over_environment_over_default() {
+    let variables = environment(&[
+        ("PGSSLMODE", "verify-ca"),
+        ("PGSSLROOTCERT", "env.crt"),
+        ("PGSSLCERT", "env-client.crt"),
+        ("PGSSLKEY", "env-client.key"),
+        ("PGPASSWORD", "env-password"),
+        ("PGPASSFILE", "env-file"),
+    ]);
+    let of_url = parse_in(
+        "postgres://me:url-password@host/db?sslmode=require&sslrootcert=a.crt&sslcert=b&sslkey=c\
+         &passfile=d",
+        &variables,
+    );
+    let of_url = of_url.unwrap();
+    assert_eq!(of_url.tls.mode, SslMode::Require);
+    assert_eq!(of_url.tls.roots, Some(Roots::File("a.crt".into())));
+    assert_eq!(of_url.tls.client, Some(("b".into(), "c".into())));
+    assert_eq!(of_url.password, Some(Password("url-password".to_owned())));
+    assert_eq!(of_url.password_file, Some("d".into()));
+
+    let of_environment = parse_in("postgres://me@host/db", &variables).unwrap();
+    assert_eq!(of_environment.tls.mode, SslMode::VerifyCa);
+    assert_eq!(of_environment.tls.roots, Some(Roots::File("env.crt".into())));
+    let client = Some(("env-client.crt".into(), "env-client.key".into()));
+    assert_eq!(of_environment.tls.client, client);
+    assert_eq!(of_environment.password, Some(Password("env-password".to_owned())));
+    assert_eq!(of_environment.password_file, Some("env-file".into()));
+
+    let of_defaults = parse("postgres://me@host/db").unwrap();
+    assert_eq!(of_defaults.tls.mode, SslMode::Prefer);
+    assert_eq!((of_defaults.tls.roots, of_defaults.tls.client), (None, None));
+    assert_eq!((of_defaults.password, of_defaults.password_file), (None, None));
+}
+
+#[test]
+fn files_of_the_home_folder_are_defaults() {
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join(".postgresql");
+    std::fs::create_dir(&folder).unwrap();
+    let environment = Environment { variables: vec![], home: Some(home.path().to_owned()) };
+    let without = parse_in("postgres://me@host", &environment).unwrap();
+    assert_eq!(without.password_file, Some(home.path().join(".pgpass")));
+    assert_eq!((without.tls.roots, without.tls.client), (None, None));
+    for file in ["root.crt", "postgresql.crt"] {
+        std::fs::write(folder.join(file), "").unwrap();
+    }
+    let with = parse_in("postgres://me@host", &environment).unwrap();
+    assert_eq!(with.tls.roots, Some(Roots::File(folder.join("root.crt"))));
+    let client = (folder.join("postgresql.crt"), folder.join("postgresql.key"));
+    assert_eq!(with.tls.client, Some(client));
+}
+
+#[test]
+fn unsupported_parameters_are_errors_that_name_them() {
+    check_error(parse("postgres://host/db?sslmood=require"), &["\"sslmood\"", "sslmode"]);
+    check_error(parse("postgres://host/db?sslcrl=x"), &["\"sslcrl\""]);
+    check_error(parse("postgres://host/db?service=x"), &["service"]);
+    check_error(parse("postgres://host/db?sslpassword=x"), &["sslpassword", "encrypted keys"]);
+    check_error(parse("host=a sslmood=b"), &["\"sslmood\""]);
+    check_error(
+        parse_in("postgres://host/db", &environment(&[("PGSERVICE", "prod")])),
+        &["PGSERVICE"],
+    );
+}
+
+#[test]
+fn invalid_values_are_errors_that_name_the_parameter() {
+    for (parameter, word) in [
+        ("sslmode=allow", "sslmode"),
+        ("connect_timeout=soon", "connect_timeout"),
+        ("target_session_attrs=standby", "target_session_attrs"),
+        ("channel_binding=yes", "channel_binding"),
+        ("keepalives_idle=-1", "keepalives_idle"),
+        ("hostaddr=host", "hostaddr"),
+        ("load_balance_hosts=yes", "load_balance_hosts"),
+        ("sslnegotiation=direct", "sslnegotiation"),
+        ("sslkey=a", "sslcert"),
+        ("sslcert=a", "sslkey"),
+        ("port=1,2", "ports"),
+    ] {
+        check_error(parse(&format!("postgres://host/db?{parameter}")), &[word]);
+    }
+    check_error(parse_in("postgres://host", &environment(&[("PGSSLMODE", "on")])), &["sslmode"]);
+    check_error(parse("postgres:///db"), &["no host"]);
+}
+
+#[test]
+fn verification_needs_a_ca() {
+    check_error(parse("postgres://h?sslmode=verify-full"), &["sslrootcert", "system"]);
+    check_error(parse("postgres://h?sslmode=verify-ca"), &["sslrootcert"]);
+    for weak in ["disable", "prefer", "require", "verify-ca"] {
+        let url = format!("postgres://h?sslrootcert=system&sslmode={weak}");
+        check_error(parse(&url), &[weak, "verify-full"]);
+    }
+    let system = parse("postgres://h?sslrootcert=system").unwrap();
+    assert_eq!((system.tls.mode, system.tls.roots), (SslMode::VerifyFull, Some(Roots::System)));
+}
+
+#[test]
+fn ca_that_is_given_is_verified_in_every_mode() {
+    let verification = |url: &str| parse(url).unwrap().tls.verification();
+    assert_eq!(verification("postgres://h?sslmode=require"), None);
+    let ca = Some(SslMode::VerifyCa);
+    assert_eq!(verification("postgres://h?sslmode=require&sslrootcert=a"), ca);
+    assert_eq!(verification("postgres://h?sslmode=verify-ca&sslrootcert=a"), ca);
+    let full = Some(SslMode::VerifyFull);
+    assert_eq!(verification("postgres://h?sslmode=verify-full&sslrootcert=a"), full);
+}
+
+#[test]
+fn servers_have_hosts_addresses_and_ports() {
+    let shown = |url: &str| -> Vec<String> {
+        parse(url).unwrap().servers.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(shown("postgres://a,b:2,c:3/db"), ["a:5432", "b:2", "c:3"]);
+    assert_eq!(shown("postgres://a,b/db?port=7"), ["a:7", "b:7"]);
+    assert_eq!(shown("postgres:///db?host=/run/pg"), ["/run/pg/.s.PGSQL.5432"]);
+    assert_eq!(shown("host=a,/run port=1,2"), ["a:1", "/run/.s.PGSQL.2"]);
+    let server = parse("postgres:///db?hostaddr=127.0.0.1").unwrap().servers.remove(0);
+    assert_eq!(server.host, Host::Tcp("127.0.0.1".to_owned()));
+    assert_eq!(server.address, Some(IpAddr::from([127, 0, 0, 1])));
+}
+
+#[test]
+fn timeouts_of_the_url_have_precedence_over_the_settings() {
+    let timeouts = Timeouts {
+        connect: Duration::from_secs(7),
+        tcp_keepalive: Duration::from_secs(9),
+        tcp_user: Duration::from_secs(8),
+        ..Timeouts::default()
+    };
+    let parse = |url: &str| Settings::parse(url, &environment(&[]), &timeouts).unwrap();
+    let settings = parse("postgres://h");
+    assert_eq!(settings.connect_timeout, Duration::from_secs(7));
+    assert!(settings.config.get_keepalives());
+    assert_eq!(settings.config.get_keepalives_idle(), Duration::from_secs(9));
+    assert_eq!(settings.config.get_keepalives_interval(), Some(Duration::from_secs(3)));
+    assert_eq!(settings.config.get_keepalives_retries(), Some(3));
+    assert_eq!(settings.config.get_tcp_user_timeout(), Some(&Duration::from_secs(8)));
+    let settings = parse(
+        "postgres://h?connect_timeout=1&keepalives_idle=2&keepalives_interval=4&\
+         keepalives_count=5&tcp_user_timeout=1500",
+    );
+    assert_eq!(settings.connect_timeout, Duration::from_secs(1));
+    assert_eq!(settings.config.get_keepalives_idle(), Duration::from_secs(2));
+    assert_eq!(settings.config.get_keepalives_interval(), Some(Duration::from_secs(4)));
+    assert_eq!(settings.config.get_keepalives_retries(), Some(5));
+    assert_eq!(settings.config.get_tcp_user_timeout(), Some(&Duration::from_millis(1500)));
+    let settings = parse("postgres://h?keepalives=0&tcp_user_timeout=0&connect_timeout=0");
+    assert!(!settings.config.get_keepalives());
+    assert_eq!(settings.config.get_tcp_user_timeout(), None);
+    assert_eq!(settings.connect_timeout, Duration::from_secs(7));
+}
+
+#[test]
+fn password_is_in_no_output() {
+    let settings = parse("postgres://me:se%63ret@host/db?application_name=x").unwrap();
+    assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
+    for url in [
+        "postgres://me:secret@host:port/db",
+        "postgres://me:se@secret@host/db",
+        "postgres://me:a/secret",
+        "postgres://me:secret@host/db?sslmood=1",
+        "host=a password=secret sslmode=x",
+        "postgres://host/db?password=secret&port=a",
+    ] {
+        let error = parse(url).unwrap_err().to_string();
+        assert!(!error.contains("secret"), "{error}");
+    }
+}

@@ -1,0 +1,210 @@
+//! Splits a connection URL, or a `key=value` connection string, into its parameters.
+
+use percent_encoding::percent_decode_str;
+use tidegate_core::{Error, Result};
+
+/// A parameter and its value, decoded.
+pub(super) type Parameter = (String, String);
+
+/// Says what to do about a URL whose parts cannot be told apart.
+const ENCODE: &str = "percent-encode characters such as @ / ? : # in a user name or a password";
+
+/// Returns the parameters of a connection string in their order. User, password, hosts, ports and
+/// database of a URL are parameters as well. No error contains a value of the URL: a password that
+/// is not encoded can end up in any part of it.
+pub(super) fn parameters(text: &str) -> Result<Vec<Parameter>> {
+    let scheme = ["postgres://", "postgresql://"];
+    match scheme.iter().find_map(|scheme| text.strip_prefix(scheme)) {
+        Some(rest) => of_url(rest),
+        None => of_pairs(text),
+    }
+}
+
+fn of_url(rest: &str) -> Result<Vec<Parameter>> {
+    let mut found = Vec::new();
+    let rest = match credentials_end(rest) {
+        Some(end) => {
+            let (user, password) = split_optional(&rest[..end], ':');
+            add(&mut found, "user", user)?;
+            if let Some(password) = password {
+                add(&mut found, "password", password)?;
+            }
+            &rest[end + 1..]
+        }
+        None => rest,
+    };
+    let (rest, query) = split_optional(rest, '?');
+    let (hosts, database) = split_optional(rest, '/');
+    add_hosts(&mut found, hosts)?;
+    if let Some(database) = database.filter(|database| !database.is_empty()) {
+        add(&mut found, "dbname", database)?;
+    }
+    for parameter in query.unwrap_or_default().split('&').filter(|text| !text.is_empty()) {
+        let (key, value) = parameter.split_once('=').ok_or_else(|| {
+            Error::invalid(format!("a parameter of the PostgreSQL URL has no value; {ENCODE}"))
+        })?;
+        add(&mut found, &decoded(key)?, value)?;
+    }
+    Ok(found)
+}
+
+/// Returns where the `@` behind the credentials is. A password may contain a slash that is not
+/// encoded: then the part before it has a port that is no number.
+fn credentials_end(rest: &str) -> Option<usize> {
+    let hosts = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
+    let has_bad_port =
+        || !hosts.starts_with('[') && hosts.split_once(':').is_some_and(|(_, port)| !is_port(port));
+    hosts.find('@').or_else(|| rest.find('@').filter(|_| has_bad_port()))
+}
+
+fn is_port(text: &str) -> bool {
+    text.split([',', ':']).next().unwrap_or_default().bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn add_hosts(found: &mut Vec<Parameter>, hosts: &str) -> Result<()> {
+    if hosts.contains('@') {
+        return Err(Error::invalid(format!("the PostgreSQL URL has more than one @; {ENCODE}")));
+    }
+    if hosts.is_empty() {
+        return Ok(());
+    }
+    let (mut names, mut ports) = (Vec::new(), Vec::new());
+    for host in hosts.split(',') {
+        let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((name, "")) => (name, ""),
+            Some((name, port)) => (name, port.strip_prefix(':').unwrap_or("none")),
+            None => host.split_once(':').unwrap_or((host, "")),
+        };
+        names.push(decoded(name)?);
+        ports.push(decoded(port)?);
+    }
+    found.push(("host".to_owned(), names.join(",")));
+    if ports.iter().any(|port| !port.is_empty()) {
+        found.push(("port".to_owned(), ports.join(",")));
+    }
+    Ok(())
+}
+
+fn add(found: &mut Vec<Parameter>, key: &str, value: &str) -> Result<()> {
+    found.push((key.to_owned(), decoded(value)?));
+    Ok(())
+}
+
+fn decoded(text: &str) -> Result<String> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    let decoded = decoded.map_err(|_| Error::invalid("a part of the PostgreSQL URL is not UTF-8"));
+    Ok(decoded?.into_owned())
+}
+
+fn split_optional(text: &str, at: char) -> (&str, Option<&str>) {
+    text.split_once(at).map_or((text, None), |(before, after)| (before, Some(after)))
+}
+
+/// Reads `key=value` pairs with white space between them. A value in single quotes may contain
+/// white space; a backslash escapes the next character.
+fn of_pairs(text: &str) -> Result<Vec<Parameter>> {
+    let mut found = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let (key, value) = rest.split_once('=').ok_or_else(|| {
+            Error::invalid(
+                "the PostgreSQL connection string is neither a URL nor a list of key=value pairs",
+            )
+        })?;
+        let (value, behind) = pair_value(value.trim_start())?;
+        found.push((key.trim().to_owned(), value));
+        rest = behind.trim_start();
+    }
+    Ok(found)
+}
+
+fn pair_value(text: &str) -> Result<(String, &str)> {
+    let (quoted, text) = match text.strip_prefix('\'') {
+        Some(text) => (true, text),
+        None => (false, text),
+    };
+    let mut value = String::new();
+    let mut characters = text.char_indices();
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '\\' => value.extend(characters.next().map(|(_, escaped)| escaped)),
+            '\'' if quoted => return Ok((value, &text[at + 1..])),
+            character if !quoted && character.is_whitespace() => return Ok((value, &text[at..])),
+            character => value.push(character),
+        }
+    }
+    if quoted {
+        return Err(Error::invalid(
+            "a quoted value of the PostgreSQL connection string has no end",
+        ));
+    }
+    Ok((value, ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &[(&str, &str)]) {
+        let found = parameters(text).unwrap();
+        let found: Vec<_> = found.iter().map(|(key, value)| (&**key, &**value)).collect();
+        assert_eq!(found, expected, "{text}");
+    }
+
+    #[test]
+    fn url_parts_become_parameters() {
+        check("postgres://", &[]);
+        check("postgresql://a", &[("host", "a")]);
+        check(
+            "postgres://me:se%40cret@a:1,b,c:3/db?sslmode=require&host=x",
+            &[
+                ("user", "me"),
+                ("password", "se@cret"),
+                ("host", "a,b,c"),
+                ("port", "1,,3"),
+                ("dbname", "db"),
+                ("sslmode", "require"),
+                ("host", "x"),
+            ],
+        );
+        check("postgres://[::1]:6432/", &[("host", "::1"), ("port", "6432")]);
+        check("postgres://%2Frun%2Fpg/db", &[("host", "/run/pg"), ("dbname", "db")]);
+        check("postgres:///db?host=/run", &[("dbname", "db"), ("host", "/run")]);
+        check("postgres://a?user=me", &[("host", "a"), ("user", "me")]);
+    }
+
+    #[test]
+    fn at_sign_in_a_parameter_is_not_the_end_of_credentials() {
+        check(
+            "postgres://a/db?application_name=me@home",
+            &[("host", "a"), ("dbname", "db"), ("application_name", "me@home")],
+        );
+    }
+
+    #[test]
+    fn slash_in_a_password_is_accepted() {
+        check(
+            "postgres://me:a/b@c/d",
+            &[("user", "me"), ("password", "a/b"), ("host", "c"), ("dbname", "d")],
+        );
+    }
+
+    #[test]
+    fn second_at_sign_is_an_error_without_the_password() {
+        let error = parameters("postgres://me:se@cret@host/db").unwrap_err().to_string();
+        assert!(error.contains("percent-encode") && !error.contains("cret"), "{error}");
+    }
+
+    #[test]
+    fn pairs_are_split_at_white_space_outside_of_quotes() {
+        check(
+            r"host=a  password='b \'c\\' user = me",
+            &[("host", "a"), ("password", r"b 'c\"), ("user", "me")],
+        );
+        for text in ["host", "host=a password='b"] {
+            let error = parameters(text).unwrap_err();
+            assert_eq!(error.kind(), tidegate_core::ErrorKind::Invalid, "{text}");
+        }
+    }
+}

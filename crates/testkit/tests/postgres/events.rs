@@ -1,0 +1,180 @@
+//! Errors that no caller receives are logged.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tidegate_core::{
+    Claim, Exit, Finish, JobSpec, NewTask, Outcome, SetLimit, Source, Store, Submission, WorkerId,
+};
+use tidegate_store::postgres::{Options, Postgres, Step};
+use tidegate_testkit::events::Events;
+use tidegate_testkit::postgres::{Database, Server};
+use tokio_postgres::NoTls;
+use tracing::Level;
+
+/// Tries to make a claim look twice, which it does while its cursor is young.
+const TRIES_MAX: usize = 100;
+
+fn claim(tasks_max: u32) -> Claim {
+    Claim {
+        worker: WorkerId("worker".into()),
+        queues: ["default".into()].into(),
+        kinds: ["a".into(), "b".into()].into(),
+        tasks_max,
+        lease_ms: 30_000,
+        poll_ms: 1000,
+    }
+}
+
+async fn connect(database: &Database, options: Options) -> Postgres {
+    let store = Postgres::connect(&database.url(), options).await.expect("connect");
+    store.migrate().await.expect("migrate");
+    store
+}
+
+async fn client(database: &Database) -> tokio_postgres::Client {
+    let (client, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    client
+}
+
+async fn submit(store: &Postgres, tasks: Vec<NewTask>) {
+    let submission = Submission { tasks, ..Submission::default() };
+    store.submit(submission).await.expect("submit");
+}
+
+/// Ends the connections of the store before the first statement that finds a condition true.
+#[derive(Clone)]
+struct Cut {
+    monitor: Arc<tokio_postgres::Client>,
+    when: &'static str,
+    is_armed: Arc<AtomicBool>,
+}
+
+impl Cut {
+    async fn new(database: &Database, when: &'static str) -> Self {
+        let monitor = Arc::new(client(database).await);
+        Self { monitor, when, is_armed: Arc::default() }
+    }
+
+    fn step(&self) -> Step {
+        let cut = self.clone();
+        Arc::new(move |_| {
+            let cut = cut.clone();
+            let stepped: Pin<Box<dyn Future<Output = ()> + Send>> =
+                Box::pin(async move { cut.look().await });
+            stepped
+        })
+    }
+
+    fn arm(&self) {
+        self.is_armed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it has cut, or was not armed.
+    fn is_over(&self) -> bool {
+        !self.is_armed.swap(false, Ordering::SeqCst)
+    }
+
+    async fn look(&self) {
+        if !self.is_armed.load(Ordering::SeqCst) {
+            return;
+        }
+        if self.monitor.query_one(self.when, &[]).await.expect("look").get::<_, bool>(0) {
+            self.is_armed.store(false, Ordering::SeqCst);
+            let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                WHERE datname = current_database() AND pid <> pg_backend_pid()";
+            self.monitor.batch_execute(end).await.expect("end the connections");
+        }
+    }
+}
+
+#[tokio::test]
+async fn broken_invariant_behind_a_claim_is_logged_and_the_claim_is_returned() {
+    let events = Events::capture();
+    let database = Server::shared().database();
+    let store = connect(&database, Options::default()).await;
+    let job = JobSpec::new("j");
+    let of_job = NewTask { job: Some("j".into()), ..NewTask::new("a", "null") };
+    let submission =
+        Submission { jobs: vec![job], tasks: vec![of_job; 40], ..Submission::default() };
+    store.submit(submission).await.expect("submit");
+    assert_eq!(store.claim(claim(1)).await.expect("claim").len(), 1);
+    assert!(events.of_level(Level::ERROR).is_empty());
+    let sql = client(&database).await;
+    sql.batch_execute("UPDATE tidegate.limits SET source = 99").await.expect("break the limit");
+    let claimed = store.claim(claim(3)).await.expect("claim");
+    assert_eq!(claimed.len(), 3);
+    let event = events.wait_for(Level::ERROR, "column source: 99").await;
+    assert!(event.text.contains("tidegate doctor"), "{event:?}");
+}
+
+#[tokio::test]
+async fn claim_that_fails_behind_a_committed_finish_is_logged() {
+    let events = Events::capture();
+    let database = Server::shared().database();
+    let store = connect(&database, Options::default()).await;
+    submit(&store, vec![NewTask::new("a", "null")]).await;
+    let attempt = store.claim(claim(1)).await.expect("claim").remove(0);
+    let set = SetLimit { name: "group:b".into(), capacity: Some(1), source: Source::Operator };
+    store.set_limit(set).await.expect("set the limit");
+    submit(&store, vec![NewTask::new("b", "null")]).await;
+    let cut = Cut::new(&database, "SELECT EXISTS (SELECT FROM tidegate.ended)").await;
+    let held = connect(&database, Options { step: Some(cut.step()), ..Options::default() }).await;
+    cut.arm();
+    let outcome = Outcome::Completed(b"\"secret\"".to_vec());
+    let exits = vec![Exit { task: attempt.task, token: attempt.token, outcome }];
+    let finished = held.finish(Finish { exits, claim: Some(claim(5)) }).await.expect("finish");
+    assert!(cut.is_over(), "the finish sent no statement behind its commit");
+    assert_eq!((finished.lost.len(), finished.claimed.len()), (0, 0));
+    let event = events.wait_for(Level::INFO, "claim").await;
+    assert!(!event.text.contains("secret"), "{event:?}");
+    assert_eq!(store.claim(claim(5)).await.expect("claim").len(), 1, "the waiting task");
+}
+
+#[tokio::test]
+async fn second_look_of_a_claim_that_fails_is_logged_and_the_first_is_returned() {
+    let events = Events::capture();
+    let database = Server::shared().database();
+    let cut = Cut::new(&database, "SELECT NOT EXISTS (SELECT FROM tidegate.ready)").await;
+    let store = connect(&database, Options { step: Some(cut.step()), ..Options::default() }).await;
+    for _ in 0..TRIES_MAX {
+        submit(&store, vec![NewTask::new("a", "null"); 3]).await;
+        assert_eq!(store.claim(claim(2)).await.expect("claim").len(), 2);
+        cut.arm();
+        assert_eq!(store.claim(claim(5)).await.expect("claim").len(), 1);
+        if cut.is_over() {
+            events.wait_for(Level::INFO, "claim").await;
+            return;
+        }
+    }
+    panic!("no claim looked twice in {TRIES_MAX} tries");
+}
+
+#[tokio::test]
+async fn lost_listen_connection_is_logged() {
+    let events = Events::capture();
+    let database = Server::shared().database();
+    let store = connect(&database, Options::default()).await;
+    let waiting = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            loop {
+                store.changed().await;
+            }
+        })
+    };
+    let sql = client(&database).await;
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+        WHERE datname = current_database() AND query LIKE 'LISTEN%'";
+    let listens = async {
+        while sql.query_one(end, &[]).await.expect("end").get::<_, i64>(0) == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), listens).await.expect("it listens");
+    events.wait_for(Level::INFO, "LISTEN").await;
+    waiting.abort();
+}

@@ -1,0 +1,109 @@
+//! PgBouncer between the store and PostgreSQL. The conformance cases run in the binary `stores`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tidegate_core::{ErrorKind, NewTask, Store, Submission};
+use tidegate_store::postgres::{Options, Postgres};
+use tidegate_testkit::pgbouncer::{PgBouncer, PoolMode};
+use tidegate_testkit::postgres::Server;
+use tokio_postgres::{Client, NoTls};
+
+/// Longer than anything here may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Longer than a caller waits that is woken for lack of a listener.
+const QUIET: Duration = Duration::from_millis(800);
+
+async fn client(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    client
+}
+
+/// Connects several times; every time must be refused with the reason.
+async fn check_refused(url: &str, times: usize) {
+    for turn in 0..times {
+        let refused = Postgres::connect(url, Options::default()).await.expect_err("refused");
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "turn {turn}: {refused}");
+        assert!(refused.to_string().contains("pool_mode = session"), "turn {turn}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn transaction_mode_is_refused_at_start() {
+    let database = Server::shared().database();
+    let bouncer = PgBouncer::start(&database, PoolMode::Transaction, 20);
+    check_refused(bouncer.url(), 5).await;
+}
+
+#[tokio::test]
+async fn statement_mode_is_refused_at_start() {
+    let database = Server::shared().database();
+    let bouncer = PgBouncer::start(&database, PoolMode::Statement, 20);
+    check_refused(bouncer.url(), 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transaction_mode_is_refused_while_other_clients_use_the_pool() {
+    let database = Server::shared().database();
+    for (pool_size, clients) in [(20, 1), (20, 4), (2, 3)] {
+        let bouncer = PgBouncer::start(&database, PoolMode::Transaction, pool_size);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut busy = Vec::new();
+        for _ in 0..clients {
+            let (client, is_over) = (client(bouncer.url()).await, is_over.clone());
+            busy.push(tokio::spawn(async move {
+                while !is_over.load(Ordering::Relaxed) {
+                    client.simple_query("SELECT pg_sleep(0.0005)").await.expect("select");
+                }
+            }));
+        }
+        check_refused(bouncer.url(), 30).await;
+        is_over.store(true, Ordering::Relaxed);
+        for one in busy {
+            one.await.expect("no panic");
+        }
+    }
+}
+
+#[tokio::test]
+async fn refused_store_leaves_no_settings_in_sessions_of_other_clients() {
+    let database = Server::shared().database();
+    let bouncer = PgBouncer::start(&database, PoolMode::Transaction, 2);
+    let other = client(bouncer.url()).await;
+    check_refused(bouncer.url(), 3).await;
+    for _ in 0..5 {
+        let shown = other.simple_query("SHOW enable_seqscan").await.expect("show");
+        assert!(
+            shown.iter().any(|message| matches!(message,
+                tokio_postgres::SimpleQueryMessage::Row(row) if row.get(0) == Some("on"))),
+            "{shown:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn session_mode_delivers_notifications_and_reuses_clean_sessions() {
+    let database = Server::shared().database();
+    let bouncer = PgBouncer::start(&database, PoolMode::Session, 40);
+    let connect = || async {
+        Postgres::connect(bouncer.url(), Options::default()).await.expect("session mode")
+    };
+    // The sessions of the first store are given to the second.
+    connect().await.migrate().await.expect("migrate");
+    let (listening, submitting) = (connect().await, connect().await);
+    let wait = || {
+        let store = listening.clone();
+        tokio::spawn(async move { store.changed().await })
+    };
+    // The first wake-up comes from the LISTEN itself.
+    tokio::time::timeout(PATIENCE, wait()).await.expect("listening").expect("no panic");
+    let mut changed = wait();
+    let early = tokio::time::timeout(QUIET, &mut changed).await;
+    assert!(early.is_err(), "woken without a change");
+    let submission = Submission { tasks: vec![NewTask::new("a", "null")], ..Submission::default() };
+    submitting.submit(submission).await.expect("submit");
+    tokio::time::timeout(PATIENCE, changed).await.expect("notified").expect("no panic");
+}

@@ -1,0 +1,310 @@
+//! TLS to a PostgreSQL that requires it, with certificates of a private CA.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    date_time_ymd,
+};
+use tempfile::TempDir;
+use tidegate_core::{Claim, Error, Extend, Inspect, NewTask, Store, Submission, WorkerId};
+use tidegate_measure::server::Stop;
+use tidegate_store::postgres::{Options, Postgres};
+use tidegate_testkit::own_server::OwnServer;
+
+/// Longer than anything here may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const SETTINGS: [&str; 5] = [
+    "ssl=on",
+    "ssl_cert_file=server.crt",
+    "ssl_key_file=server.key",
+    "ssl_ca_file=ca.crt",
+    "fsync=off",
+];
+
+/// Connections by TCP must be encrypted. How a user is authenticated depends on its name.
+const ACCESS: &str = "local all all trust\n\
+    hostssl all by_certificate all cert clientcert=verify-full\n\
+    hostssl all by_password all scram-sha-256\n\
+    hostssl all all all trust\n";
+
+/// A CA, and the certificates that it signs.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("a certificate").pem();
+        Self { issuer: Issuer::new(params, key), certificate }
+    }
+
+    /// Returns a certificate and its key, both as PEM.
+    fn sign(&self, mut params: CertificateParams, name: &str) -> (String, String) {
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    fn server(&self, host: &str) -> (String, String) {
+        let mut params = CertificateParams::new(vec![host.to_owned()]).expect("parameters");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(params, host)
+    }
+
+    fn expired_server(&self, host: &str) -> (String, String) {
+        let mut params = CertificateParams::new(vec![host.to_owned()]).expect("parameters");
+        params.not_before = date_time_ymd(2019, 1, 1);
+        params.not_after = date_time_ymd(2020, 1, 1);
+        self.sign(params, host)
+    }
+
+    fn client(&self, user: &str) -> (String, String) {
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(params, user)
+    }
+}
+
+/// A server that requires TLS, and the files of its clients.
+struct Fixture {
+    server: OwnServer,
+    authority: Authority,
+    folder: TempDir,
+}
+
+impl Fixture {
+    /// Starts a server whose certificate is valid for `localhost`.
+    async fn start() -> Self {
+        let authority = Authority::new("private CA");
+        let server = OwnServer::make(&SETTINGS);
+        let fixture = Self { server, authority, folder: tempfile::tempdir().expect("a folder") };
+        fixture.server.write("ca.crt", &fixture.authority.certificate);
+        fixture.server.write("pg_hba.conf", ACCESS);
+        fixture.set_certificate(fixture.authority.server("localhost"));
+        fixture.server.start();
+        fixture.write("ca.crt", &fixture.authority.certificate);
+        fixture.write("other-ca.crt", &Authority::new("other CA").certificate);
+        let users = "CREATE USER by_certificate SUPERUSER; \
+            CREATE USER by_password SUPERUSER PASSWORD 'first'";
+        fixture.server.connect().await.batch_execute(users).await.expect("create users");
+        fixture
+    }
+
+    fn set_certificate(&self, (certificate, key): (String, String)) {
+        self.server.write("server.crt", &certificate);
+        self.server.write("server.key", &key);
+    }
+
+    /// Writes a file of the clients that only its owner may read.
+    fn write(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::write(&path, content).expect("write a file");
+        set_mode(&path, 0o600);
+        path
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn url(&self, user: &str, parameters: &str) -> String {
+        let port = self.server.port();
+        format!("postgres://{user}@localhost:{port}/postgres?hostaddr=127.0.0.1&{parameters}")
+    }
+
+    async fn connect(&self, parameters: &str) -> Result<Postgres, Error> {
+        Postgres::connect(&self.url("postgres", parameters), Options::default()).await
+    }
+
+    /// Connects, which must fail with an error that contains the words.
+    async fn check_refused(&self, url: &str, words: &[&str]) {
+        let refused = Postgres::connect(url, Options::default()).await.expect_err(url);
+        for word in words {
+            assert!(refused.to_string().contains(word), "{url}: no {word:?} in: {refused}");
+        }
+    }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("permissions");
+}
+
+fn submission() -> Submission {
+    Submission { tasks: vec![NewTask::new("a", "null")], ..Submission::default() }
+}
+
+#[tokio::test]
+async fn certificate_of_the_server_is_verified_as_the_mode_says() {
+    let fixture = Fixture::start().await;
+    let (ca, other) = (fixture.path("ca.crt"), fixture.path("other-ca.crt"));
+    let good = format!("sslmode=verify-full&sslrootcert={ca}");
+    let store = fixture.connect(&good).await.expect("verify-full");
+    store.migrate().await.expect("migrate");
+    let encryption = store.encryption().expect("known");
+    assert!(encryption.is_encrypted, "{encryption:?}");
+    assert_eq!(encryption.verified, Some("verify-full"));
+    assert!(encryption.protocol.is_some_and(|protocol| protocol.starts_with("TLS")));
+
+    for (parameters, verified) in [
+        ("sslmode=prefer".to_owned(), None),
+        ("sslmode=require".to_owned(), None),
+        (String::new(), None),
+        (format!("sslmode=require&sslrootcert={ca}"), Some("verify-ca")),
+        (format!("sslmode=verify-ca&sslrootcert={ca}&host=127.0.0.1"), Some("verify-ca")),
+    ] {
+        let store = fixture.connect(&parameters).await.expect(&parameters);
+        let encryption = store.encryption().expect("known");
+        assert!(encryption.is_encrypted, "{parameters}");
+        assert_eq!(encryption.verified, verified, "{parameters}");
+    }
+
+    let url = |parameters: &str| fixture.url("postgres", parameters);
+    for mode in ["verify-full", "verify-ca", "require"] {
+        let wrong = url(&format!("sslmode={mode}&sslrootcert={other}"));
+        fixture.check_refused(&wrong, &["localhost", "not signed by a CA of sslrootcert"]).await;
+    }
+    let by_address = url(&format!("{good}&host=127.0.0.1"));
+    fixture.check_refused(&by_address, &["not valid for the host name 127.0.0.1"]).await;
+    let clear = url("sslmode=disable");
+    fixture.check_refused(&clear, &["no encryption", "sslmode=disable", "requires TLS"]).await;
+    let missing = url("sslmode=verify-full&sslrootcert=no/such/file");
+    fixture.check_refused(&missing, &["sslrootcert", "no/such/file", "cannot be read"]).await;
+    // The CA of the test is not one of the operating system, if that has any.
+    fixture.check_refused(&url("sslrootcert=system"), &["sslrootcert"]).await;
+
+    fixture.server.stop(Stop::Fast);
+    fixture.set_certificate(fixture.authority.expired_server("localhost"));
+    fixture.server.start();
+    fixture.check_refused(&url(&good), &["localhost", "expired"]).await;
+    fixture.connect("sslmode=require").await.expect("nothing is verified without a CA");
+}
+
+#[tokio::test]
+async fn client_certificate_authenticates_its_user() {
+    let fixture = Fixture::start().await;
+    let (certificate, key) = fixture.authority.client("by_certificate");
+    fixture.write("client.crt", &certificate);
+    let key_path = fixture.write("client.key", &key);
+    let ca = fixture.path("ca.crt");
+    let base = format!("sslmode=verify-full&sslrootcert={ca}");
+    let files = format!(
+        "{base}&sslcert={}&sslkey={}",
+        fixture.path("client.crt"),
+        fixture.path("client.key")
+    );
+    let url = fixture.url("by_certificate", &files);
+    Postgres::connect(&url, Options::default()).await.expect("a client certificate");
+
+    let without = fixture.url("by_certificate", &base);
+    fixture.check_refused(&without, &["certificate"]).await;
+    let (foreign, foreign_key) = Authority::new("other CA").client("by_certificate");
+    fixture.write("client.crt", &foreign);
+    fixture.write("client.key", &foreign_key);
+    Postgres::connect(&url, Options::default()).await.expect_err("another CA signed it");
+
+    // Files are read for each connection: the first certificate works again without a new URL.
+    fixture.write("client.crt", &certificate);
+    fixture.write("client.key", &key);
+    Postgres::connect(&url, Options::default()).await.expect("the certificate was replaced");
+    set_mode(&key_path, 0o644);
+    fixture.check_refused(&url, &["sslkey", "client.key", "chmod 600"]).await;
+    fixture.write(
+        "client.key",
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMA==\n-----END ENCRYPTED PRIVATE KEY-----\n",
+    );
+    fixture.check_refused(&url, &["sslkey", "client.key", "encrypted"]).await;
+}
+
+#[tokio::test]
+async fn every_connection_is_encrypted_also_the_one_for_notifications() {
+    let fixture = Fixture::start().await;
+    let ca = fixture.path("ca.crt");
+    let parameters = format!("sslmode=verify-full&sslrootcert={ca}");
+    let store = fixture.connect(&parameters).await.expect("connect");
+    store.migrate().await.expect("migrate");
+    let changed = tokio::spawn({
+        let store = store.clone();
+        async move { store.changed().await }
+    });
+    // The first wake-up comes from the LISTEN itself.
+    tokio::time::timeout(PATIENCE, changed).await.expect("listening").expect("no panic");
+    store.submit(submission()).await.expect("submit");
+    let worker = WorkerId("worker".into());
+    let claim = Claim {
+        worker: worker.clone(),
+        queues: ["default".into()].into(),
+        kinds: ["a".into()].into(),
+        tasks_max: 1,
+        lease_ms: 30_000,
+        poll_ms: 1000,
+    };
+    let tokens = vec![store.claim(claim).await.expect("claim")[0].token];
+    let (progress, ran) = (vec![], vec![]);
+    let extend = Extend { worker, tokens, lease_ms: 30_000, progress, ran, report: None };
+    store.extend(extend).await.expect("heartbeat");
+    store.counts().await.expect("counts");
+
+    let sessions = fixture.server.connect().await;
+    let sessions = sessions
+        .query(
+            "SELECT ssl, query LIKE 'LISTEN%' FROM pg_stat_activity JOIN pg_stat_ssl USING (pid) \
+             WHERE application_name = 'tidegate'",
+            &[],
+        )
+        .await
+        .expect("sessions");
+    let sessions: Vec<(bool, bool)> = sessions.iter().map(|row| (row.get(0), row.get(1))).collect();
+    // One of the pool, for heartbeats, for reads and for notifications.
+    assert!(sessions.len() >= 4, "{sessions:?}");
+    assert!(sessions.iter().all(|(is_encrypted, _)| *is_encrypted), "{sessions:?}");
+    assert_eq!(sessions.iter().filter(|(_, listens)| *listens).count(), 1, "{sessions:?}");
+}
+
+#[tokio::test]
+async fn password_of_the_file_is_read_for_each_connection() {
+    let fixture = Fixture::start().await;
+    let line = |password: &str| format!("localhost:*:*:by_password:{password}\n");
+    let file = fixture.write("passwords", &line("first"));
+    let (ca, passwords) = (fixture.path("ca.crt"), fixture.path("passwords"));
+    let parameters = format!(
+        "sslmode=verify-full&sslrootcert={ca}&channel_binding=require&passfile={passwords}"
+    );
+    let url = fixture.url("by_password", &parameters);
+    let store = Postgres::connect(&url, Options::default()).await.expect("the first password");
+    store.migrate().await.expect("migrate");
+
+    let admin = fixture.server.connect().await;
+    let rotate = "ALTER USER by_password PASSWORD 'second'; \
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'by_password'";
+    admin.batch_execute(rotate).await.expect("rotate");
+    let refused = loop {
+        // The first calls can meet connections that are just being closed.
+        let refused = store.submit(submission()).await.expect_err("the old password");
+        if refused.to_string().contains("password") {
+            break refused;
+        }
+    };
+    assert!(refused.is_retryable(), "{refused}");
+    assert!(!refused.to_string().contains("first"), "{refused}");
+    fixture.write("passwords", &line("second"));
+    store.submit(submission()).await.expect("the new password");
+
+    set_mode(&file, 0o644);
+    fixture.check_refused(&url, &["asks for a password", "PGPASSWORD"]).await;
+    let wrong = url.replace("by_password@", "by_password:se%63ret@");
+    let refused =
+        Postgres::connect(&wrong, Options::default()).await.expect_err("a wrong password");
+    assert!(!format!("{refused:?}").contains("secret"), "{refused:?}");
+    assert!(!format!("{store:?}").contains("second"), "{store:?}");
+}
