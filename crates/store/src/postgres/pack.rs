@@ -21,7 +21,7 @@ pub(super) async fn unpack(store: &Inner, tokens: &[i64], tasks: Option<&[i64]>)
     Ok(())
 }
 
-/// Unpacks tasks (or all) of leases. The other tasks of the leases stay listed. A task that runs under another
+/// Unpacks tasks of leases, or all of their tasks; the others stay listed. A task that runs under another
 /// lease as well, or a slot that another task holds, is an error that names it.
 pub(super) async fn unpack_in(
     tx: &Tx<'_>,
