@@ -10,6 +10,7 @@ use tidegate_core::{
 use tidegate_store::postgres::{Options, Postgres, Step};
 use tidegate_testkit::events::Events;
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::wait;
 use tokio_postgres::NoTls;
 use tracing::Level;
 
@@ -169,12 +170,8 @@ async fn lost_listen_connection_is_logged() {
     let sql = client(&database).await;
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
         WHERE datname = current_database() AND query LIKE 'LISTEN%'";
-    let listens = async {
-        while sql.query_one(end, &[]).await.expect("end").get::<_, i64>(0) == 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(30), listens).await.expect("it listens");
+    let listens = async || sql.query_one(end, &[]).await.expect("end").get::<_, i64>(0) > 0;
+    wait::until_async("the store listens", listens).await;
     events.wait_for(Level::INFO, "LISTEN").await;
     waiting.abort();
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tidegate_core::{CancelOutcome, Inspect, JobSpec, NewTask, Store, Submission};
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::Server;
+use tidegate_testkit::wait;
 use tokio::sync::Notify;
 use tokio_postgres::NoTls;
 
@@ -79,12 +80,9 @@ async fn admission_step_against_cancel_of_a_lower_id_causes_no_deadlock() {
     };
     let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity \
         WHERE datname = current_database() AND wait_event_type = 'Lock')";
-    let cancel_waits = async {
-        while !monitor.query_one(waits, &[]).await.expect("activity").get::<_, bool>(0) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(WAIT_MAX, cancel_waits).await.expect("the cancel waits for the step");
+    let cancel_waits =
+        async || monitor.query_one(waits, &[]).await.expect("activity").get::<_, bool>(0);
+    wait::until_async("the cancel waits for the step", cancel_waits).await;
     go.notify_one();
     let both = async { (admitting.await, cancelling.await) };
     let (admitted, cancelled) = tokio::time::timeout(WAIT_MAX, both).await.expect("both end");
