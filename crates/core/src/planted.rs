@@ -48,6 +48,9 @@ bugs! {
     StaleReady,
     /// A worker stops its handlers when its own wall clock shows the end of the lease.
     FenceByWallClock,
+    /// A heartbeat leaves expired leases that its worker does not know to the reaper, which takes
+    /// them for crashes (the answer to a claim was lost).
+    UnlistedStay,
 }
 
 #[cfg(feature = "planted")]

@@ -293,7 +293,8 @@ pub struct Progress {
 pub struct Extend {
     /// The worker.
     pub worker: WorkerId,
-    /// The leases it still needs.
+    /// The leases it still needs. Those of its leases that it does not list and that have expired
+    /// are released: the worker does not know them, so none of its handlers runs under them.
     pub tokens: Vec<Token>,
     /// For how long from now. Zero, with no leases, says that the worker leaves.
     pub lease_ms: i64,
@@ -327,6 +328,9 @@ pub struct Extended {
     pub cancelled: Vec<(TaskId, Token)>,
     /// Other live workers that last reported room for a task.
     pub peers: u32,
+    /// Attempts that were released: they ran under leases of this worker that had expired and
+    /// that the heartbeat did not list.
+    pub released: u32,
 }
 
 /// Attempts that end, and what the worker wants next.

@@ -484,8 +484,8 @@ pub trait Tables {
 
     /// Renews a lease that has not run out; false where there is none.
     fn renew_lease(&mut self, token: Token, worker: &WorkerId, expires_at: Millis) -> Result<bool>;
-    /// Leases that run out at `at` or before, oldest first.
-    fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>>;
+    /// Leases that run out at `at` or before, oldest first; those of one worker, or of all.
+    fn expired_leases(&mut self, at: i64, of: Option<&WorkerId>, max: u32) -> Result<Vec<Token>>;
     /// Removes those of these leases under which nothing runs any more.
     fn end_leases(&mut self, tokens: &[Token]) -> Result<()>;
     /// Removes a lease.

@@ -12,6 +12,7 @@ pub mod id;
 pub mod keeper;
 pub mod metrics;
 mod observer;
+mod outage;
 mod shutdown;
 mod task;
 pub mod time;

@@ -1,12 +1,13 @@
 //! Several processes on one file take turns at writing, whoever wants it more. What is counted is
 //! turns, in the order of the ids they gave: how long one takes says nothing about the order.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tidegate_core::{NewTask, Store, Submission};
+use tidegate_core::{Claim, Extend, Inspect, NewTask, Store, Submission, Token, WorkerId};
 use tidegate_store::sqlite::{Options, Sqlite};
 
 const FILE: &str = "TIDEGATE_TEST_FAIR_FILE";
@@ -135,4 +136,52 @@ async fn processes_take_turns() {
     shares.sort_unstable();
     println!("shares of {shares:?} turns");
     assert!(shares[0] * 5 >= shares[GREEDY - 1] * 4, "shares of {shares:?} turns");
+}
+
+fn heartbeat(tokens: Vec<Token>, lease_ms: i64) -> Extend {
+    let (worker, progress, ran) = (WorkerId("worker".into()), vec![], vec![]);
+    Extend { worker, tokens, lease_ms, progress, ran, report: None }
+}
+
+fn lock_file(path: &Path, end: &str) -> File {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    File::options().write(true).open(name).expect("a lock file")
+}
+
+/// The heartbeat was taken out of the queue and waited for the turn of this process when its caller gave up.
+#[tokio::test]
+async fn heartbeat_whose_caller_gave_up_while_it_waited_for_the_turn_renews_nothing() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("tasks.db");
+    let store = open(&path);
+    store.migrate().await.unwrap();
+    submit(&store, "mail").await;
+    let claim = Claim {
+        worker: WorkerId("worker".into()),
+        queues: ["default".into()].into(),
+        kinds: ["mail".into()].into(),
+        tasks_max: 1,
+        lease_ms: 30_000,
+        poll_ms: 1000,
+    };
+    let token = store.claim(claim).await.unwrap()[0].token;
+    let before = store.snapshot().await.unwrap().leases;
+    let turn = lock_file(&path, "-lock");
+    turn.lock().unwrap();
+    let late = tokio::spawn({
+        let store = store.clone();
+        async move { store.extend(heartbeat(vec![token], 600_000)).await }
+    });
+    // A process that waits for the turn holds the lock before it.
+    let last_room = lock_file(&path, "-lock1");
+    while last_room.try_lock().is_ok() {
+        last_room.unlock().unwrap();
+        tokio::task::yield_now().await;
+    }
+    late.abort();
+    late.await.expect_err("the caller is gone");
+    turn.unlock().unwrap();
+    store.extend(heartbeat(vec![], 30_000)).await.unwrap();
+    assert_eq!(store.snapshot().await.unwrap().leases, before);
 }

@@ -1,6 +1,7 @@
 //! A way to PostgreSQL that can be cut at the worst moment, after the server has committed and before
-//! the client hears of it; on which every notice is lost; and that can go silent: it accepts and
-//! acknowledges all bytes of all connections and delivers none of them.
+//! the client hears of it; on which every notice is lost, unless it is told to deliver them; and that can
+//! go silent: it accepts and acknowledges all bytes of all connections and delivers none of them. A
+//! connection that one side closes meanwhile stays open for the other side.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::postgres::Database;
@@ -27,8 +29,36 @@ pub struct Proxy {
     until_cut: Arc<AtomicU32>,
     /// Notices that were lost.
     lost: Arc<AtomicU32>,
-    is_silent: Arc<AtomicBool>,
+    silence: Arc<Silence>,
+    /// Whether notices are delivered.
+    has_notices: Arc<AtomicBool>,
+    /// Connections that were accepted so far.
+    connections: watch::Sender<u32>,
     task: JoinHandle<()>,
+}
+
+/// Whether bytes are thrown away.
+#[derive(Debug, Default)]
+struct Silence {
+    is_on: AtomicBool,
+    ended: Notify,
+}
+
+impl Silence {
+    fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::SeqCst)
+    }
+
+    /// Waits until bytes are delivered.
+    async fn until_over(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if !self.is_on() {
+                return;
+            }
+            ended.await;
+        }
+    }
 }
 
 impl Proxy {
@@ -38,19 +68,23 @@ impl Proxy {
         let address = listener.local_addr()?;
         let (until_cut, lost) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let (socket, armed, lose) = (database.socket(), until_cut.clone(), lost.clone());
-        let is_silent = Arc::new(AtomicBool::new(false));
-        let silent = is_silent.clone();
+        let (silence, has_notices) = (Arc::<Silence>::default(), Arc::<AtomicBool>::default());
+        let connections = watch::Sender::new(0);
+        let (silent, notices, accepted) =
+            (silence.clone(), has_notices.clone(), connections.clone());
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                accepted.send_modify(|connections| *connections += 1);
                 let (until_cut, lost) = (armed.clone(), lose.clone());
-                let answers = Answers { until_cut, lost, is_silent: silent.clone() };
+                let (silence, has_notices) = (silent.clone(), notices.clone());
+                let answers = Answers { until_cut, lost, silence, has_notices };
                 tokio::spawn(forward(client, socket.clone(), answers));
             }
         });
         // The proxy reads the messages, so they must not be encrypted.
         let (ip, port, name) = (address.ip(), address.port(), database.name());
         let url = format!("postgres://postgres@{ip}:{port}/{name}?sslmode=disable");
-        Ok(Self { url, until_cut, lost, is_silent, task })
+        Ok(Self { url, until_cut, lost, silence, has_notices, connections, task })
     }
 
     /// The URL of the database by this way.
@@ -65,13 +99,35 @@ impl Proxy {
 
     /// From now on the bytes of all connections, also of new ones, are read and thrown away.
     pub fn go_silent(&self) {
-        self.is_silent.store(true, Ordering::SeqCst);
+        self.silence.is_on.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether bytes are thrown away.
+    pub fn is_silent(&self) -> bool {
+        self.silence.is_on()
+    }
+
+    /// From now on notices are delivered.
+    pub fn deliver_notices(&self) {
+        self.has_notices.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns the number of connections that were accepted so far.
+    pub fn connections(&self) -> u32 {
+        *self.connections.borrow()
+    }
+
+    /// Waits until more connections were accepted than `connections`.
+    pub async fn connection_after(&self, connections: u32) {
+        let mut accepted = self.connections.subscribe();
+        accepted.wait_for(|now| *now > connections).await.expect("the proxy has the sender");
     }
 
     /// From now on bytes are delivered again. Those that were thrown away stay lost, so a connection
     /// that sent a request meanwhile never gets an answer.
     pub fn deliver(&self) {
-        self.is_silent.store(false, Ordering::SeqCst);
+        self.silence.is_on.store(false, Ordering::SeqCst);
+        self.silence.ended.notify_waiters();
     }
 
     /// How many notices were lost so far: no client behind it ever gets one.
@@ -91,28 +147,32 @@ impl Drop for Proxy {
     }
 }
 
-/// Both directions of one connection. Whoever ends first ends both.
+/// Both directions of one connection. The direction that ends first ends both, but not during a silence:
+/// then the other side does not get to know.
 async fn forward(client: TcpStream, socket: PathBuf, answers: Answers) -> io::Result<()> {
     let server = UnixStream::connect(socket).await?;
     client.set_nodelay(true)?;
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let is_silent = answers.is_silent.clone();
-    tokio::select! {
-        copied = copy(from_client, to_server, &is_silent) => copied,
-        answered = answers.forward(from_server, to_client) => answered,
-    }
+    let (silence, mut from_client) = (answers.silence.clone(), from_client);
+    let (mut to_server, mut from_server, mut to_client) = (to_server, from_server, to_client);
+    let ended = tokio::select! {
+        copied = copy(&mut from_client, &mut to_server, &silence) => copied,
+        answered = answers.forward(&mut from_server, &mut to_client) => answered,
+    };
+    silence.until_over().await;
+    ended
 }
 
 /// Copies bytes until the sender closes the connection.
 async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    is_silent: &AtomicBool,
+    silence: &Silence,
 ) -> io::Result<()> {
     let mut buffer = Vec::new();
     while from.read_buf(&mut buffer).await? > 0 {
-        if !is_silent.load(Ordering::SeqCst) {
+        if !silence.is_on() {
             to.write_all(&buffer).await?;
         }
         buffer.clear();
@@ -124,7 +184,8 @@ async fn copy(
 struct Answers {
     until_cut: Arc<AtomicU32>,
     lost: Arc<AtomicU32>,
-    is_silent: Arc<AtomicBool>,
+    silence: Arc<Silence>,
+    has_notices: Arc<AtomicBool>,
 }
 
 impl Answers {
@@ -136,7 +197,7 @@ impl Answers {
         let (mut buffer, mut answer) = (Vec::new(), Vec::new());
         while server.read_buf(&mut buffer).await? > 0 {
             while let Some(message) = split_message(&mut buffer) {
-                if message[0] == NOTICE {
+                if message[0] == NOTICE && !self.has_notices.load(Ordering::SeqCst) {
                     self.lost.fetch_add(1, Ordering::SeqCst);
                 } else if *message == *COMMITTED && self.is_to_cut() {
                     return client.write_all(&answer).await;
@@ -144,7 +205,7 @@ impl Answers {
                     answer.extend(message);
                 }
             }
-            if !self.is_silent.load(Ordering::SeqCst) {
+            if !self.silence.is_on() {
                 client.write_all(&answer).await?;
             }
             answer.clear();

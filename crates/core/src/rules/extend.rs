@@ -1,8 +1,15 @@
+use super::finish::{kind_of, move_on};
+use super::gate;
 use crate::bounds::PROGRESS_BYTES_MAX;
+use crate::planted::{Bug, is_planted};
 use crate::tables::Tables;
-use crate::{Error, Extend, Extended, Progress, Result};
+use crate::{Error, Extend, Extended, Outcome, Progress, Result, TaskId, Token, after_exit};
 
-/// Renews leases, writes progress, and tells which attempts were lost or should stop.
+/// Leases that one heartbeat releases; the next one continues.
+const RELEASED_MAX: u32 = 100;
+
+/// Renews leases, writes progress, releases expired leases that the worker does not list, and
+/// returns which attempts were lost or should stop.
 pub fn extend(tables: &mut dyn Tables, extend: &Extend) -> Result<Extended> {
     extend.check()?;
     extend.progress.iter().try_for_each(|(_, _, progress)| check(progress))?;
@@ -27,7 +34,51 @@ pub fn extend(tables: &mut dyn Tables, extend: &Extend) -> Result<Extended> {
         tables.put_pace(&ran.group, pace)?;
     }
     extended.cancelled = tables.cancel_requests(&extend.tokens)?;
+    extended.released = release_unlisted(tables, extend)?;
     Ok(extended)
+}
+
+/// Releases the expired leases of a worker that its heartbeat does not list: the answer to their
+/// claim was lost, or the worker has stopped their handlers because it could not renew. The
+/// attempts are not spent and not counted as crashes. Returns how many there were.
+///
+/// A claim whose answer is still on its way is safe: its lease has not expired, and a worker that
+/// gets the answer later than that starts no handler.
+pub fn release_unlisted(tables: &mut dyn Tables, extend: &Extend) -> Result<u32> {
+    if is_planted(Bug::UnlistedStay) {
+        return Ok(0);
+    }
+    let leases_max = RELEASED_MAX.saturating_add(extend.tokens.len() as u32);
+    let mut expired = tables.expired_leases(tables.now(), Some(&extend.worker), leases_max)?;
+    expired.retain(|token| !extend.tokens.contains(token));
+    expired.truncate(RELEASED_MAX as usize);
+    if expired.is_empty() {
+        return Ok(0);
+    }
+    let mut released = 0;
+    for token in expired {
+        for task in tables.running_under(token)? {
+            released += u32::from(release_attempt(tables, task, token)?);
+        }
+        tables.drop_lease(token)?;
+    }
+    let mut budget = tables.gate_budget();
+    gate::settle(tables, &mut budget)?;
+    Ok(released)
+}
+
+fn release_attempt(tables: &mut dyn Tables, task: TaskId, token: Token) -> Result<bool> {
+    let Some(stopped) = tables.stop(task, token)? else {
+        return Ok(false);
+    };
+    let Some(tags) = tables.tags(task)? else {
+        return Ok(false);
+    };
+    let (kind, now) = (kind_of(tables, &tags)?, tables.now());
+    move_on(tables, &tags, &kind, stopped, |ledger| {
+        after_exit(Outcome::Released, ledger, task, kind.backoff, now)
+    })?;
+    Ok(true)
 }
 
 fn check(progress: &Progress) -> Result<()> {

@@ -19,7 +19,7 @@ pub fn reap(tables: &mut dyn Tables) -> Result<Reaped> {
     let mut reaped = Reaped::default();
     // The bug: a lease is judged by a reading from before its renewal.
     let stale_ms = if is_planted(Bug::ReapRenewed) { 1500 } else { 0 };
-    let expired = tables.expired_leases(tables.now() + stale_ms, LEASES_MAX)?;
+    let expired = tables.expired_leases(tables.now() + stale_ms, None, LEASES_MAX)?;
     reaped.more = expired.len() == LEASES_MAX as usize;
     for token in expired {
         for task in tables.running_under(token)? {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tidegate_core::{Admitted, Pruned, Reaped, Result, Store};
 
+use crate::outage::Outage;
 use crate::time;
 use crate::{Phase, Shutdown};
 
@@ -22,11 +23,18 @@ pub struct Options {
     pub reap_interval: Duration,
     /// Between two passes that prune as well; jittered. Default: 1 min.
     pub prune_interval: Duration,
+    /// How often workers send heartbeats. After an outage that it saw itself the keeper does not reap
+    /// for so long: workers renew or release their leases first. Default: 10 s.
+    pub heartbeat_interval: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { reap_interval: Duration::from_secs(5), prune_interval: Duration::from_secs(60) }
+        Self {
+            reap_interval: Duration::from_secs(5),
+            prune_interval: Duration::from_secs(60),
+            heartbeat_interval: Duration::from_secs(10),
+        }
     }
 }
 
@@ -34,7 +42,8 @@ impl Options {
     /// For leases of this length: an expired one is noticed within half of it.
     pub fn for_lease(lease: Duration) -> Self {
         let default = Self::default();
-        Self { reap_interval: default.reap_interval.min(lease / 2), ..default }
+        let reap_interval = default.reap_interval.min(lease / 2);
+        Self { reap_interval, heartbeat_interval: lease / 3, ..default }
     }
 }
 
@@ -54,12 +63,21 @@ pub struct Kept {
 pub struct Keeper {
     store: Arc<dyn Store>,
     options: Options,
+    outage: Arc<Outage>,
+    /// Whether no worker runs beside it.
+    is_alone: bool,
 }
 
 impl Keeper {
     /// A keeper of a store.
     pub fn new(store: Arc<dyn Store>, options: Options) -> Self {
-        Self { store, options }
+        let outage = Arc::new(Outage::new(options.heartbeat_interval));
+        Self { store, options, outage, is_alone: true }
+    }
+
+    /// A keeper that also learns of outages from the heartbeats of a worker.
+    pub(crate) fn beside(store: Arc<dyn Store>, options: Options, outage: Arc<Outage>) -> Self {
+        Self { store, options, outage, is_alone: false }
     }
 
     /// Passes until the shutdown begins. Errors are logged and tried again.
@@ -80,7 +98,9 @@ impl Keeper {
     pub async fn reap(&self) -> Result<Reaped> {
         let mut total = Reaped::default();
         for _ in 0..STEPS_MAX {
-            let step = self.store.reap().await?;
+            let step = self.store.reap().await;
+            self.outage.note(&step);
+            let step = step?;
             total.expired += step.expired;
             total.unserved += step.unserved;
             total.more = step.more;
@@ -123,8 +143,8 @@ impl Keeper {
     }
 
     /// The first pass comes at once: whoever starts after a crash does not wait for it. One that
-    /// fails is no reason to pass less often: leases that ran out while the store was away are taken
-    /// back as soon as any others.
+    /// fails is no reason to pass less often. Leases that expired while the store was away are reaped one
+    /// heartbeat interval after its return.
     async fn pass_for_ever(&self) {
         let mut prune_at = time::now();
         loop {
@@ -136,11 +156,21 @@ impl Keeper {
     }
 
     async fn pass(&self, prune_at: &mut Instant) -> Result<()> {
-        let reaped = self.reap().await?;
-        if reaped.expired > 0 {
-            tracing::info!(tasks = reaped.expired, "took back tasks whose lease ran out");
+        match self.outage.unless_begun(self.reap()).await {
+            Some(reaped) => {
+                let reaped = reaped?;
+                if reaped.expired > 0 {
+                    tracing::info!(tasks = reaped.expired, "took back tasks whose lease ran out");
+                }
+            }
+            None => tracing::info!("no reaping: workers renew or release their leases first"),
         }
-        self.admit().await?;
+        let admitted = self.admit().await;
+        if self.is_alone {
+            // A store may answer this one without asking the server, so heartbeats are better evidence.
+            self.outage.note(&admitted);
+        }
+        admitted?;
         if time::now() >= *prune_at {
             self.prune().await?;
             *prune_at = time::now() + time::jittered(self.options.prune_interval);

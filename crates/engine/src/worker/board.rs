@@ -43,13 +43,17 @@ pub(crate) struct Started {
 #[derive(Debug, Default)]
 pub(crate) struct Beat {
     pub(crate) tokens: Vec<Token>,
+    /// Leases that were given up, whose handlers have ended and whose reports the store has not taken
+    /// yet. They are listed so that the store does not release them before the reports arrive.
+    pub(crate) unreported: Vec<Token>,
     pub(crate) progress: Vec<(Arc<Running>, Progress)>,
     pub(crate) ran: Vec<Ran>,
 }
 
 impl Beat {
     pub(crate) fn is_empty(&self) -> bool {
-        self.tokens.is_empty() && self.progress.is_empty() && self.ran.is_empty()
+        let has_leases = !self.tokens.is_empty() || !self.unreported.is_empty();
+        !has_leases && self.progress.is_empty() && self.ran.is_empty()
     }
 }
 
@@ -100,10 +104,14 @@ impl Board {
     pub(crate) fn beat(&self) -> Beat {
         let mut state = self.state();
         let ran = state.take_ran();
-        let held = state.leases.values().filter(|lease| !lease.is_given_up());
+        let (given_up, held): (Vec<_>, Vec<_>) =
+            state.leases.values().partition(|lease| lease.is_given_up());
+        let runs = |token: &Token| state.running().any(|one| one.lease.token == *token);
+        let given_up = given_up.into_iter().map(|lease| lease.token);
         Beat {
             ran,
-            tokens: held.map(|lease| lease.token).collect(),
+            tokens: held.into_iter().map(|lease| lease.token).collect(),
+            unreported: given_up.filter(|token| !runs(token)).collect(),
             progress: state
                 .running()
                 .filter_map(|running| Some((running.clone(), running.take_progress()?)))

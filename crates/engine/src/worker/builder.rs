@@ -13,6 +13,7 @@ use super::board::Board;
 use super::outbox::Outbox;
 use super::{Controller, Options, Registered, Shared, Worker};
 use crate::handler::Invoke;
+use crate::outage::Outage;
 use crate::{Context, Handler, IntoResult, KindOptions, Metrics, Observer, id};
 
 /// Builds a worker.
@@ -115,7 +116,9 @@ impl Builder {
             self.observers.push(Arc::new(metrics.clone()));
             metrics.begin(self.options.concurrency, by_kind.keys())
         });
+        let outage = Arc::new(Outage::new(self.options.heartbeat_interval()));
         let shared = Shared {
+            outage,
             queues: self.queue_names(),
             worker: id::worker(),
             store: self.store,

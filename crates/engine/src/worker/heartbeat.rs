@@ -124,7 +124,9 @@ impl Heartbeat {
             self.beat_at = sent_at + self.interval;
             return;
         }
-        match self.renew(&mut beat, sent_at).await {
+        let renewed = self.renew(&mut beat, sent_at).await;
+        self.shared.outage.note(&renewed);
+        match renewed {
             Ok(extended) => {
                 self.beat_at = sent_at + self.interval;
                 // The first beat may come before those of others that start at the same time.
@@ -158,7 +160,7 @@ impl Heartbeat {
     async fn extend(&self, beat: &Beat, sent_at: Instant) -> Result<Extended> {
         let extend = Extend {
             worker: self.shared.worker.clone(),
-            tokens: beat.tokens.clone(),
+            tokens: beat.tokens.iter().chain(&beat.unreported).copied().collect(),
             lease_ms: time::millis(self.shared.options.lease),
             progress: beat
                 .progress
@@ -188,10 +190,17 @@ impl Heartbeat {
         held.retain(|token| !extended.lost.contains(token));
         board.renewed(&held, sent_at);
         let now = time::now();
+        if extended.released > 0 {
+            let attempts = extended.released;
+            tracing::info!(attempts, "released attempts whose lease this worker did not know");
+        }
+        // Whether a lease is gone of which only reports are left is answered to the reports.
+        let mut lost = extended.lost.clone();
+        lost.retain(|token| !beat.unreported.contains(token));
         // A lease that ended with its last attempt is gone too, if this beat met the finish. Its
         // attempts were taken down before they were told, so there is nobody to stop.
-        if !extended.lost.is_empty() {
-            board.lose(&extended.lost, self.drop_lost_at(now));
+        if !lost.is_empty() {
+            board.lose(&lost, self.drop_lost_at(now));
         }
         if !extended.cancelled.is_empty() {
             board.cancel(&extended.cancelled, now + self.shared.options.cancel_grace);

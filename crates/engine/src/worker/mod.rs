@@ -32,6 +32,7 @@ pub use summary::Summary;
 
 use crate::handler::Invoke;
 use crate::metrics::Begun;
+use crate::outage::Outage;
 use crate::{Keeper, KindOptions, Observer, Shutdown, keeper};
 
 /// Claims tasks and runs their handlers until it is shut down.
@@ -54,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) begun: Option<Begun>,
     pub(crate) board: board::Board,
     pub(crate) outbox: outbox::Outbox,
+    /// What the heartbeat and the keeper know of outages of the store.
+    pub(crate) outage: Arc<Outage>,
     /// Tells the heartbeat of a lease that was old when it came, to look at it at once.
     pub(crate) old_lease: Notify,
     pub(crate) controller: Arc<Controller>,
@@ -105,7 +108,12 @@ impl Worker {
             return pumping.await;
         }
         let options = keeper::Options::for_lease(self.shared.options.lease);
-        let keeper = Keeper::new(self.shared.store.clone(), options);
+        let options = keeper::Options {
+            heartbeat_interval: self.shared.options.heartbeat_interval(),
+            ..options
+        };
+        let outage = self.shared.outage.clone();
+        let keeper = Keeper::beside(self.shared.store.clone(), options, outage);
         let keep = async {
             keeper.run(shutdown.clone()).await;
             std::future::pending().await

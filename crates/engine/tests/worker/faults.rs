@@ -100,8 +100,10 @@ async fn an_attempt_whose_lease_is_over_when_it_comes_is_not_begun() {
     let task = rig.submit(Task::new("noop", &())).await;
     rig.exited(task, Ended::Completed).await;
     let summary = rig.end(worker).await;
-    assert_eq!((summary.released, summary.completed), (1, 1));
-    assert_eq!(rig.view(task).await.spent, 0);
+    // The worker gives the attempt back, or its heartbeat has released the lease before that.
+    assert_eq!((summary.released + summary.lost, summary.completed), (1, 1));
+    let view = rig.view(task).await;
+    assert_eq!((view.spent, view.deaths), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -7,6 +7,7 @@ mod handlers;
 mod leases;
 mod limits;
 mod metrics;
+mod outages;
 mod outcomes;
 mod panics;
 mod pressure;

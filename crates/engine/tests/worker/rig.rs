@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use tidegate_core::inspect::TaskView;
@@ -50,6 +50,12 @@ pub(crate) struct Faulty {
     /// Claims that never arrive.
     pub(crate) lose_claims: AtomicU32,
     pub(crate) no_heartbeats: AtomicBool,
+    /// Every call of a worker fails.
+    pub(crate) is_away: AtomicBool,
+    /// Every finish fails.
+    pub(crate) is_finish_away: AtomicBool,
+    /// When the store was last asked to reap.
+    pub(crate) reaped_at: watch::Sender<Option<Instant>>,
     /// Heartbeats with progress are refused.
     pub(crate) no_progress: AtomicBool,
     pub(crate) no_hints: AtomicBool,
@@ -76,6 +82,9 @@ impl Faulty {
             late_finish_replies: AtomicU32::new(0),
             lose_claims: AtomicU32::new(0),
             no_heartbeats: AtomicBool::new(false),
+            is_away: AtomicBool::new(false),
+            is_finish_away: AtomicBool::new(false),
+            reaped_at: watch::Sender::new(None),
             no_progress: AtomicBool::new(false),
             no_hints: AtomicBool::new(false),
             idle_hints: AtomicBool::new(false),
@@ -85,6 +94,17 @@ impl Faulty {
             beats: watch::Sender::new(0),
             lost_leases: AtomicU32::new(0),
         })
+    }
+
+    fn reach(&self) -> Result<()> {
+        if self.is_away.load(Ordering::SeqCst) { cut_off() } else { Ok(()) }
+    }
+
+    /// Returns when the store is first asked to reap after `since`.
+    pub(crate) async fn reap_after(&self, since: Instant) -> Option<Instant> {
+        let mut reaped_at = self.reaped_at.subscribe();
+        let reaped = reaped_at.wait_for(|at| at.is_some_and(|at| at > since)).await;
+        *reaped.ok()?
     }
 
     async fn be_late(&self) {
@@ -123,9 +143,11 @@ impl Store for Faulty {
         self.memory.submit(submission).await
     }
     async fn admit(&self) -> Result<Admitted> {
+        self.reach()?;
         self.memory.admit().await
     }
     async fn claim(&self, claim: Claim) -> Result<Vec<Attempt>> {
+        self.reach()?;
         if use_up(&self.lose_claims) {
             return cut_off();
         }
@@ -139,6 +161,7 @@ impl Store for Faulty {
         claimed
     }
     async fn extend(&self, extend: Extend) -> Result<Extended> {
+        self.reach()?;
         if self.no_heartbeats.load(Ordering::SeqCst) {
             return cut_off();
         }
@@ -151,7 +174,8 @@ impl Store for Faulty {
         Ok(extended)
     }
     async fn finish(&self, finish: Finish) -> Result<Finished> {
-        if use_up(&self.lose_finishes) {
+        self.reach()?;
+        if use_up(&self.lose_finishes) || self.is_finish_away.load(Ordering::SeqCst) {
             return cut_off();
         }
         if use_up(&self.lose_finish_replies) {
@@ -167,7 +191,10 @@ impl Store for Faulty {
         self.memory.cancel(tasks).await
     }
     async fn reap(&self) -> Result<Reaped> {
-        self.memory.reap().await
+        self.reach()?;
+        let reaped = self.memory.reap().await;
+        self.reaped_at.send_replace(Some(time::now()));
+        reaped
     }
     async fn prune(&self) -> Result<Pruned> {
         self.memory.prune().await

@@ -573,9 +573,8 @@ impl Tables for State {
         Ok(true)
     }
 
-    fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>> {
-        let expired = self.expiries.range(..=(at, Token(i64::MAX)));
-        Ok(expired.take(leases_max as usize).map(|(_, token)| *token).collect())
+    fn expired_leases(&mut self, at: i64, of: Option<&WorkerId>, max: u32) -> Result<Vec<Token>> {
+        Ok(self.expired(at, of).take(max as usize).collect())
     }
 
     fn end_leases(&mut self, tokens: &[Token]) -> Result<()> {

@@ -580,8 +580,8 @@ impl Tables for Draft {
         self.state.renew_lease(token, worker, expires_at)
     }
 
-    fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>> {
-        self.state.expired_leases(at, leases_max)
+    fn expired_leases(&mut self, at: i64, of: Option<&WorkerId>, max: u32) -> Result<Vec<Token>> {
+        self.state.expired_leases(at, of, max)
     }
 
     /// What else runs under them was not loaded, so the server looks when the draft is written.

@@ -5,10 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::tables::{Pace, Tables};
 use tidegate_core::{Extend, Extended, Result, TaskId, Token, WorkerReport, rules};
 
-use super::draft::Draft;
+use super::claim::share_version;
+use super::draft::{Draft, Left};
 use super::error::{Fault, log_behind_commit};
-use super::load::moment;
-use super::pack::unpack_in;
+use super::flush::flush;
+use super::gate::{BUDGET, follow};
+use super::load::{Wanted, gather, moment};
+use super::pack::{unpack, unpack_in};
 use super::rows;
 use super::session::{Params, Tx};
 use super::{Inner, transact};
@@ -17,6 +20,8 @@ use crate::memory::State;
 const PUT_REPORT: &str = include_str!("queries/put_report.sql");
 const FORGET_WORKER: &str = include_str!("queries/forget_worker.sql");
 const LOCK_LEASES_TO_RENEW: &str = include_str!("queries/lock_leases_to_renew.sql");
+const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
+const LOCK_RUNNING_UNDER: &str = include_str!("queries/lock_running_under.sql");
 const RENEW_LEASES: &str = include_str!("queries/renew_leases.sql");
 const CANCEL_REQUESTS: &str = include_str!("queries/cancel_requests.sql");
 const FENCED: &str = include_str!("queries/fenced.sql");
@@ -27,13 +32,21 @@ const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
     // Refusals come before any write: the rules are asked over empty tables.
     rules::extend(&mut State::default(), &extend)?;
-    let peers = transact!(beating store, tx => alive(store, &tx, &extend));
+    let (peers, unlisted) = transact!(beating store, tx => alive(store, &tx, &extend));
     let mut extended = Extended::default();
     if !extend.tokens.is_empty() {
         // Renewal commits by itself: it does not wait for the row of every attempt that reports.
         extended = transact!(beating store, tx => renew(store, &tx, &extend));
     }
     extended.peers = peers;
+    if !unlisted.is_empty() {
+        // The renewal is committed, and its answer does not depend on this: what is not released now
+        // is released by the next heartbeat.
+        match release_unlisted(store, &extend, unlisted).await {
+            Ok(released) => extended.released = released,
+            Err(error) => log_behind_commit("release of leases of a heartbeat", &error),
+        }
+    }
     if !extend.progress.is_empty() || !extend.ran.is_empty() {
         // The renewal is committed: a lost progress report must not look like a lost lease.
         if let Err(error) = tell(store, &extend).await {
@@ -45,9 +58,13 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
 
 async fn tell(store: &Inner, extend: &Extend) -> Result<()> {
     if !extend.progress.is_empty() {
-        let tokens: BTreeSet<i64> = extend.progress.iter().map(|(_, token, _)| token.0).collect();
+        let reports = || extend.progress.iter();
+        let tokens: BTreeSet<i64> = reports().map(|(_, token, _)| token.0).collect();
         let tokens: Vec<i64> = tokens.into_iter().collect();
-        transact!(beating store, tx => unpack_in(&tx, &tokens));
+        let tasks: Vec<i64> = reports().map(|(task, _, _)| task.0).collect();
+        // An attempt with rows of its own cannot hand its slot on.
+        store.holding.forget(reports().map(|(task, token, _)| (*token, *task)));
+        transact!(beating store, tx => unpack_in(&tx, &tokens, Some(&tasks)));
         transact!(beating store, tx => progress(&tx, extend));
     }
     if !extend.ran.is_empty() {
@@ -72,18 +89,59 @@ async fn paces(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<(), Fault>
     Ok(())
 }
 
-/// Notes the worker and what it says, and counts the others that have room.
-async fn alive(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<u32, Fault> {
+/// Notes the worker and its report. Returns the number of other workers that have room, and the
+/// expired leases of this worker that the heartbeat does not list.
+async fn alive(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<(u32, Vec<i64>), Fault> {
     let worker = &*extend.worker.0;
-    if extend.leaves() {
-        tx.execute(FORGET_WORKER, &[&worker]).await?;
-        return Ok(0);
-    }
     let now = moment(store, tx).await?.now;
+    if extend.leaves() {
+        let left = tx.one(FORGET_WORKER, &[&worker, &now]).await?;
+        return Ok((0, left.get("unlisted")));
+    }
     let report = extend.report.as_ref().map(WorkerReport::write);
     let until = now + extend.lease_ms;
-    let peers = tx.one(PUT_REPORT, &[&worker, &until, &report, &now]).await?;
-    Ok(u32::try_from(peers.get::<_, i64>(0)).unwrap_or(u32::MAX))
+    let listed: Vec<i64> = extend.tokens.iter().map(|token| token.0).collect();
+    let seen = tx.one(PUT_REPORT, &[&worker, &until, &report, &now, &listed]).await?;
+    let peers = u32::try_from(seen.get::<_, i64>("peers")).unwrap_or(u32::MAX);
+    Ok((peers, seen.get("unlisted")))
+}
+
+/// Releases expired leases that the heartbeat does not list, as the reaper ends those of dead workers:
+/// in transactions of their own, in the lock order of the module. They use a connection of the pool,
+/// so that the connection for heartbeats stays free for the renewals of other workers.
+async fn release_unlisted(store: &Inner, extend: &Extend, tokens: Vec<i64>) -> Result<u32> {
+    unpack(store, &tokens, None).await?;
+    let (released, left) = transact!(store, tx => release_some(store, &tx, extend, &tokens));
+    follow(store, left).await?;
+    Ok(released)
+}
+
+async fn release_some(
+    store: &Inner,
+    tx: &Tx<'_>,
+    extend: &Extend,
+    tokens: &[i64],
+) -> Result<(u32, Left), Fault> {
+    share_version(store, tx).await?;
+    let moment = moment(store, tx).await?;
+    let running = tx.query(LOCK_RUNNING_UNDER, &[&tokens]).await?;
+    let running: Vec<_> = running.iter().map(rows::running).collect();
+    let wanted = Wanted {
+        tasks: running.iter().map(|(task, _, _)| *task).collect(),
+        budget: BUDGET + running.len() as u32,
+        ..Wanted::default()
+    };
+    let mut draft = gather(store, tx, moment, wanted).await?;
+    // A reaper may have ended some of them meanwhile. An expired lease is never renewed.
+    let leases = tx.query(LOCK_LEASES, &[&tokens]).await?;
+    leases.iter().for_each(|row| draft.add_lease(rows::lease(row)));
+    for (task, token, running) in running {
+        draft.run(task, token, running);
+    }
+    draft.seal();
+    let released = rules::release_unlisted(&mut draft, extend)?;
+    flush(tx, &draft).await?;
+    Ok((released, draft.left()))
 }
 
 async fn renew(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<Extended, Fault> {

@@ -1,24 +1,42 @@
 //! Wake-ups: a LISTEN on a connection of its own. A hint only: callers poll as well.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tidegate_core::{Claim, Error, Millis, Result, WorkerId};
+use tidegate_core::{Claim, Error, ErrorKind, Millis, Result, WorkerId};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio_postgres::AsyncMessage;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_postgres::{AsyncMessage, Client};
 
-use super::connection::{Connector, Pool};
+use super::connection::{Connector, Listener, Object, Pool};
 use super::error::translate;
 use super::floors::Floors;
+use super::jitter::jittered;
+use super::network::Network;
+use super::timeouts::Timeouts;
 
-/// How long a listener that lost its connection waits before it tries again; while there is
-/// none, callers are woken at this pace.
-const PACE: Duration = Duration::from_millis(250);
+/// The longest pause of a listener that lost its connection before it connects again; while there is
+/// no connection, callers are woken at this pace.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a connection attempt may be under way before another one starts beside it. A silent network
+/// loses the first bytes of an attempt, so an attempt that begins after the network's return finds
+/// that out, while the older ones wait for their timeouts.
+const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1500);
+
+/// Connection attempts that are under way at once.
+const ATTEMPTS_MAX: usize = 8;
 
 /// Notices of one process are at least so far apart. At its commit a notice locks out those of
 /// all others, so there is not one per transaction.
 const APART: Duration = Duration::from_millis(10);
+
+/// Sent on the connection that listens when nothing was received for a while.
+const PROBE: &str = "SELECT 1";
 
 const NOTIFY_SOON: &str = include_str!("queries/notify_soon.sql");
 
@@ -33,9 +51,18 @@ const KEEPER_QUIET: Duration = Duration::from_secs(30);
 /// Claims whose answers are remembered at most; a worker has two sorts of them.
 const CLAIMS_MAX: usize = 64;
 
+/// The way to the server. Its tasks run on the runtime of the store: the runtime of a caller may end.
+#[derive(Clone)]
+pub(super) struct Link {
+    pub(super) connector: Arc<Connector>,
+    pub(super) pool: Pool,
+    pub(super) timeouts: Timeouts,
+    pub(super) network: Arc<Network>,
+    pub(super) runtime: Handle,
+}
+
 pub(super) struct Changed {
-    connector: Arc<Connector>,
-    pool: Pool,
+    link: Link,
     floors: Arc<Floors>,
     quiet: Arc<Quiet>,
     /// Somebody else should look.
@@ -55,10 +82,9 @@ impl Drop for Background {
 }
 
 impl Changed {
-    pub(super) fn new(connector: Arc<Connector>, pool: Pool, floors: Arc<Floors>) -> Self {
+    pub(super) fn new(link: Link, floors: Arc<Floors>) -> Self {
         Self {
-            connector,
-            pool,
+            link,
             floors,
             quiet: Arc::default(),
             news: Arc::default(),
@@ -74,19 +100,11 @@ impl Changed {
         self.floors.arrive();
         self.news.notify_one();
         self.teller.get_or_init(|| {
-            let (pool, news) = (self.pool.clone(), self.news.clone());
-            Background(tokio::spawn(async move {
+            let (link, news) = (self.link.clone(), self.news.clone());
+            Background(self.link.runtime.spawn(async move {
                 loop {
                     news.notified().await;
-                    // A notification that is lost costs a poll.
-                    match pool.get().await {
-                        Ok(client) => {
-                            if let Err(error) = client.batch_execute(NOTIFY_SOON).await {
-                                tracing::debug!(%error, "a notification could not be sent");
-                            }
-                        }
-                        Err(error) => tracing::debug!(%error, "no connection for a notification"),
-                    }
+                    link.notify().await;
                     pause(APART).await;
                 }
             }))
@@ -114,7 +132,7 @@ impl Changed {
     pub(super) async fn wait(&self) {
         let changed = self.notify.notified();
         self.listener.get_or_init(|| {
-            let connector = self.connector.clone();
+            let link = self.link.clone();
             let (floors, notify) = (self.floors.clone(), self.notify.clone());
             let (quiet, is_heard) = (self.quiet.clone(), self.quiet.clone());
             let wake = move || {
@@ -122,17 +140,17 @@ impl Changed {
                 floors.ask();
                 notify.notify_waiters();
             };
-            Background(tokio::spawn(async move {
+            Background(self.link.runtime.spawn(async move {
                 let mut failures = 0;
                 loop {
-                    let error = listen(&connector, &wake, &is_heard).await.err();
+                    let error = listen(&link, &wake, &is_heard).await.err();
                     if is_heard.listen(false) {
                         failures = 0;
                     }
                     log_lost_listener(error, failures);
                     failures += 1;
                     wake();
-                    pause(PACE).await;
+                    pause(jittered(RECONNECT_PAUSE)).await;
                 }
             }))
         });
@@ -237,6 +255,57 @@ pub(super) async fn pause(length: Duration) {
     tokio::time::sleep(length).await;
 }
 
+impl Link {
+    /// Notifies other processes. A notification that is lost costs them a poll.
+    async fn notify(&self) {
+        let client = match self.pool.get().await {
+            Ok(client) => client,
+            Err(error) => return tracing::debug!(%error, "no connection for a notification"),
+        };
+        match timeout(self.timeouts.request, client.batch_execute(NOTIFY_SOON)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "a notification could not be sent"),
+            Err(_) => {
+                tracing::debug!("a notification was not answered; its connection is closed");
+                drop(Object::take(client));
+            }
+        }
+    }
+
+    /// Opens the connection that listens; see [`ATTEMPT_INTERVAL`].
+    async fn connect(&self, wake: &Wake) -> Result<(Client, Listener)> {
+        let mut attempts = JoinSet::new();
+        loop {
+            if attempts.len() < ATTEMPTS_MAX {
+                let connector = self.connector.clone();
+                attempts.spawn(async move { connector.listen().await });
+            }
+            tokio::select! {
+                Some(ended) = attempts.join_next() => {
+                    let connection = ended.unwrap_or_else(|cause| {
+                        let text = format!("connecting was interrupted: {cause}");
+                        Err(Error::new(ErrorKind::Unavailable, text))
+                    });
+                    if connection.is_ok() || attempts.is_empty() {
+                        return connection;
+                    }
+                }
+                () = pause(jittered(ATTEMPT_INTERVAL)) => {
+                    self.network.note_lost();
+                    wake();
+                }
+            }
+        }
+    }
+
+    /// Reports that the connection that listens did not answer.
+    fn no_answer(&self) -> Error {
+        let seconds = self.timeouts.heartbeat.as_secs_f64();
+        let text = format!("the LISTEN connection did not answer within {seconds} s");
+        Error::new(ErrorKind::Unavailable, text)
+    }
+}
+
 /// Logs that the LISTEN connection was lost or could not be opened: at first for operators, and each
 /// further failure in a row for debugging.
 fn log_lost_listener(error: Option<Error>, failures: u32) {
@@ -248,32 +317,50 @@ fn log_lost_listener(error: Option<Error>, failures: u32) {
     }
 }
 
-/// Listens until the connection is lost.
-async fn listen(
-    connector: &Arc<Connector>,
-    wake: &(dyn Fn() + Send + Sync),
-    quiet: &Quiet,
-) -> Result<()> {
-    let (client, mut connection) = connector.listen().await?;
-    let mut messages = std::pin::pin!(std::future::poll_fn(move |cx| {
+/// Wakes those who wait for a change.
+type Wake = dyn Fn() + Send + Sync;
+
+/// Listens until the connection is lost, or does not answer a probe. A connection on which nothing
+/// was received for the deadline of a heartbeat is probed, with the same deadline.
+async fn listen(link: &Link, wake: &Wake, quiet: &Quiet) -> Result<()> {
+    let opened = link.connect(wake).await.inspect_err(|_| link.network.note_lost());
+    let (client, mut connection) = opened?;
+    link.network.note_answer();
+    let is_alive = AtomicBool::new(true);
+    let mut messages = std::pin::pin!(std::future::poll_fn(|cx| {
         loop {
             match std::task::ready!(connection.poll_message(cx)) {
-                Some(Ok(AsyncMessage::Notification(_))) => wake(),
+                Some(Ok(AsyncMessage::Notification(_))) => {
+                    is_alive.store(true, Ordering::Relaxed);
+                    wake();
+                }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return std::task::Poll::Ready(Err(error)),
                 None => return std::task::Poll::Ready(Ok(())),
             }
         }
     }));
-    let listen = client.batch_execute("LISTEN tidegate");
-    tokio::select! {
-        lost = &mut messages => return lost.map_err(|error| translate(&error)),
-        listening = listen => listening.map_err(|error| translate(&error))?,
+    let mut statement = "LISTEN tidegate";
+    loop {
+        let answer = timeout(link.timeouts.heartbeat, client.batch_execute(statement));
+        let answer = tokio::select! {
+            lost = &mut messages => return lost.map_err(|error| translate(&error)),
+            answer = answer => answer,
+        };
+        let answer = answer.inspect_err(|_| link.network.note_lost());
+        answer.map_err(|_| link.no_answer())?.map_err(|error| translate(&error))?;
+        if statement != PROBE {
+            // What changed before the LISTEN took effect.
+            wake();
+            quiet.listen(true);
+            statement = PROBE;
+        }
+        while is_alive.swap(false, Ordering::Relaxed) {
+            tokio::select! {
+                lost = &mut messages => return lost.map_err(|error| translate(&error)),
+                () = pause(link.timeouts.heartbeat) => {}
+            }
+        }
+        is_alive.store(true, Ordering::Relaxed);
     }
-    // What changed before the LISTEN took effect.
-    wake();
-    quiet.listen(true);
-    let lost = messages.await;
-    drop(client);
-    lost.map_err(|error| translate(&error))
 }

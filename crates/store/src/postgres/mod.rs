@@ -14,8 +14,9 @@
 //!   line, or by `admit.sql`, which makes it ready for the claim that goes along.
 //!
 //! What runs without slots, or with one that can be handed on, is listed in its lease and has no row.
-//! Whoever needs more of it than that it runs [unpacks](pack) the lease first: then it is a row of
-//! `running`, and of `slots`, as all others.
+//! A verb that needs more of an attempt than that it runs [unpacks](pack) it first: then it is a row of
+//! `running`, and of `slots`, as all others. The other attempts of the lease stay listed. A [failure](failed)
+//! does not unpack the attempt where its task is scheduled or has ended afterwards.
 //!
 //! Which slots of a limit are taken is kept in at most fifty [groups](groups); who holds them is a row of
 //! `slots`, or stands in the list of a lease. A task that ends for good leaves `tasks` for `ended`, whose
@@ -89,11 +90,14 @@ mod connection;
 mod draft;
 mod error;
 mod extend;
+mod failed;
 mod finish;
 mod floors;
 mod flush;
 mod gate;
 mod groups;
+mod holding;
+mod home;
 mod inspect;
 mod jitter;
 mod leased;
@@ -103,6 +107,7 @@ mod load;
 mod look;
 mod made;
 mod migrate;
+mod network;
 mod pack;
 mod paged;
 mod pause;
@@ -126,7 +131,7 @@ mod traffic;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use tidegate_core::repair::Repair;
@@ -135,14 +140,15 @@ use tidegate_core::{
     Millis, Pause, Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result,
     RetryOutcome, SetJob, SetLimit, Store, Submission, Submitted, TaskId,
 };
-use tokio::runtime::{Handle, Runtime};
-use tokio::task::JoinHandle;
 
 use call::{Call, Caller, Verb};
-use connection::{Connector, Object, Pool, pool, setup_text};
+use connection::{Connector, Object, Pool, PoolError, pool, setup_text};
 use error::Fault;
+use home::{Home, Pending};
 use made::{MAKE_LIMITS, Made, workflows};
 use session::{Params, once, transact};
+
+use crate::requests::Requests;
 
 pub use planted::Bug;
 pub use session::Step;
@@ -176,9 +182,6 @@ const HEARTBEATS: usize = 1;
 
 /// It waits for notices and does nothing else.
 const LISTENERS: usize = 1;
-
-/// Threads that serve the connections.
-const HOME_THREADS: usize = 2;
 
 /// The store's time, where it is not the server's.
 pub type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
@@ -247,54 +250,16 @@ pub(crate) struct Inner {
     /// Transactions the server undid because of another one.
     conflicts: AtomicU64,
     meter: Arc<traffic::Meter>,
+    requests: Requests,
+    network: Arc<network::Network>,
+    /// Verbs that were called and have not ended, also those whose caller is gone.
+    pending: Arc<AtomicUsize>,
     changed: listen::Changed,
     floors: Arc<floors::Floors>,
     back: back::Pace,
-    holding: relay::Holding,
+    holding: holding::Holding,
     names: put::Names,
     home: Home,
-}
-
-/// The threads that serve the connections. A connection is driven by the runtime it was opened
-/// on, so it must not be one whose threads the caller can block.
-struct Home(Option<Runtime>);
-
-impl Home {
-    fn new() -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(HOME_THREADS)
-            .thread_name("tidegate-postgres")
-            .enable_all()
-            .build();
-        let runtime = runtime.map_err(|cause| {
-            Error::new(ErrorKind::Unavailable, format!("no threads for the store: {cause}"))
-        })?;
-        Ok(Self(Some(runtime)))
-    }
-
-    fn handle(&self) -> Result<Handle> {
-        let runtime = self.0.as_ref().map(|runtime| runtime.handle().clone());
-        runtime.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the store has ended"))
-    }
-
-    fn spawn<T: Send + 'static>(
-        &self,
-        verb: impl Future<Output = T> + Send + 'static,
-    ) -> JoinHandle<T> {
-        match &self.0 {
-            Some(runtime) => runtime.spawn(verb),
-            None => tokio::spawn(verb),
-        }
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        // Whoever drops the store may be async, and must not wait for threads to end.
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 impl fmt::Debug for Postgres {
@@ -317,7 +282,15 @@ impl Postgres {
         let heartbeats = make(PLANS, timeouts.heartbeat, HEARTBEATS)?;
         let pool = make(PLANS, timeouts.request, options.pool_size.max(1))?;
         let floors = Arc::<floors::Floors>::default();
-        let changed = listen::Changed::new(connector.clone(), pool.clone(), floors.clone());
+        let network = Arc::<network::Network>::default();
+        let link = listen::Link {
+            connector: connector.clone(),
+            pool: pool.clone(),
+            timeouts: timeouts.clone(),
+            network: network.clone(),
+            runtime: home.handle()?,
+        };
+        let changed = listen::Changed::new(link, floors.clone());
         let inner = Inner {
             pool,
             readers,
@@ -326,10 +299,13 @@ impl Postgres {
             options,
             conflicts: AtomicU64::new(0),
             meter: Arc::default(),
+            requests: Requests::default(),
+            network,
+            pending: Arc::default(),
             changed,
             floors,
             back: back::Pace::default(),
-            holding: relay::Holding::default(),
+            holding: holding::Holding::default(),
             names: put::Names::default(),
             home,
         };
@@ -350,6 +326,12 @@ impl Postgres {
     /// again. The lock order leaves no deadlocks, so this stays 0.
     pub fn conflicts(&self) -> u64 {
         self.inner.conflicts.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of verbs that were called and have not ended, also those whose caller has
+    /// given up.
+    pub fn calls_pending(&self) -> usize {
+        self.inner.pending.load(Ordering::Relaxed)
     }
 
     /// What was sent to the server so far.
@@ -398,7 +380,13 @@ impl Postgres {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let _caller = Caller(call.clone());
-        self.inner.home.spawn(call.run(body(self.inner.clone()))).await.unwrap_or_else(|cause| {
+        let (inner, pending) = (self.inner.clone(), Pending::new(&self.inner.pending));
+        let verb = body(inner.clone());
+        let verb = async move {
+            let _pending = pending;
+            call.run(&inner.requests, verb).await
+        };
+        self.inner.home.spawn(verb).await.unwrap_or_else(|cause| {
             Err(Error::new(ErrorKind::Unavailable, format!("the verb was cut off: {cause}")))
         })
     }
@@ -419,8 +407,25 @@ impl Inner {
     }
 
     async fn connection(&self, pool: &Pool) -> Result<Object> {
-        let get = async { pool.get().await.map_err(Fault::from) };
-        Ok(call::unless_abandoned(get).await?)
+        // In a box, as the state of a connection attempt is large and part of every verb.
+        Ok(call::unless_abandoned(Box::pin(self.get(pool))).await?)
+    }
+
+    /// Waits for a connection of a pool. An attempt that began before the network returned starts again:
+    /// its first bytes may be lost.
+    async fn get(&self, pool: &Pool) -> Result<Object, Fault> {
+        loop {
+            let returned = self.network.returned();
+            let got = tokio::select! {
+                biased;
+                got = pool.get() => got,
+                () = returned => continue,
+            };
+            if let Err(PoolError::Backend(_)) = &got {
+                self.network.note_lost();
+            }
+            return got.map_err(Fault::from);
+        }
     }
 
     /// Returns a connection to its pool, or closes it if the outcome of the transaction says that it
@@ -429,10 +434,17 @@ impl Inner {
     /// that the next transactions run on new connections instead of waiting for their own deadlines.
     fn give_back(&self, connection: Object, began_ns: u64, fault: Option<&Fault>) {
         if !fault.is_some_and(Fault::spoils_connection) {
+            if fault.is_none() {
+                self.network.note_answer();
+            }
             return;
         }
         drop(Object::take(connection));
-        if fault.is_some_and(Fault::is_read_only) || !self.meter.has_answered_since(began_ns) {
+        let is_lost = !self.meter.has_answered_since(began_ns);
+        if is_lost {
+            self.network.note_lost();
+        }
+        if is_lost || fault.is_some_and(Fault::is_read_only) {
             self.connector.close_all();
             for pool in [&self.pool, &self.readers, &self.heartbeats] {
                 pool.retain(|_, _| false);

@@ -453,8 +453,8 @@ impl Tables for Transaction<'_, '_> {
         Ok(self.statements.execute(Query::RenewLease, row)? == 1)
     }
 
-    fn expired_leases(&mut self, at: Millis, leases_max: u32) -> Result<Vec<Token>> {
-        let span = params![at, leases_max];
+    fn expired_leases(&mut self, at: i64, of: Option<&WorkerId>, max: u32) -> Result<Vec<Token>> {
+        let span = params![at, max, of.map(|worker| &*worker.0)];
         self.statements.rows(Query::ExpiredLeases, span, |row| Ok(Token(row.get(0)?)))
     }
 

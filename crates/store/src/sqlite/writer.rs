@@ -141,6 +141,10 @@ impl Session<'_> {
         let now = (self.writer.clock)();
         let together = commands.len() > 1;
         while let Some(mut command) = commands.pop_front() {
+            // The caller may have given up while this thread waited for its turn.
+            if command.is_abandoned() {
+                continue;
+            }
             let ran = self.run(command.as_mut(), now, together, wakes);
             let broken = ran.is_err() && (!together || self.writer.connection.is_autocommit());
             done.push((command, ran.clone().err()));

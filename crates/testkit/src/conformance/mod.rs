@@ -41,6 +41,7 @@ pub mod set_limit;
 pub mod submit;
 mod suite;
 pub mod unique;
+pub mod unlisted;
 pub mod window;
 pub mod workflow;
 

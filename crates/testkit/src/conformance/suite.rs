@@ -129,6 +129,19 @@ macro_rules! conformance_suite {
                 a_bad_report_is_refused
                 a_lease_whose_attempts_have_ended_is_gone
             }
+            unlisted {
+                expired_lease_that_is_not_listed_is_released_unspent
+                unexpired_lease_that_is_not_listed_stays
+                expired_lease_that_is_listed_is_left_to_its_worker
+                expired_lease_of_another_worker_is_left_to_the_reaper
+                released_lease_hands_its_slots_on
+                released_task_comes_back_before_its_rank
+                released_lease_rejects_a_late_completion
+                cancel_request_ends_a_released_task
+                release_counts_no_crash_however_often
+                goodbye_releases_expired_leases
+                heartbeat_releases_leases_in_steps
+            }
             cancel {
                 a_scheduled_task_ends_at_once
                 an_arrived_task_ends_at_once

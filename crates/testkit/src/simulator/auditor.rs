@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tidegate_core::check::Violation;
 use tidegate_core::{
-    Attempt, CancelOutcome, Claim, ErrorKind, Extend, Extended, Finish, Finished, Millis, Pausable,
-    Pause, Reaped, Registered, Registration, Result as Answered, Scope, SetJob, SetLimit, Source,
-    Submission, Submitted, TaskId, Token,
+    Attempt, CancelOutcome, Claim, ErrorKind, Extend, Extended, Finish, Finished, Millis, Outcome,
+    Pausable, Pause, Reaped, Registered, Registration, Result as Answered, Scope, SetJob, SetLimit,
+    Source, Submission, Submitted, TaskId, Token,
 };
 
 use super::books::{Books, Entry, LeaseEntry, Settings};
@@ -34,6 +34,7 @@ const DUE: &str = "nothing starts before it is due";
 const HALTED: &str = "a workflow whose step failed goes no further until somebody says so";
 const UNIQUE: &str = "a unique key has one unfinished task";
 const LEASES: &str = "a lease is renewed until it ran out and reaped only then";
+const UNLISTED: &str = "a heartbeat releases expired leases that it does not list";
 const CANCELS: &str = "a cancel ends what waits and reaches what runs";
 const SOURCES: &str = "a capacity is held by the strongest source";
 
@@ -280,6 +281,30 @@ impl Auditor {
             CANCELS,
             "told {:?}, expected {cancelled:?}",
             told.cancelled
+        );
+        self.release_unlisted(asked, told, now)
+    }
+
+    /// Expired leases of the worker that its heartbeat does not list: the attempts are released, and
+    /// neither spent nor counted as deaths.
+    fn release_unlisted(&mut self, asked: &Extend, told: &Extended, now: Millis) -> Verdict {
+        let leases = self.books.leases.iter().filter(|(token, lease)| {
+            lease.worker == asked.worker && lease.expires_at <= now && !asked.tokens.contains(token)
+        });
+        let mut released = 0;
+        for token in leases.map(|(token, _)| *token).collect::<Vec<_>>() {
+            for task in self.books.running_under(token) {
+                self.books.exit(task, &Outcome::Released, now);
+                released += 1;
+            }
+            self.books.leases.remove(&token);
+        }
+        self.books.released += u64::from(released);
+        ensure!(
+            told.released == released,
+            UNLISTED,
+            "released {}, expected {released}",
+            told.released
         );
         Ok(())
     }

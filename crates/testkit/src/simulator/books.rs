@@ -116,6 +116,8 @@ pub(super) struct Books {
     /// Tasks that ended, by how.
     pub(super) ended: u64,
     pub(super) quarantined: u64,
+    /// Attempts that heartbeats released, because their worker did not know the lease.
+    pub(super) released: u64,
 }
 
 impl Books {

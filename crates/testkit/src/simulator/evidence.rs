@@ -246,6 +246,7 @@ pub(super) fn judge_unchanged(request: &Request, answer: &Answer) -> Verdict {
         }
         Answer::Cancel(Ok(told)) => told.contains(&CancelOutcome::Cancelled),
         Answer::Reap(Ok(told)) => told.expired > 0,
+        Answer::Extend(Ok(told)) => told.released > 0,
         Answer::Pause(Ok(told)) => *told,
         Answer::Prune(Ok(told)) => told.tasks > 0 || told.limits > 0,
         _ => false,
@@ -264,7 +265,9 @@ pub(super) fn judge_changed(request: &Request, answer: &Answer) -> Verdict {
         (Request::Finish(asked), Answer::Finish(Ok(told))) => {
             asked.claim.is_none() && told.lost.len() == asked.exits.len()
         }
-        (Request::Extend(asked), Answer::Extend(Ok(told))) => told.lost == asked.tokens,
+        (Request::Extend(asked), Answer::Extend(Ok(told))) => {
+            told.lost == asked.tokens && told.released == 0
+        }
         _ => false,
     };
     ensure!(!refused, STALE, "{request:?}: {answer:?}");

@@ -74,6 +74,8 @@ pub struct Report {
     pub ended: u64,
     /// Those of them whose process died too often.
     pub quarantined: u64,
+    /// Attempts that heartbeats released, because their worker did not know the lease.
+    pub released: u64,
     /// Tasks seen in a line, by their class, summed over all transitions.
     pub waited: [u64; Class::ALL.len()],
     /// Faults by verb.

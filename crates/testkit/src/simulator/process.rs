@@ -225,7 +225,7 @@ impl Process {
     }
 
     /// Calls that took too long may have happened. Exits are sent again with their token, a
-    /// submit with its keys; a claim is left to run out.
+    /// submit with its keys. The lease of a claim is not known, so heartbeats do not list it.
     fn give_up(&mut self, context: &mut Context<'_>, step: &mut Step) {
         if self.waiting.iter().all(|waiting| waiting.until > context.now) {
             return;
@@ -310,7 +310,8 @@ impl Process {
     }
 
     fn extend(&mut self, context: &mut Context<'_>, step: &mut Step) {
-        let is_due = context.now >= self.renew_at && !self.handlers.is_empty();
+        // An idle process sends heartbeats too: it may have leases that it does not know.
+        let is_due = context.now >= self.renew_at;
         if !is_due || self.awaits(|what| matches!(what, What::Extend(_))) {
             return;
         }

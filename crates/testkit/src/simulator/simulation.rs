@@ -100,6 +100,7 @@ impl Simulation {
     pub(super) fn finish(mut self) -> (Report, String) {
         self.report.coverage = self.coverage;
         self.report.quarantined = self.auditor.books.quarantined;
+        self.report.released = self.auditor.books.released;
         self.report.ended = self.auditor.books.ended;
         let (hash, text) = self.trace.finish();
         self.report.trace_hash = hash;
@@ -245,7 +246,7 @@ impl Simulation {
             let job_window = self.world.job_window.unwrap_or(JOB_WINDOW);
             check_within(&self.snapshot, job_window).into_iter().next().map_or(Ok(()), Err)?;
             evidence::judge(&before, &self.snapshot, &self.auditor.books, &mut self.ceilings)?;
-            if matches!(request.verb(), Verb::Reap | Verb::Finish) {
+            if matches!(request.verb(), Verb::Reap | Verb::Finish | Verb::Extend) {
                 self.judge_running()?;
             }
             self.wake_somebody();

@@ -22,6 +22,8 @@ pub struct Summary {
     pub ended: u64,
     /// Tasks that were quarantined.
     pub quarantined: u64,
+    /// Attempts that heartbeats released, because their worker did not know the lease.
+    pub released: u64,
     /// Tasks seen in a line, by their class, summed over all transitions.
     pub waited: [u64; Class::ALL.len()],
     /// Faults by verb.
@@ -37,6 +39,7 @@ impl Summary {
         self.transitions += report.transitions;
         self.ended += report.ended;
         self.quarantined += report.quarantined;
+        self.released += report.released;
         self.waited.iter_mut().zip(report.waited).for_each(|(sum, more)| *sum += more);
         self.coverage.add(&report.coverage);
     }
@@ -47,6 +50,7 @@ impl Summary {
         self.transitions += other.transitions;
         self.ended += other.ended;
         self.quarantined += other.quarantined;
+        self.released += other.released;
         self.waited.iter_mut().zip(other.waited).for_each(|(sum, more)| *sum += more);
         self.coverage.add(&other.coverage);
         self.failures.extend(other.failures);
@@ -56,11 +60,12 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seeds, commits, transitions, ended, quarantined, .. } = self;
+        let Self { seeds, commits, transitions, ended, quarantined, released, .. } = self;
         writeln!(
             f,
             "simulator: {seeds} seeds, {transitions} committed transitions in {commits} commits, \
-             {ended} tasks ended ({quarantined} quarantined), {} faults, {} violations",
+             {ended} tasks ended ({quarantined} quarantined), {released} attempts \
+             released, {} faults, {} violations",
             self.coverage.total(),
             self.failures.len()
         )?;

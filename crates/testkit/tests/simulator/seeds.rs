@@ -38,6 +38,7 @@ fn many_seeds_break_no_rule() {
         assert!(summary.waited[class as usize] >= faults_min, "{class:?} hardly ever happens");
     }
     assert!(summary.quarantined >= faults_min, "{} tasks were quarantined", summary.quarantined);
+    assert!(summary.released >= faults_min, "{} attempts were released", summary.released);
 }
 
 #[test]

@@ -1,0 +1,86 @@
+//! Outages of the store that last longer than a lease.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidegate_core::{Claim, State, Store, WorkerId};
+use tidegate_engine::{Context, Ended, Failure, Options, Task, time};
+use tokio::sync::Semaphore;
+
+use crate::rig::{Rig, soon};
+
+const LEASE: Duration = Duration::from_millis(600);
+const INTERVAL: Duration = Duration::from_millis(200);
+
+fn options() -> Options {
+    Options { lease: LEASE, ..Options::default() }
+}
+
+async fn noop(_: Context, (): ()) -> Result<(), Failure> {
+    Ok(())
+}
+
+/// A worker that is alive may have lost its lease in the outage; it gets the time to release it.
+#[tokio::test]
+async fn process_waits_one_heartbeat_interval_after_an_outage_before_it_reaps() {
+    let rig = Rig::new();
+    let worker = rig.start(rig.worker_with(options()).handle("noop", noop));
+    let first = rig.submit(Task::new("noop", &())).await;
+    rig.exited(first, Ended::Completed).await;
+    let reaps = soon("a reap", rig.store.reap_after(time::now())).await;
+    assert!(reaps.is_some());
+    rig.store.is_away.store(true, Ordering::SeqCst);
+    let other = Claim {
+        worker: WorkerId("other".into()),
+        queues: ["default".into()].into(),
+        kinds: ["left".into()].into(),
+        tasks_max: 1,
+        lease_ms: 100,
+        poll_ms: 1000,
+    };
+    let left = rig.submit(Task::new("left", &())).await;
+    assert_eq!(rig.store.memory.claim(other).await.expect("claim").len(), 1);
+    time::sleep(2 * LEASE).await;
+    assert_eq!(rig.view(left).await.deaths, 0, "the store is away");
+    let returned_at = time::now();
+    rig.store.is_away.store(false, Ordering::SeqCst);
+    let reaped_at = soon("a reap", rig.store.reap_after(returned_at)).await.expect("a reap");
+    assert!(reaped_at - returned_at >= INTERVAL, "after {:?}", reaped_at - returned_at);
+    assert_eq!(rig.view(left).await.deaths, 1, "it was a crash");
+    rig.end(worker).await;
+}
+
+/// The handler has ended in time. Only its report is late, and the worker lists the lease until then.
+#[tokio::test]
+async fn completion_held_up_by_an_outage_is_accepted_after_the_lease_expired() {
+    let rig = Rig::new();
+    let (entered, may_end) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (enters, ends) = (entered.clone(), may_end.clone());
+    let work = move |_: Context, (): ()| {
+        let (enters, ends) = (enters.clone(), ends.clone());
+        async move {
+            enters.add_permits(1);
+            ends.acquire().await.expect("never closed").forget();
+            Ok::<_, Failure>(())
+        }
+    };
+    let worker = rig.start(rig.worker_with(options()).handle("work", work));
+    let task = rig.submit(Task::new("work", &())).await;
+    soon("the handler", entered.acquire()).await.expect("never closed").forget();
+    rig.store.is_away.store(true, Ordering::SeqCst);
+    may_end.add_permits(1);
+    time::sleep(2 * LEASE).await;
+    // The heartbeat comes first, and does not release the lease.
+    rig.store.is_finish_away.store(true, Ordering::SeqCst);
+    rig.store.is_away.store(false, Ordering::SeqCst);
+    let mut beats = rig.store.beats.subscribe();
+    let before = *beats.borrow();
+    soon("a heartbeat", beats.wait_for(|beats| *beats > before)).await.expect("the store lives");
+    rig.store.is_finish_away.store(false, Ordering::SeqCst);
+    rig.exited(task, Ended::Completed).await;
+    let view = rig.view(task).await;
+    assert_eq!((view.state, view.spent, view.deaths), (State::Completed, 0, 0));
+    let summary = rig.end(worker).await;
+    assert_eq!((summary.completed, summary.lost), (1, 0));
+}
