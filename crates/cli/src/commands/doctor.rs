@@ -201,3 +201,27 @@ impl Diagnosis {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encryption_of_the_connection_is_described() {
+        let words = |encryption: Encryption| Connection::from(encryption).words();
+        let clear = Encryption::default();
+        assert_eq!(words(clear.clone()), "connection: NOT encrypted");
+        let socket = Encryption { is_socket: true, ..clear.clone() };
+        assert_eq!(words(socket), "connection: Unix socket, not encrypted");
+        let (protocol, cipher) = (Some("TLSv1.3".to_owned()), Some("CIPHER".to_owned()));
+        let encrypted = Encryption { is_encrypted: true, protocol, cipher, ..clear };
+        assert_eq!(
+            words(encrypted.clone()),
+            "connection: encrypted (TLSv1.3, CIPHER), server certificate not verified"
+        );
+        assert_eq!(
+            words(Encryption { verified: Some("verify-full"), ..encrypted }),
+            "connection: encrypted (TLSv1.3, CIPHER), server certificate verified (verify-full)"
+        );
+    }
+}

@@ -55,7 +55,7 @@ async fn options_of_the_url_reach_every_session() {
     let database = Server::shared().database();
     let url = format!("{}&options=-c%20default_transaction_read_only%3Don", database.url());
     let store = Postgres::connect(&url, Options::default()).await.expect("connect");
-    let refused = store.migrate().await.expect_err("the session is read-only");
+    let refused = store.submit(submission("a")).await.expect_err("the session is read-only");
     assert!(refused.to_string().contains("read-only"), "{refused}");
 }
 

@@ -299,7 +299,9 @@ impl TlsConnect<Socket> for Handshake {
             let protocol = session.protocol_version().and_then(|version| version.as_str());
             let cipher = session.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str());
             let text = |text: Option<&str>| text.unwrap_or("unknown").to_owned();
-            let _ = agreed.set(Agreed { protocol: text(protocol), cipher: text(cipher) });
+            // As PostgreSQL writes it: TLSv1.3.
+            let protocol = text(protocol).replace('_', ".");
+            let _ = agreed.set(Agreed { protocol, cipher: text(cipher) });
             Ok(Stream(Box::new(stream)))
         })
     }
