@@ -7,6 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use crate::requests::RequestStats;
 use crate::tables::{Class, Counters, Lease, Pace, Position};
 use crate::{
     Halt, Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId,
@@ -52,6 +53,10 @@ pub trait Inspect: Send + Sync + fmt::Debug {
     /// nothing to it.
     fn encryption(&self) -> Option<Encryption> {
         None
+    }
+    /// Returns statistics of the requests of this process. Reads no store.
+    fn requests(&self) -> RequestStats {
+        RequestStats::default()
     }
     /// Everything the invariants speak of, for [`check`](crate::check::check).
     async fn snapshot(&self) -> Result<Snapshot>;

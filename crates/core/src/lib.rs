@@ -23,6 +23,7 @@ mod outcome;
 pub mod payload;
 pub mod planted;
 mod report;
+pub mod requests;
 mod retry;
 pub mod rules;
 mod store;

@@ -5,6 +5,7 @@ pub mod clock;
 pub mod memory;
 mod open;
 pub mod postgres;
+mod requests;
 pub mod sqlite;
 
 pub use open::{OpenOptions, Opened, Place, open};

@@ -15,6 +15,7 @@ use tidegate_measure::scenarios::enqueue::{Enqueue, enqueue};
 use tidegate_measure::scenarios::estimate::{Estimate, estimate};
 use tidegate_measure::scenarios::explain::{Explain, explain};
 use tidegate_measure::scenarios::fleet::{Fleet, Outcome, fleet};
+use tidegate_measure::scenarios::handlers::{Deviation, HandlerMix, handler_mix};
 use tidegate_measure::scenarios::held::{HeldSnapshot, held_snapshot};
 use tidegate_measure::scenarios::latency::{Latency, latency};
 use tidegate_measure::scenarios::limit_changes::{LimitChanges, limit_changes};
@@ -74,6 +75,12 @@ enum Scenario {
     /// Eight workers with every task under a limit of 500, beside the same without
     #[command(after_help = "Example:\n  tidegate bench concurrency-high --tasks 2000 --rounds 1")]
     ConcurrencyHigh(Rounds),
+    /// Four workers whose handlers fail for some tasks, beside the same without failures
+    #[command(after_help = "Example:\n  tidegate bench failures --tasks 2000 --rounds 1")]
+    Failures(Handlers),
+    /// Four workers whose handlers report progress for some tasks, beside the same without reports
+    #[command(after_help = "Example:\n  tidegate bench progress --tasks 2000 --rounds 1")]
+    Progress(Handlers),
     /// What a claim costs with many blocked tasks in the way, beside the cost without
     #[command(after_help = "Example:\n  tidegate bench blocked-backlog --tasks 20000")]
     BlockedBacklog {
@@ -265,7 +272,15 @@ enum Scenario {
     },
     /// A worker process of a scenario that drains
     #[command(hide = true)]
-    Drain { url: String, batch: u32, permits: u32, kinds: u32 },
+    Drain {
+        url: String,
+        batch: u32,
+        permits: u32,
+        kinds: u32,
+        hold_ms: u32,
+        failing_percent: u32,
+        reporting_percent: u32,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -273,6 +288,22 @@ struct Rounds {
     /// Tasks per measurement [default: 10000, and 100000 under the limit of 500]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     tasks: Option<u64>,
+    /// Measurements, of which the middle one counts
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: u32,
+}
+
+#[derive(Debug, Args)]
+struct Handlers {
+    /// Percentage of the tasks that fail once or report progress
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
+    percent: u32,
+    /// Tasks in one transaction
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    batch: u32,
+    /// Tasks per measurement
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
+    tasks: u64,
     /// Measurements, of which the middle one counts
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: u32,
@@ -331,6 +362,8 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         Scenario::ConcurrencyEnabled(size) => size.measure(url, Way::Enabled, &mut out).await?,
         Scenario::ConcurrencyMixed(size) => size.measure(url, Way::Mixed, &mut out).await?,
         Scenario::ConcurrencyHigh(size) => size.measure(url, Way::High, &mut out).await?,
+        Scenario::Failures(mix) => mix.measure(url, Deviation::Failure, &mut out).await?,
+        Scenario::Progress(mix) => mix.measure(url, Deviation::Progress, &mut out).await?,
         Scenario::BlockedBacklog { tasks } => {
             backlog(&Backlog { url, tasks }, |line| out.take(line)).await?;
         }
@@ -424,8 +457,17 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             };
             good = run_restarts(&scenario, &mut out).await?;
         }
-        Scenario::Drain { url, batch, permits, kinds } => {
-            drain::process(&url, drain::Load { batch, permits, kinds }).await?;
+        Scenario::Drain {
+            url,
+            batch,
+            permits,
+            kinds,
+            hold_ms,
+            failing_percent,
+            reporting_percent,
+        } => {
+            let handlers = drain::Handlers { hold_ms, failing_percent, reporting_percent };
+            drain::process(&url, drain::Load { batch, permits, kinds, handlers }).await?;
         }
     }
     out.end()?;
@@ -446,6 +488,20 @@ impl Rounds {
         let Self { tasks, rounds } = self;
         let scenario = Concurrency { url, way, tasks, rounds, program: drainer()? };
         concurrency(&scenario, |line| out.take(line)).await
+    }
+}
+
+impl Handlers {
+    async fn measure(
+        self,
+        url: Option<String>,
+        deviation: Deviation,
+        out: &mut Out,
+    ) -> anyhow::Result<()> {
+        let Self { percent, batch, tasks, rounds } = self;
+        let program = drainer()?;
+        let scenario = HandlerMix { url, deviation, percent, batch, tasks, rounds, program };
+        handler_mix(&scenario, |line| out.take(line)).await
     }
 }
 

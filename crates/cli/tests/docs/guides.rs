@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::common::{Shell, plain, without_settings};
+use tidegate_core::requests::FallbackReason;
 use tidegate_testkit::postgres::Server;
 use tidegate_testkit::wait;
 
@@ -195,6 +196,15 @@ fn every_parameter_of_a_postgres_url_is_in_the_guide() {
 }
 
 /// Every guide is run here, in the tests of the documentation, or where there is a PostgreSQL.
+#[test]
+fn every_fallback_reason_is_explained() {
+    let guide = page("docs/guides/why-is-it-slow.md");
+    for reason in FallbackReason::ALL {
+        let row = format!("\n| `{}` |", reason.as_str());
+        assert_eq!(guide.matches(&row).count(), 1, "{reason:?} has one row in the table");
+    }
+}
+
 #[test]
 fn every_guide_is_tried() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides");

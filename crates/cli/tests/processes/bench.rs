@@ -37,6 +37,22 @@ fn a_limit_is_measured_beside_none_and_beside_the_raw_loop() {
 }
 
 #[test]
+fn failures_and_progress_are_measured_with_and_without_a_limit() {
+    for scenario in ["failures", "progress"] {
+        let size = ["--tasks", "400", "--rounds", "1", "--batch", "20", "--percent", "10"];
+        let [unlimited, limited] = &measured(&[&[scenario][..], &size].concat())[..] else {
+            panic!("{scenario} gives two lines");
+        };
+        assert!(unlimited["extra"]["limit"].is_null(), "{unlimited}");
+        has(limited, &["limit"]);
+        for line in [unlimited, limited] {
+            has(line, &["ratio", "without_per_s", "ratio_min", "ratio_max", "percent"]);
+            has(line, &["round_trips", "round_trips_without", "writes", "writes_without"]);
+        }
+    }
+}
+
+#[test]
 fn a_drain_is_measured_beside_the_raw_loop() {
     let baseline = measured(&["concurrency-baseline", "--tasks", "500", "--rounds", "1"]);
     let drain =

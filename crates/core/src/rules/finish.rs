@@ -8,7 +8,7 @@ use crate::planted::{Bug, is_planted};
 use crate::tables::{Final, Stopped, Tables, Tags};
 use crate::{
     Claim, Exit, Finish, Finished, Kind, Ledger, Lost, Millis, Next, Outcome, Result, State,
-    after_exit,
+    TaskId, after_exit,
 };
 
 /// Checks what can be checked without a store. A claim that is refused must not take the exits of
@@ -129,6 +129,50 @@ pub(super) fn move_on(
             write_ledger(tables, tags, before, ledger, error)?;
             bring_back(tables, tags.task).map(drop)
         }
+    }
+}
+
+/// What becomes of a task whose attempt failed or was snoozed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// The task is scheduled.
+    Scheduled {
+        /// When it is due, later than now.
+        run_at: Millis,
+        /// The error to keep; none leaves the error of an earlier attempt.
+        error: Option<String>,
+    },
+    /// The task has ended.
+    Final {
+        /// Its state.
+        state: State,
+        /// The error to keep; none leaves the error of an earlier attempt.
+        error: Option<String>,
+        /// When it is removed; at once if that is not later than now.
+        remove_at: Option<Millis>,
+    },
+    /// Only [`finish`] can do it: the task returns to the gate at once, or it has a result.
+    General,
+}
+
+/// Decides what [`finish`] does with a task of no workflow whose attempt failed or was snoozed, and
+/// counts the attempt in the ledger. The slots of such an attempt are free in any case.
+pub fn decide_failed(
+    outcome: Outcome,
+    ledger: &mut Ledger,
+    task: TaskId,
+    kind: &Kind,
+    now: Millis,
+) -> Decision {
+    match after_exit(outcome, ledger, task, kind.backoff, now) {
+        Next::Scheduled { run_at, error } if run_at > now => {
+            Decision::Scheduled { run_at, error: error.map(cut) }
+        }
+        Next::Final { state, result: None, error } => {
+            let remove_at = remove_at(kind, state, now);
+            Decision::Final { state, error: error.map(cut), remove_at }
+        }
+        _ => Decision::General,
     }
 }
 

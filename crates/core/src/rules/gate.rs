@@ -87,39 +87,13 @@ enum Obstacle {
 /// Returns the limits that apply to a task, lifetime first, then its job's, then its group's. It changes
 /// nothing: the limit of a workflow that does not exist yet is left out. No task holds a slot of it.
 pub fn needs(tables: &mut dyn Tables, tags: &Tags) -> Result<Vec<Need>> {
-    let workflow = match &tags.workflow {
-        Some(workflow) => tables.limit_named(&Scope::Workflow.name(workflow))?,
-        None => None,
-    };
-    needs_with(tables, tags, workflow)
-}
-
-/// Returns the same for a task that is to be admitted, and creates the limit of its workflow if it is
-/// missing: without it the steps of the workflow would run side by side.
-fn ensure_needs(tables: &mut dyn Tables, tags: &Tags) -> Result<Vec<Need>> {
-    let workflow = match &tags.workflow {
-        Some(workflow) => {
-            let name = Scope::Workflow.name(workflow);
-            match tables.limit_named(&name)? {
-                Some(limit) => Some(limit),
-                None => Some(tables.make_limit(&name, Some(1), Source::Unset, 0, None)?),
-            }
-        }
-        None => None,
-    };
-    needs_with(tables, tags, workflow)
-}
-
-fn needs_with(
-    tables: &mut dyn Tables,
-    tags: &Tags,
-    workflow: Option<LimitId>,
-) -> Result<Vec<Need>> {
     let mut needs = Vec::new();
     let mut need = |limit, weight, hold| {
         needs.push(Need { limit, weight, hold, taken: false });
     };
-    if let Some(limit) = workflow {
+    if let Some(workflow) = &tags.workflow
+        && let Some(limit) = tables.limit_named(&Scope::Workflow.name(workflow))?
+    {
         let hold = if is_planted(Bug::WorkflowPerAttempt) { Hold::Attempt } else { Hold::Lifetime };
         need(limit, 1, hold);
     }
@@ -141,6 +115,18 @@ fn needs_with(
         }
     }
     Ok(needs)
+}
+
+/// Returns the same for a task that is to be admitted, and creates the limit of its workflow if it is
+/// missing: without it the steps of the workflow would run side by side.
+fn ensure_needs(tables: &mut dyn Tables, tags: &Tags) -> Result<Vec<Need>> {
+    if let Some(workflow) = &tags.workflow {
+        let name = Scope::Workflow.name(workflow);
+        if tables.limit_named(&name)?.is_none() {
+            tables.make_limit(&name, Some(1), Source::Unset, 0, None)?;
+        }
+    }
+    needs(tables, tags)
 }
 
 /// Brings a task that stands nowhere to the gate. On `Unlocked` it still stands nowhere.

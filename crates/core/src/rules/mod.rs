@@ -21,7 +21,7 @@ pub use admit::admit;
 pub use cancel::{cancel, check_cancel};
 pub use claim::claim;
 pub use extend::{extend, release_unlisted};
-pub use finish::{check_finish, finish};
+pub use finish::{Decision, check_finish, decide_failed, finish};
 pub use pause::{check_pause, no_job, pause};
 pub use prune::{KIND_KEPT_MS, PACE_KEPT_MS, prune};
 pub use reap::reap;

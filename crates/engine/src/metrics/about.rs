@@ -111,10 +111,13 @@ metrics! {
     Histogram Worker LIMIT_WAIT = "tidegate_concurrency_wait_seconds" ["limit"]
         "How long tasks waited to get through the gate, by each limit of which they got a slot. A job \
          whose limit has room does not count: its tasks wait for a worker.";
-    Histogram Worker STORE_CALL = "tidegate_store_call_seconds" ["verb"]
-        "How long calls to the store took.";
-    Counter Worker STORE_FAILED = "tidegate_store_call_failures_total" ["verb"]
-        "Calls to the store that failed or were given up.";
+    Counter Worker STORE_REQUESTS = "tidegate_store_requests_total" ["verb", "path", "reason"]
+        "Requests to the store, by the path that served them: `fast`, `hand_off` or `general`. The reason says why a request \
+         did not take a faster path.";
+    Histogram Worker STORE_REQUEST = "tidegate_store_request_seconds" ["verb", "path"]
+        "How long requests to the store took.";
+    Counter Worker STORE_FAILED = "tidegate_store_request_failures_total" ["verb"]
+        "Requests to the store that failed or were given up.";
     Gauge Worker CONNECTIONS_IN_USE = "tidegate_store_connections_in_use" []
         "Connections of the pool in use; PostgreSQL only.";
     Gauge Worker CONNECTIONS = "tidegate_store_connections" []
@@ -169,8 +172,10 @@ mod tests {
             assert!(ALL[..at].iter().all(|other| other.name != name), "{name} is there twice");
             assert_eq!(about.sort == Sort::Counter, name.ends_with("_total"), "{name}");
             assert!(about.help.ends_with('.'), "{name}");
-            let may_be =
-                ["kind", "outcome", "result", "reason", "status", "job_name", "limit", "verb"];
+            let may_be = [
+                "kind", "outcome", "result", "reason", "status", "job_name", "limit", "verb",
+                "path",
+            ];
             let known = |label: &&str| may_be.contains(label) || *label == "state";
             assert!(about.labels.iter().all(known), "{name}: {:?}", about.labels);
         }

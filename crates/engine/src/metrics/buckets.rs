@@ -6,10 +6,6 @@ pub(super) const SECONDS: &[f64] = &[
     300.0, 900.0, 1800.0,
 ];
 
-/// Bounds for calls to a store.
-pub(super) const CALL_SECONDS: &[f64] =
-    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-
 /// Bounds for numbers of tasks.
 pub(super) const SIZES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0];
 
@@ -25,6 +21,12 @@ pub struct Buckets {
 impl Buckets {
     pub(super) fn new(bounds: &'static [f64]) -> Self {
         Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
+    }
+
+    /// Returns a histogram that was counted elsewhere: one count for each bound, and one above them all.
+    pub(super) fn counted(bounds: &'static [f64], counts: &[u64], sum: f64) -> Self {
+        debug_assert_eq!(bounds.len() + 1, counts.len());
+        Self { bounds, counts: counts.to_vec(), sum }
     }
 
     pub(super) fn observe(&mut self, number: f64) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_core::{Attempt, Millis, Scope, SlotHeld};
 
 use super::about;
-use super::buckets::{Buckets, CALL_SECONDS, SECONDS, SIZES};
+use super::buckets::{Buckets, SECONDS, SIZES};
 use super::family::Reading;
 use super::top::{OTHER, Top};
 use crate::Ended;
@@ -36,7 +36,8 @@ pub(super) struct Counted {
     claims_failed: u64,
     claim_size: Buckets,
     worker_wait: Buckets,
-    calls: BTreeMap<&'static str, Call>,
+    /// Requests to the store that failed or were given up, by verb.
+    failures: BTreeMap<&'static str, u64>,
     http: BTreeMap<&'static str, Buckets>,
     expired: u64,
 }
@@ -52,12 +53,6 @@ struct Limit {
     acquired: u64,
     rejected: u64,
     wait: Buckets,
-}
-
-#[derive(Debug)]
-struct Call {
-    took: Buckets,
-    failed: u64,
 }
 
 impl Default for Limit {
@@ -80,7 +75,7 @@ impl Default for Counted {
             claims_failed: 0,
             claim_size: Buckets::new(SIZES),
             worker_wait: Buckets::new(SECONDS),
-            calls: BTreeMap::new(),
+            failures: BTreeMap::new(),
             http: BTreeMap::new(),
             expired: 0,
         }
@@ -155,11 +150,9 @@ impl Counted {
         self.open_jobs = open;
     }
 
-    pub(super) fn call(&mut self, verb: &'static str, took: Duration, is_good: bool) {
-        let none = || Call { took: Buckets::new(CALL_SECONDS), failed: 0 };
-        let call = self.calls.entry(verb).or_insert_with(none);
-        call.took.observe(took.as_secs_f64());
-        call.failed += u64::from(!is_good);
+    /// Counts a request to the store. A verb has a series from its first request on.
+    pub(super) fn request(&mut self, verb: &'static str, is_good: bool) {
+        *self.failures.entry(verb).or_default() += u64::from(!is_good);
     }
 
     pub(super) fn http_request(&mut self, status: Option<u16>, took: Duration) {
@@ -223,9 +216,8 @@ impl Counted {
         }
         reading.buckets(&about::CLAIM_SIZE, &[], &self.claim_size);
         reading.buckets(&about::WORKER_WAIT, &[], &self.worker_wait);
-        for (verb, call) in &self.calls {
-            reading.buckets(&about::STORE_CALL, &[verb], &call.took);
-            reading.number(&about::STORE_FAILED, &[verb], call.failed as f64);
+        for (verb, failures) in &self.failures {
+            reading.number(&about::STORE_FAILED, &[verb], *failures as f64);
         }
         for (class, took) in &self.http {
             reading.buckets(&about::HTTP, &[class], took);

@@ -22,6 +22,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tidegate_core::requests::{
+    FallbackReason, REQUEST_SECONDS, RequestCount, RequestStats, RequestTimes,
+};
 use tidegate_core::{Attempt, Inspect, Store};
 
 pub use buckets::Buckets;
@@ -112,10 +115,8 @@ impl Metrics {
         reading.number(&about::SLOTS, &[], self.inner.slots.load(Ordering::Relaxed) as f64);
         self.read_backpressure(reading);
         process::read(reading);
-        if let Some(pool) = self.inner.inspect.get().and_then(|inspect| inspect.connections()) {
-            reading.number(&about::CONNECTIONS_IN_USE, &[], pool.in_use as f64);
-            reading.number(&about::CONNECTIONS, &[], pool.max as f64);
-            reading.number(&about::CONNECTIONS_WAITING, &[], pool.waiting as f64);
+        if let Some(inspect) = self.inner.inspect.get() {
+            read_store(reading, &**inspect);
         }
     }
 
@@ -143,6 +144,24 @@ impl Metrics {
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
         lock(&self.inner.counted)
+    }
+}
+
+/// Reads what the store counts in this process.
+fn read_store(reading: &mut Reading, inspect: &dyn Inspect) {
+    if let Some(pool) = inspect.connections() {
+        reading.number(&about::CONNECTIONS_IN_USE, &[], pool.in_use as f64);
+        reading.number(&about::CONNECTIONS, &[], pool.max as f64);
+        reading.number(&about::CONNECTIONS_WAITING, &[], pool.waiting as f64);
+    }
+    let RequestStats { counts, times } = inspect.requests();
+    for RequestCount { verb, path, reason, requests } in counts {
+        let reason = reason.map_or("", FallbackReason::as_str);
+        reading.number(&about::STORE_REQUESTS, &[verb, path.as_str(), reason], requests as f64);
+    }
+    for RequestTimes { verb, path, buckets, total } in times {
+        let took = Buckets::counted(REQUEST_SECONDS, &buckets, total.as_secs_f64());
+        reading.buckets(&about::STORE_REQUEST, &[verb, path.as_str()], &took);
     }
 }
 

@@ -83,7 +83,10 @@ async fn attempts_are_counted_by_how_they_end() {
     assert_eq!(number(&metrics, "tidegate_worker_in_flight_tasks", &[]), Some(0.0));
     assert_eq!(number(&metrics, "tidegate_worker_claims_total", &["found"]), Some(3.0));
     assert_eq!(number(&metrics, "tidegate_worker_claim_size", &[]), Some(3.0));
-    assert_eq!(number(&metrics, "tidegate_store_call_seconds", &["register"]), Some(1.0));
+    let _sampler = Sampler::new(&metrics, Arc::new(rig.store.memory.clone()));
+    let registers = |name, labels: &[&str]| number(&metrics, name, labels);
+    assert_eq!(registers("tidegate_store_request_seconds", &["register", "general"]), Some(1.0));
+    assert_eq!(registers("tidegate_store_requests_total", &["register", "general", ""]), Some(1.0));
     assert_eq!(number(&metrics, "tidegate_worker_accepting", &[]), Some(0.0));
     assert_eq!(number(&metrics, "tidegate_worker_slots", &[]), Some(0.0), "the worker has ended");
     assert!(number(&metrics, "tidegate_worker_resident_memory_bytes", &[]) > Some(1e6));
@@ -147,7 +150,7 @@ async fn calls_that_fail_are_counted() {
     rig.exited(task, Ended::Completed).await;
     rig.end(worker).await;
     assert_eq!(number(&metrics, "tidegate_worker_claims_total", &["failed"]), Some(2.0));
-    assert_eq!(number(&metrics, "tidegate_store_call_failures_total", &["claim"]), Some(2.0));
+    assert_eq!(number(&metrics, "tidegate_store_request_failures_total", &["claim"]), Some(2.0));
 }
 
 /// Whoever submits can make any number of jobs and groups; the series stay few, and nothing of a

@@ -80,7 +80,7 @@ impl Way {
     fn loads(self) -> Vec<Load> {
         let (workers, all) = (self.workers(), self.in_flight());
         let permits = |worker: u32| all / workers + u32::from(worker < all % workers);
-        let load = |permits: u32| Load { batch: BATCH.min(permits), permits, kinds: self.kinds() };
+        let load = |permits: u32| Load::noop(BATCH.min(permits), permits, self.kinds());
         (0..workers).map(permits).map(load).collect()
     }
 }

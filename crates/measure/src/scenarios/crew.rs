@@ -10,7 +10,7 @@ use tidegate_core::Store;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::drain::{Drained, Load, READY, Traffic};
+use super::drain::{Drained, Handlers, Load, READY, Traffic};
 use super::shift::Shift;
 use crate::clock::monotonic_ns;
 
@@ -99,6 +99,12 @@ fn took(all: &[Drained], begin_ns: u64) -> Took {
     }
 }
 
+/// The load as the arguments of a worker process.
+fn numbers(load: &Load) -> [u32; 6] {
+    let Handlers { hold_ms, failing_percent, reporting_percent } = load.handlers;
+    [load.batch, load.permits, load.kinds, hold_ms, failing_percent, reporting_percent]
+}
+
 struct Process {
     child: Child,
     stdin: ChildStdin,
@@ -111,7 +117,7 @@ impl Process {
             .env("TIDEGATE_CONFIG", "")
             .args(arguments)
             .arg(url)
-            .args([load.batch, load.permits, load.kinds].map(|number| number.to_string()))
+            .args(numbers(load).map(|number| number.to_string()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -14,6 +14,7 @@ use tidegate_store::{OpenOptions, Place, open};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::sync::Notify;
 
+use super::mixture::Dice;
 use super::shift::Shift;
 
 use crate::clock::monotonic_ns;
@@ -33,6 +34,53 @@ pub struct Load {
     pub permits: u32,
     /// How many kinds there are.
     pub kinds: u32,
+    /// What the handlers do.
+    pub handlers: Handlers,
+}
+
+impl Load {
+    /// Returns a load of handlers that return at once.
+    pub const fn noop(batch: u32, permits: u32, kinds: u32) -> Self {
+        let handlers = Handlers { hold_ms: 0, failing_percent: 0, reporting_percent: 0 };
+        Self { batch, permits, kinds, handlers }
+    }
+}
+
+/// What the handlers of a benchmark do. Default: they return at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Handlers {
+    /// How long a handler runs. The worker sends a heartbeat three times as often.
+    pub hold_ms: u32,
+    /// Percentage of tasks whose first attempt fails. The task is retried after [`RETRY_DELAY`].
+    pub failing_percent: u32,
+    /// Percentage of tasks that report progress at their start.
+    pub reporting_percent: u32,
+}
+
+/// Delay before the second attempt of a task whose first attempt failed.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+
+impl Handlers {
+    /// Runs one attempt.
+    async fn run(self, context: &Context) -> Result<(), Failure> {
+        let is_first = context.attempt() == 1;
+        // By a random number of the task, so that a batch has any number of them.
+        let number = Dice::new(context.task().0.unsigned_abs()).roll(100) as u32;
+        if is_first && number < self.failing_percent {
+            return Err(Failure::retry_in("a benchmark that fails on purpose", RETRY_DELAY));
+        }
+        if number < self.reporting_percent {
+            context.progress(50, "half way");
+        }
+        if self.hold_ms > 0 {
+            time::sleep(Duration::from_millis(self.hold_ms.into())).await;
+        }
+        Ok(())
+    }
+
+    fn heartbeat_interval(self) -> Option<Duration> {
+        (self.hold_ms > 0).then(|| Duration::from_millis(u64::from(self.hold_ms / 3).max(1)))
+    }
 }
 
 /// What is worked off: removed as it completes, as the raw loop does.
@@ -94,13 +142,16 @@ impl Counter {
 
 impl Observer for Counter {
     fn exit(&self, attempt: &Attempt, ended: Ended) {
+        // The clock stops at the last first attempt: the last retries wait for their delay only.
+        if attempt.number == 1 {
+            let now = monotonic_ns();
+            self.last_ns.store(now, Ordering::SeqCst);
+            if *attempt.kind != *self.first {
+                self.rest_last_ns.store(now, Ordering::SeqCst);
+            }
+        }
         if ended != Ended::Completed {
             return;
-        }
-        let now = monotonic_ns();
-        self.last_ns.store(now, Ordering::SeqCst);
-        if *attempt.kind != *self.first {
-            self.rest_last_ns.store(now, Ordering::SeqCst);
         }
         if self.completed.fetch_add(1, Ordering::SeqCst) + 1 == self.wanted {
             self.all.notify_one();
@@ -121,12 +172,19 @@ pub(super) fn worker(
     kinds: Vec<Kind>,
     counter: Arc<Counter>,
 ) -> tidegate_core::Result<Worker> {
-    let Load { batch, permits, .. } = load;
-    let options = Options { concurrency: permits, claim_batch: batch, ..Options::default() };
+    let Load { batch, permits, handlers, .. } = load;
+    let heartbeat_interval = handlers.heartbeat_interval();
+    let options = Options {
+        concurrency: permits,
+        claim_batch: batch,
+        heartbeat_interval,
+        ..Options::default()
+    };
     let mut builder = Worker::builder(store).options(options).observer(counter);
     for kind in kinds {
-        let noop = |_: Context, _: IgnoredAny| async { Ok::<_, Failure>(()) };
-        builder = builder.handle(kind, noop);
+        let handler =
+            move |context: Context, _: IgnoredAny| async move { handlers.run(&context).await };
+        builder = builder.handle(kind, handler);
     }
     builder.build()
 }
@@ -135,7 +193,7 @@ pub(super) fn worker(
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Drained {
     pub(super) completed: u64,
-    /// When it completed its last task.
+    /// When the last first attempt of a task ended.
     pub(super) last_ns: u64,
     /// The same of all kinds but the first.
     pub(super) rest_last_ns: u64,

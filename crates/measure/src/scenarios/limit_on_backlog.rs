@@ -22,7 +22,7 @@ use crate::report::Line;
 /// The kind that gets the limit. Its tasks take their time, so the backlog stays.
 const FLOOD: &str = "flood";
 const FLOOD_TASK: Duration = Duration::from_secs(1);
-const FLOOD_LOAD: Load = Load { batch: 100, permits: 200, kinds: 1 };
+const FLOOD_LOAD: Load = Load::noop(100, 200, 1);
 const LIMIT: u32 = 10;
 
 /// The other kinds, and how many workers they have.
@@ -121,7 +121,7 @@ impl Fleet {
         };
         for _ in 0..WORKERS {
             let store = open(&target.url, OpenOptions::default()).await?.store;
-            let load = Load { batch: BATCH, permits: permits(BATCH), kinds: OTHERS.len() as u32 };
+            let load = Load::noop(BATCH, permits(BATCH), OTHERS.len() as u32);
             let kinds = OTHERS.iter().map(|name| of_its_queue(name)).collect();
             fleet.run(worker(store, load, kinds, fleet.others.clone())?);
         }

@@ -60,6 +60,11 @@ impl Work<'_> {
 }
 
 impl Measured {
+    /// Round trips for one task, where the store counts them.
+    pub(super) fn round_trips(&self) -> Option<f64> {
+        self.took.traffic.map(|traffic| traffic.round_trips as f64 / self.tasks as f64)
+    }
+
     /// How long the server took for one task, commits apart.
     pub(super) fn server_ms(&self) -> Option<f64> {
         self.times.map(|times| times.per_task_ms(self.tasks))
@@ -74,7 +79,7 @@ impl Measured {
             ("finish_ms", self.times.and_then(|times| times.finish.mean_ms())),
             ("relay_ms", self.times.and_then(|times| times.relay.mean_ms())),
             ("server_ms", self.server_ms()),
-            ("round_trips", trips.map(|trips| trips / self.tasks as f64)),
+            ("round_trips", self.round_trips()),
             ("round_trip_ms", trip_ms),
             ("writes", self.writes),
         ] {

@@ -6,6 +6,7 @@
 //! - [`latency`]: how long a task on an idle queue waits, beside the raw loop.
 //! - [`backlog`]: what a claim costs with a million tasks in the way, beside the cost without.
 //! - [`limit_on_backlog`]: what others notice when a limit is set on a million waiting tasks.
+//! - [`handlers`]: what failing handlers and progress reports cost.
 //! - [`held`]: what a claim costs while somebody holds an old snapshot.
 //! - [`explain`]: the plans of the hot statements, kept and compared.
 //! - [`estimate`]: how far the wait that `explain` tells is off.
@@ -23,6 +24,7 @@ pub mod enqueue;
 pub mod estimate;
 pub mod explain;
 pub mod fleet;
+pub mod handlers;
 pub mod held;
 pub mod job_quota;
 pub mod latency;

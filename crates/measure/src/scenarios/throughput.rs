@@ -143,7 +143,7 @@ impl Throughput {
         batch: u32,
         tasks: u64,
     ) -> anyhow::Result<(f64, Option<Measured>)> {
-        let load = Load { batch, permits: permits(batch), kinds: 1 };
+        let load = Load::noop(batch, permits(batch), 1);
         if self.processes <= 1 && !matches!(target.place, Place::Postgres(_)) {
             return Ok((alone(target, load, tasks).await?, None));
         }

@@ -7,6 +7,7 @@ use tidegate_core::inspect::{
     SlotRow, Snapshot, TaskFilter, TaskRow, TaskView, WaiterView, WorkerView, WorkflowView,
     estimate_ms,
 };
+use tidegate_core::requests::RequestStats;
 use tidegate_core::tables::{LineRow, Position, ReadyRow};
 use tidegate_core::{
     Kind, LaneId, Limit, LimitId, Millis, Result, Scope, State as TaskState, TaskId, Token,
@@ -24,6 +25,10 @@ const HOLDERS_MAX: usize = 100;
 impl Inspect for Memory {
     async fn now(&self) -> Result<Millis> {
         Ok((self.inner.clock)())
+    }
+
+    fn requests(&self) -> RequestStats {
+        self.inner.requests.read()
     }
 
     async fn task(&self, task: TaskId) -> Result<Option<TaskView>> {

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 use tidegate_core::repair::Repair;
+use tidegate_core::requests::RequestPath;
 use tidegate_core::{
     Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, Millis, Pause,
     Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result, RetryOutcome,
@@ -25,7 +26,8 @@ use tokio::sync::Notify;
 
 pub use state::State;
 
-use crate::clock;
+use crate::requests::Requests;
+use crate::{clock, requests};
 
 /// A store in memory.
 #[derive(Clone)]
@@ -37,6 +39,7 @@ struct Inner {
     state: Mutex<State>,
     clock: Box<dyn Fn() -> Millis + Send + Sync>,
     changed: Notify,
+    requests: Requests,
 }
 
 impl std::fmt::Debug for Memory {
@@ -63,18 +66,25 @@ impl Memory {
             state: Mutex::new(State::default()),
             clock: Box::new(clock),
             changed: Notify::new(),
+            requests: Requests::default(),
         };
         Self { inner: Arc::new(inner) }
     }
 
     /// Runs a verb as one transaction. The time is read once. A verb that fails or panics changes nothing.
-    fn at_once<T>(&self, verb: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+    fn at_once<T>(
+        &self,
+        verb: &'static str,
+        body: impl FnOnce(&mut State) -> Result<T>,
+    ) -> Result<T> {
+        let _span = requests::span(verb).entered();
+        let began_at = requests::now();
         let now = (self.inner.clock)();
         let mut transaction = Transaction(self.state());
         let state = &mut *transaction.0;
         state.now = now;
         state.begin();
-        let outcome = verb(state);
+        let outcome = body(state);
         if outcome.is_ok() {
             state.commit();
         } else {
@@ -87,6 +97,8 @@ impl Memory {
             self.inner.changed.notify_waiters();
             self.inner.changed.notify_one();
         }
+        let took = requests::now() - began_at;
+        self.inner.requests.record(verb, RequestPath::General, None, took);
         outcome
     }
 
@@ -113,48 +125,48 @@ impl Store for Memory {
     }
 
     async fn register(&self, registration: Registration) -> Result<Registered> {
-        self.at_once(|state| rules::register(state, &registration))
+        self.at_once("register", |state| rules::register(state, &registration))
     }
 
     async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>> {
         rules::check_submission(&submission, PAYLOAD_BYTES_MAX)?;
-        self.at_once(|state| rules::submit(state, &submission))
+        self.at_once("submit", |state| rules::submit(state, &submission))
     }
 
     async fn admit(&self) -> Result<Admitted> {
-        self.at_once(|state| rules::admit(state))
+        self.at_once("admit", |state| rules::admit(state))
     }
 
     async fn claim(&self, claim: Claim) -> Result<Vec<Attempt>> {
-        self.at_once(|state| rules::claim(state, &claim))
+        self.at_once("claim", |state| rules::claim(state, &claim))
     }
 
     async fn extend(&self, extend: Extend) -> Result<Extended> {
-        self.at_once(|state| rules::extend(state, &extend))
+        self.at_once("extend", |state| rules::extend(state, &extend))
     }
 
     async fn finish(&self, finish: Finish) -> Result<Finished> {
-        self.at_once(|state| rules::finish(state, finish))
+        self.at_once("finish", |state| rules::finish(state, finish))
     }
 
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
-        self.at_once(|state| rules::cancel(state, &tasks))
+        self.at_once("cancel", |state| rules::cancel(state, &tasks))
     }
 
     async fn retry(&self, tasks: Vec<TaskId>) -> Result<Vec<RetryOutcome>> {
-        self.at_once(|state| rules::retry(state, &tasks))
+        self.at_once("retry", |state| rules::retry(state, &tasks))
     }
 
     async fn release(&self, release: Release) -> Result<ReleaseOutcome> {
-        self.at_once(|state| rules::release(state, &release))
+        self.at_once("release", |state| rules::release(state, &release))
     }
 
     async fn pause(&self, pause: Pause) -> Result<bool> {
-        self.at_once(|state| rules::pause(state, &pause))
+        self.at_once("pause", |state| rules::pause(state, &pause))
     }
 
     async fn repair(&self) -> Result<Vec<Repair>> {
-        self.at_once(|state| {
+        self.at_once("repair", |state| {
             let mut steps = Vec::new();
             loop {
                 let plan = repair::plan(&state.snapshot());
@@ -169,19 +181,19 @@ impl Store for Memory {
     }
 
     async fn reap(&self) -> Result<Reaped> {
-        self.at_once(|state| rules::reap(state))
+        self.at_once("reap", |state| rules::reap(state))
     }
 
     async fn prune(&self) -> Result<Pruned> {
-        self.at_once(|state| rules::prune(state))
+        self.at_once("prune", |state| rules::prune(state))
     }
 
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
-        self.at_once(|state| rules::set_limit(state, &set))
+        self.at_once("set_limit", |state| rules::set_limit(state, &set))
     }
 
     async fn set_job(&self, set: SetJob) -> Result<()> {
-        self.at_once(|state| rules::set_job(state, &set))
+        self.at_once("set_job", |state| rules::set_job(state, &set))
     }
 
     async fn changed(&self) {

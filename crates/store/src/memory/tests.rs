@@ -142,23 +142,23 @@ fn verb_that_fails_or_panics_behind_its_writes_changes_nothing() {
     for (number, step) in steps().into_iter().enumerate() {
         let text = || format!("{:?}", *store.state());
         // The time of the last transaction is no row.
-        store.at_once(|_| Ok(())).expect("an empty transaction");
+        store.at_once("test", |_| Ok(())).expect("an empty transaction");
         let before = text();
-        let failed: Result<()> = store.at_once(|state| {
+        let failed: Result<()> = store.at_once("test", |state| {
             step(state)?;
             Err(Error::invalid("by the test"))
         });
         assert_eq!(failed.expect_err("it fails").to_string(), "by the test", "step {number}");
         assert_eq!(text(), before, "step {number} failed");
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            store.at_once(|state| -> Result<()> {
+            store.at_once("test", |state| -> Result<()> {
                 step(state).expect("the step");
                 panic!("by the test");
             })
         }));
         assert!(panicked.is_err());
         assert_eq!(text(), before, "step {number} panicked");
-        store.at_once(|state| step(state)).expect("the step");
+        store.at_once("test", |state| step(state)).expect("the step");
         changes += usize::from(text() != before);
     }
     assert!(changes > 14, "only {changes} steps change anything");

@@ -6,15 +6,18 @@
 //! every function in between.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidegate_core::requests::{FallbackReason, RequestPath};
 use tidegate_core::{Extend, Millis};
 use tokio::sync::Notify;
+use tracing::{Instrument as _, Span};
 
 use super::error::Fault;
 use super::timeouts::Timeouts;
+use crate::requests::{self, Requests};
 
 tokio::task_local! {
     static CURRENT: Arc<Call>;
@@ -57,6 +60,30 @@ impl Verb {
         }
     }
 
+    /// Returns the name of the verb in metrics and spans.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Admit => "admit",
+            Self::Cancel => "cancel",
+            Self::Claim => "claim",
+            Self::Connect => "connect",
+            Self::Extend => "extend",
+            Self::Finish => "finish",
+            Self::Migrate => "migrate",
+            Self::Pause => "pause",
+            Self::Prune => "prune",
+            Self::Read | Self::ReadTasks => "read",
+            Self::Reap => "reap",
+            Self::Register => "register",
+            Self::Release => "release",
+            Self::Repair => "repair",
+            Self::Retry => "retry",
+            Self::SetJob => "set_job",
+            Self::SetLimit => "set_limit",
+            Self::Submit => "submit",
+        }
+    }
+
     /// Returns whether this verb may take longer than the `statement_timeout` of its connection.
     fn is_maintenance(self) -> bool {
         matches!(self, Self::Migrate | Self::Prune | Self::Repair)
@@ -71,6 +98,16 @@ pub(super) struct Call {
     is_abandoned: AtomicBool,
     abandoned: Notify,
     retries: AtomicU32,
+    round_trips: AtomicU32,
+    rows: AtomicU64,
+    route: Mutex<Route>,
+}
+
+/// The path of a request, as far as it is known.
+#[derive(Debug, Clone, Copy, Default)]
+struct Route {
+    path: Option<RequestPath>,
+    reason: Option<FallbackReason>,
 }
 
 impl Call {
@@ -94,12 +131,40 @@ impl Call {
             is_abandoned: AtomicBool::new(false),
             abandoned: Notify::new(),
             retries: AtomicU32::new(0),
+            round_trips: AtomicU32::new(0),
+            rows: AtomicU64::new(0),
+            route: Mutex::default(),
         })
     }
 
-    /// Runs a verb in the context of this call.
-    pub(super) async fn run<T>(self: Arc<Self>, verb: impl Future<Output = T>) -> T {
-        CURRENT.scope(self, verb).await
+    /// Runs a verb in the context and the span of this call, and records how it went.
+    pub(super) async fn run<T>(
+        self: Arc<Self>,
+        requests: &Requests,
+        verb: impl Future<Output = T>,
+    ) -> T {
+        let (call, began_at) = (self.clone(), requests::now());
+        let span = requests::span(self.verb.name());
+        let answer = CURRENT.scope(self, verb).instrument(span.clone()).await;
+        call.record(requests, &span, requests::now() - began_at);
+        answer
+    }
+
+    fn record(&self, requests: &Requests, span: &Span, took: Duration) {
+        let Route { path, reason } = *self.route();
+        let path = path.unwrap_or(RequestPath::General);
+        requests.record(self.verb.name(), path, reason, took);
+        span.record("path", path.as_str());
+        if let Some(reason) = reason {
+            span.record("reason", reason.as_str());
+        }
+        span.record("rows", self.rows.load(Ordering::Relaxed));
+        span.record("round_trips", self.round_trips.load(Ordering::Relaxed));
+        span.record("retries", self.retries.load(Ordering::Relaxed));
+    }
+
+    fn route(&self) -> MutexGuard<'_, Route> {
+        self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the caller has given the call up.
@@ -157,6 +222,43 @@ pub(super) async fn within_deadline<T>(
 pub(super) fn own_statement_timeout_ms() -> Option<u64> {
     let call = current().filter(|call| call.verb.is_maintenance())?;
     Some(super::timeouts::statement_timeout_ms(call.deadline))
+}
+
+/// Notes that the current call was served by a fast path of its verb. A call that has fallen back stays on the
+/// general path, whatever serves the rest of it. A claim behind a finish is a part of that finish, so what
+/// another verb than that of the call notes is ignored.
+pub(super) fn note_path(verb: Verb, path: RequestPath) {
+    if let Some(call) = current().filter(|call| call.verb == verb) {
+        let mut route = call.route();
+        if route.reason.is_none() {
+            route.path = Some(path);
+        }
+    }
+}
+
+/// Notes why the current call takes the general path of its verb. The first reason counts: the others follow
+/// from it.
+pub(super) fn fall_back(verb: Verb, reason: FallbackReason) {
+    if let Some(call) = current().filter(|call| call.verb == verb) {
+        let mut route = call.route();
+        if route.reason.is_none() {
+            *route = Route { path: Some(RequestPath::General), reason: Some(reason) };
+        }
+    }
+}
+
+/// Counts a round trip of the current call.
+pub(super) fn note_round_trip() {
+    if let Some(call) = current() {
+        call.round_trips.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts rows that the server returned to the current call, or changed for it.
+pub(super) fn note_rows(rows: u64) {
+    if let Some(call) = current() {
+        call.rows.fetch_add(rows, Ordering::Relaxed);
+    }
 }
 
 /// Counts one more try of a transaction of the current call.

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use tidegate_core::requests::{FallbackReason, RequestPath};
 use tidegate_core::tables::ReadyRow;
 use tidegate_core::{Attempt, Claim, LaneId, LimitId, Millis, Result, TaskId};
 use tokio_postgres::Row;
 
 use super::back::Stale;
+use super::call::{self, Verb};
 use super::draft::Left;
 use super::error::{Fault, log_behind_commit};
 use super::floors::{Found, From, Key, Look};
@@ -134,6 +136,7 @@ pub(super) async fn fill_up(store: &Inner, mut claim: Claim, claimed: Claimed) -
 }
 
 async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
+    call::note_path(Verb::Claim, RequestPath::Fast);
     let news = match store.changed.since_nothing(Some(claim)) {
         Since::Nothing => return Ok(Claimed::default()),
         Since::NothingHeard(news) if is_idle(store, claim, news).await? => {
@@ -144,6 +147,7 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
     let mut pick = Pick::new(store, claim);
     let mut taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
     if let Taken::Wider(open) = &taken {
+        call::fall_back(Verb::Claim, FallbackReason::ManyQueues);
         pick.widen(open);
         taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
     }
@@ -152,6 +156,9 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
         taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
     }
     let Taken::Nothing(view, took) = taken else {
+        if !pick.look.is_plain {
+            call::fall_back(Verb::Claim, FallbackReason::TasksHoldSlots);
+        }
         return go_on(store, pick, taken).await;
     };
     let is_complete = pick.closed.is_empty() && pick.look.is_complete(&view.open);
@@ -166,9 +173,11 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
     }
     let is_thorough = !pick.look.again(&view.open);
     if !view.is_noted {
+        call::fall_back(Verb::Claim, FallbackReason::WorkerNotRecorded);
         transact!(store, tx => see(&tx, claim, &view));
     }
     if view.has_gate_work {
+        call::fall_back(Verb::Claim, FallbackReason::AdmissionPending);
         before_claim(store, claim).await?;
         // What has come through the gate may be anywhere.
         pick.look = store.floors.look();
@@ -225,11 +234,13 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Cl
             }
             Taken::Wider(open) => pick.widen(&open),
             Taken::Special => {
+                call::fall_back(Verb::Claim, FallbackReason::TasksHoldSlots);
                 store.floors.meet_special();
                 pick.look.is_plain = false;
             }
             Taken::Again => {}
             Taken::Stale(stale) => {
+                call::fall_back(Verb::Claim, FallbackReason::NewLimit);
                 store.floors.meet_special();
                 steps += 1;
                 if steps <= STEPS_MAX && store.back.may_go_on() {

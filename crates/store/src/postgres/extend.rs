@@ -58,9 +58,13 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
 
 async fn tell(store: &Inner, extend: &Extend) -> Result<()> {
     if !extend.progress.is_empty() {
-        let tokens: BTreeSet<i64> = extend.progress.iter().map(|(_, token, _)| token.0).collect();
+        let reports = || extend.progress.iter();
+        let tokens: BTreeSet<i64> = reports().map(|(_, token, _)| token.0).collect();
         let tokens: Vec<i64> = tokens.into_iter().collect();
-        transact!(beating store, tx => unpack_in(&tx, &tokens));
+        let tasks: Vec<i64> = reports().map(|(task, _, _)| task.0).collect();
+        // An attempt with rows of its own cannot hand its slot on.
+        store.holding.forget(reports().map(|(task, token, _)| (*token, *task)));
+        transact!(beating store, tx => unpack_in(&tx, &tokens, Some(&tasks)));
         transact!(beating store, tx => progress(&tx, extend));
     }
     if !extend.ran.is_empty() {
@@ -106,7 +110,7 @@ async fn alive(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<(u32, Vec<
 /// in transactions of their own, in the lock order of the module. They use a connection of the pool,
 /// so that the connection for heartbeats stays free for the renewals of other workers.
 async fn release_unlisted(store: &Inner, extend: &Extend, tokens: Vec<i64>) -> Result<u32> {
-    unpack(store, tokens.clone()).await?;
+    unpack(store, &tokens, None).await?;
     let (released, left) = transact!(store, tx => release_some(store, &tx, extend, &tokens));
     follow(store, left).await?;
     Ok(released)

@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
+use tidegate_core::requests::{FallbackReason, RequestPath};
 use tidegate_core::{
     Claim, Exit, Finish, Finished, LimitId, Lost, Outcome, Result, TaskId, Token, rules,
 };
 
+use super::call::{self, Verb};
 use super::claim::{Batch, Claimed, Pick, share_version, take_along};
 use super::draft::{Draft, Left};
 use super::error::{Fault, log_behind_commit};
+use super::failed::{FailedBatch, may_be_fast};
 use super::floors::first_of_lanes;
-use super::flush::flush;
+use super::flush::flush_and;
 use super::gate::follow_briefly;
 use super::load::{Wanted, gather};
 use super::look::{View, look};
@@ -19,7 +22,7 @@ use super::pack::unpack;
 use super::relay::{Relay, relay};
 use super::rows;
 use super::session::{Params, Tx, at_once};
-use super::{Inner, claim, transact};
+use super::{Inner, claim};
 
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 const HOLD: &str = include_str!("queries/hold.sql");
@@ -36,23 +39,45 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
     rules::check_finish(&finish)?;
     let told: Vec<_> = finish.exits.iter().map(|exit| (exit.task, exit.token)).collect();
     let (mut quick, mut slow) = sort(finish.exits);
+    call::note_path(Verb::Finish, RequestPath::Fast);
+    if !slow.is_empty() {
+        call::fall_back(Verb::Finish, FallbackReason::AttemptsNotCompleted);
+    }
     let wanted = finish.claim;
     let mut ends = Ends { store, told: &told, lost: Vec::new(), claimed: None };
-    if let Some(claim) = wanted.as_ref().filter(|_| slow.is_empty() && quick.len() <= EXITS_MAX) {
+    while let Some(claim) = wanted.as_ref().filter(|_| (1..=EXITS_MAX).contains(&quick.len())) {
+        // The hand-off comes last: its claim may take the tasks that the general path admits.
+        ends.slowly(std::mem::take(&mut slow), None).await?;
         // In a box, as all that sends statements together.
         match Box::pin(relay(store, quick, claim)).await? {
             Relay::Done(claimed) => {
+                call::note_path(Verb::Finish, RequestPath::HandOff);
                 let claimed = claim::fill_up(store, claim.clone(), claimed).await;
-                return Ok(Finished { claimed, ..Finished::default() });
+                let lost = in_order(told.clone(), &ends.lost);
+                return Ok(Finished { claimed, lost });
             }
-            Relay::Left { slow: held, quick: others } => (slow, quick) = (held, others),
+            Relay::Left { slow: held, quick: others } => {
+                (slow, quick) = (held, others);
+                if !slow.is_empty() {
+                    call::fall_back(Verb::Finish, FallbackReason::HandOffRefused);
+                }
+                break;
+            }
+            Relay::NotEligible { failed, others } => {
+                call::fall_back(Verb::Finish, FallbackReason::AttemptsNotCompleted);
+                (slow, quick) = (failed, others);
+            }
         }
     }
     if !quick.is_empty() {
         // Limits are locked for what has to be done under them, and not while a claim looks around.
         ends.slowly(std::mem::take(&mut slow), None).await?;
     }
-    slow.extend(ends.quickly(quick, wanted.as_ref().filter(|_| slow.is_empty())).await?);
+    let expanded = ends.quickly(quick, wanted.as_ref().filter(|_| slow.is_empty())).await?;
+    if !expanded.is_empty() {
+        call::fall_back(Verb::Finish, FallbackReason::LeaseExpanded);
+    }
+    slow.extend(expanded);
     ends.slowly(slow, wanted.as_ref()).await?;
     let Ends { lost, claimed, .. } = ends;
     let lost = in_order(told, &lost);
@@ -109,12 +134,14 @@ impl Ends<'_> {
         let places: BTreeMap<_, _> = told.map(|(place, exit)| (*exit, place)).collect();
         exits.sort_by_key(|exit| places.get(&(exit.task, exit.token)).copied());
         let tokens: BTreeSet<i64> = exits.iter().map(|exit| exit.token.0).collect();
-        unpack(store, tokens.into_iter().collect()).await?;
+        let tokens: Vec<i64> = tokens.into_iter().collect();
+        let tasks: Vec<i64> = exits.iter().map(|exit| exit.task.0).collect();
+        unpack(store, &tokens, Some(&tasks)).await?;
         let mut parts = exits.chunks(EXITS_MAX).peekable();
         while let Some(exits) = parts.next() {
             let along = wanted.filter(|_| parts.peek().is_none());
             let along = along.map(|claim| Pick::told_to(store, claim));
-            let mut ended = transact!(store, tx => end(store, &tx, exits, along.as_ref()));
+            let mut ended = at_once!(store, tx => end(store, &tx, exits, along.as_ref()));
             self.lost.extend(ended.lost);
             if let Some((claimed, windows)) = settled(along, ended.claimed) {
                 ended.left.windows.extend(windows);
@@ -152,17 +179,19 @@ fn sort(exits: Vec<Exit>) -> (Vec<Exit>, Vec<Exit>) {
     let mut told: BTreeMap<TaskId, u32> = BTreeMap::new();
     exits.iter().for_each(|exit| *told.entry(exit.task).or_default() += 1);
     let is_quick = |exit: &Exit| match &exit.outcome {
-        Outcome::Completed(result) => result.len() <= PAYLOAD_BYTES_MAX && told[&exit.task] == 1,
-        _ => false,
+        _ if told[&exit.task] > 1 => false,
+        Outcome::Completed(result) => result.len() <= PAYLOAD_BYTES_MAX,
+        _ => may_be_fast(exit),
     };
     exits.into_iter().partition(is_quick)
 }
 
-/// Attempts that went well, as columns of a statement, and their leases.
+/// Attempts that have ended, as columns of a statement, and their leases.
 pub(super) struct Told {
     pub(super) tasks: Vec<i64>,
     pub(super) tokens: Vec<i64>,
-    pub(super) results: Vec<Vec<u8>>,
+    /// None for an attempt that failed.
+    pub(super) results: Vec<Option<Vec<u8>>>,
     pub(super) leases: Vec<i64>,
 }
 
@@ -171,8 +200,8 @@ impl Told {
         let tokens: Vec<i64> = exits.iter().map(|exit| exit.token.0).collect();
         let leases: BTreeSet<i64> = tokens.iter().copied().collect();
         let result = |exit: &'_ Exit| match &exit.outcome {
-            Outcome::Completed(result) => result.clone(),
-            _ => Vec::new(),
+            Outcome::Completed(result) => Some(result.clone()),
+            _ => None,
         };
         Self {
             tasks: exits.iter().map(|exit| exit.task.0).collect(),
@@ -189,7 +218,8 @@ struct EndedQuickly {
     claimed: Option<Batch>,
 }
 
-/// Ends what its lease lists, and claims, all in one round trip.
+/// Ends attempts that their leases list without slots, and claims, in one round trip; in two if some of
+/// them failed.
 async fn end_quickly(
     store: &Inner,
     tx: &Tx<'_>,
@@ -198,9 +228,28 @@ async fn end_quickly(
 ) -> Result<EndedQuickly, Fault> {
     let told = Told::new(exits);
     let of_leases: Params<'_> = &[&told.leases];
-    let (_, tasks, claimed, ()) = tokio::try_join!(biased;
+    if !exits.iter().any(may_be_fast) {
+        let (_, tasks, claimed, ()) = tokio::try_join!(biased;
+            tx.query(HOLD, of_leases),
+            end_told(store, tx, &told),
+            take_along(store, tx, along, &[]),
+            tx.commit(),
+        )?;
+        // A claim that found exits before it has not looked at all.
+        let claimed = claimed.filter(|_| tasks.len() == exits.len());
+        return Ok(EndedQuickly { tasks, claimed });
+    }
+    let (_, failed) = tokio::try_join!(biased;
         tx.query(HOLD, of_leases),
+        FailedBatch::decide(store, tx, exits),
+    )?;
+    let (fast, _) = failed.partition(exits.to_vec());
+    let told = Told::new(&fast);
+    // The claim has to follow the exits that are left.
+    let along = along.filter(|_| fast.len() == exits.len());
+    let (tasks, (), claimed, ()) = tokio::try_join!(biased;
         end_told(store, tx, &told),
+        failed.write(tx),
         take_along(store, tx, along, &[]),
         tx.commit(),
     )?;
@@ -264,10 +313,9 @@ async fn end(
     let finished = rules::finish(&mut draft, Finish { exits: exits.to_vec(), claim: None })?;
     let mut left = draft.left();
     let along = along.filter(|_| can_go_along(&view, &draft, &left));
-    let ((), claimed) = tokio::try_join!(biased;
-        flush(tx, &draft),
-        take_along(store, tx, along, &left.new),
-    )?;
+    let claim_and_commit =
+        async { tokio::try_join!(biased; take_along(store, tx, along, &left.new), tx.commit()) };
+    let (claimed, ()) = flush_and(tx, &draft, claim_and_commit).await?;
     if let Some(batch) = &claimed {
         // Nobody else is called for what this worker takes itself.
         let tasks = batch.tasks();

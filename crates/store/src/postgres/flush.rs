@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::tables::{LineRow, Position, ReadyRow};
-use tidegate_core::{Error, ErrorKind, Halt, Limit, LimitId, TaskId};
+use tidegate_core::{Error, ErrorKind, Halt, Limit, LimitId, Millis, TaskId};
 
 use super::draft::{Draft, STAND_IN, fills_window};
 use super::error::Fault;
@@ -40,6 +40,21 @@ impl Given {
 }
 
 pub(super) async fn flush(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
+    flush_and(tx, draft, std::future::ready(Ok(()))).await
+}
+
+/// Writes, and commits in the same round trip.
+pub(super) async fn flush_and_commit(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
+    flush_and(tx, draft, tx.commit()).await
+}
+
+/// Writes, and sends what follows in the same round trip. Each function below sends all of its
+/// statements when it is first polled, so that they come before those that follow.
+pub(super) async fn flush_and<T>(
+    tx: &Tx<'_>,
+    draft: &Draft,
+    follow: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
     let mut given = Given::default();
     begin_limits(tx, draft, &mut given).await?;
     // In a box: all of them together are much to carry about in every verb.
@@ -56,7 +71,8 @@ pub(super) async fn flush(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
             put_counters(tx, draft),
         )
     });
-    write.await.map(drop)
+    let (_, followed) = tokio::try_join!(biased; write, follow)?;
+    Ok(followed)
 }
 
 async fn begin_limits(tx: &Tx<'_>, draft: &Draft, given: &mut Given) -> Result<(), Fault> {
@@ -98,18 +114,21 @@ async fn leave(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     if expected == 0 {
         return Ok(());
     }
-    let left =
-        tx.one(LEAVE, &[&scheduled, &arrived, &ready, &line, &running, &limits, &numbers]).await?;
-    all_of(left.get::<_, i64>("rows").unsigned_abs(), expected)
+    let expected = expected as i64;
+    let params: Params<'_> =
+        &[&scheduled, &arrived, &ready, &line, &running, &limits, &numbers, &expected];
+    write_all(tx, LEAVE, params).await
 }
 
-/// Whether a statement met every row that this transaction has the lock for.
-fn all_of(met: u64, expected: usize) -> Result<(), Fault> {
-    if met == expected as u64 {
-        return Ok(());
+/// Runs a statement that fails where a row is missing that this transaction has the lock for.
+async fn write_all(tx: &Tx<'_>, sql: &'static str, params: Params<'_>) -> Result<(), Fault> {
+    match tx.one(sql, params).await {
+        Err(fault) if fault.is_division_by_zero() => {
+            let text = "rows went away under this transaction's lock";
+            Err(Fault::Rule(Error::new(ErrorKind::Incompatible, text)))
+        }
+        written => written.map(drop),
     }
-    let text = "rows went away under this transaction's lock";
-    Err(Fault::Rule(Error::new(ErrorKind::Incompatible, text)))
 }
 
 async fn enter(tx: &Tx<'_>, draft: &Draft, given: &Given) -> Result<(), Fault> {
@@ -199,17 +218,28 @@ impl ReadyColumns {
 async fn drop_leases(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     let gone = draft.before.leases.keys().filter(|token| !draft.state.leases.contains_key(token));
     let gone: Vec<i64> = gone.map(|token| token.0).collect();
-    if !gone.is_empty() {
-        tx.execute(DROP_LEASES, &[&gone]).await?;
-    }
     let ending: Vec<i64> = draft.ending_leases.iter().map(|token| token.0).collect();
-    if !ending.is_empty() {
-        // Whoever ends the last attempt of a lease ends the lease: of two who end the last two,
-        // the second looks when the first has committed.
-        let ending: Params<'_> = &[&ending];
-        tokio::try_join!(biased; tx.query(LOCK_LEASES, ending), tx.execute(END_LEASES, ending))?;
+    let (of_gone, of_ending): (Params<'_>, Params<'_>) = (&[&gone], &[&ending]);
+    // Whoever ends the last attempt of a lease ends the lease: of two who end the last two,
+    // the second looks when the first has committed.
+    let written = tokio::try_join!(biased;
+        execute_if(tx, !gone.is_empty(), DROP_LEASES, of_gone),
+        execute_if(tx, !ending.is_empty(), LOCK_LEASES, of_ending),
+        execute_if(tx, !ending.is_empty(), END_LEASES, of_ending),
+    );
+    written.map(drop)
+}
+
+async fn execute_if(
+    tx: &Tx<'_>,
+    is_needed: bool,
+    sql: &'static str,
+    params: Params<'_>,
+) -> Result<(), Fault> {
+    if !is_needed {
+        return Ok(());
     }
-    Ok(())
+    tx.execute(sql, params).await.map(drop)
 }
 
 async fn mark_running(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
@@ -224,8 +254,7 @@ async fn mark_running(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
         }
     }
     if !marks.0.is_empty() {
-        let marked = tx.execute(MARK_RUNNING, &[&marks.0, &marks.1, &marks.2]).await?;
-        all_of(marked, marks.0.len())?;
+        write_all(tx, MARK_RUNNING, &[&marks.0, &marks.1, &marks.2]).await?;
     }
     Ok(())
 }
@@ -262,36 +291,35 @@ pub(super) async fn put_limits(
     }
     let shares = Shares::of(changed.iter().copied());
     let each = |of: fn(&Limit) -> i64| changed.iter().map(|limit| of(limit)).collect::<Vec<i64>>();
-    let put = tx
-        .execute(
-            PUT_LIMITS,
-            &[
-                &each(|limit| limit.id.0),
-                &changed.iter().map(|limit| limit.capacity.map(i64::from)).collect::<Vec<_>>(),
-                &changed.iter().map(|limit| limit.source as i32).collect::<Vec<_>>(),
-                &changed.iter().map(|limit| base(limit).0).collect::<Vec<_>>(),
-                &changed.iter().map(|limit| base(limit).1).collect::<Vec<_>>(),
-                &each(|limit| limit.version),
-                &each(|limit| i64::from(limit.waiting)),
-                &each(|limit| i64::from(limit.aside)),
-                &changed.iter().map(|limit| limit.reserver.map(|task| task.0)).collect::<Vec<_>>(),
-                &changed.iter().map(|limit| limit.dirty).collect::<Vec<_>>(),
-                &each(|limit| limit.share.map_or(0, |share| share.last_tag)),
-                &each(|limit| limit.share.map_or(0, |share| i64::from(share.ahead))),
-                &changed.iter().map(|limit| fills_window(limit)).collect::<Vec<_>>(),
-                &each(|limit| limit.refused),
-                &changed.iter().map(|limit| is_calm(limit)).collect::<Vec<_>>(),
-                &changed.iter().map(|limit| limit.halt.map(Halt::code)).collect::<Vec<_>>(),
-                &changed.iter().map(|limit| limit.look_at).collect::<Vec<_>>(),
-                &shares.weights,
-                &shares.reserves,
-                &shares.priorities,
-                &shares.delays,
-                &each(|limit| limit.share.map_or(0, |share| share.next_at)),
-            ],
-        )
-        .await?;
-    all_of(put, changed.len())
+    write_all(
+        tx,
+        PUT_LIMITS,
+        &[
+            &each(|limit| limit.id.0),
+            &changed.iter().map(|limit| limit.capacity.map(i64::from)).collect::<Vec<_>>(),
+            &changed.iter().map(|limit| limit.source as i32).collect::<Vec<_>>(),
+            &changed.iter().map(|limit| base(limit).0).collect::<Vec<_>>(),
+            &changed.iter().map(|limit| base(limit).1).collect::<Vec<_>>(),
+            &each(|limit| limit.version),
+            &each(|limit| i64::from(limit.waiting)),
+            &each(|limit| i64::from(limit.aside)),
+            &changed.iter().map(|limit| limit.reserver.map(|task| task.0)).collect::<Vec<_>>(),
+            &changed.iter().map(|limit| limit.dirty).collect::<Vec<_>>(),
+            &each(|limit| limit.share.map_or(0, |share| share.last_tag)),
+            &each(|limit| limit.share.map_or(0, |share| i64::from(share.ahead))),
+            &changed.iter().map(|limit| fills_window(limit)).collect::<Vec<_>>(),
+            &each(|limit| limit.refused),
+            &changed.iter().map(|limit| is_calm(limit)).collect::<Vec<_>>(),
+            &changed.iter().map(|limit| limit.halt.map(Halt::code)).collect::<Vec<_>>(),
+            &changed.iter().map(|limit| limit.look_at).collect::<Vec<_>>(),
+            &shares.weights,
+            &shares.reserves,
+            &shares.priorities,
+            &shares.delays,
+            &each(|limit| limit.share.map_or(0, |share| share.next_at)),
+        ],
+    )
+    .await
 }
 
 fn base(limit: &Limit) -> (Option<i64>, Option<i32>) {
@@ -346,34 +374,43 @@ async fn put_tasks(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
         rows.result.push(new.result.as_deref());
         rows.remove_at.push(remove_at.get(id).copied());
     }
-    if !moved.task.is_empty() {
-        let Ledgers { task, spent, deaths, error, arrival, .. } = &moved;
-        let put = tx.execute(PUT_LEDGERS, &[task, spent, deaths, error, arrival]).await?;
-        all_of(put, task.len())?;
-    }
-    if !ended.task.is_empty() {
-        let Ledgers { task, spent, deaths, error, state, result, remove_at, .. } = &ended;
-        let now = &draft.state.now;
-        let params: Params<'_> = &[task, spent, deaths, error, state, result, remove_at, now];
-        all_of(tx.execute(END_TASKS, params).await?, task.len())?;
-    }
-    if !removed.is_empty() {
-        tx.execute(REMOVE_TASKS, &[&removed]).await?;
-    }
     let keys: BTreeSet<&str> = keys.into_iter().collect();
-    if !keys.is_empty() {
-        tx.execute(FREE_KEYS, &[&keys.into_iter().collect::<Vec<_>>()]).await?;
+    let keys: Vec<&str> = keys.into_iter().collect();
+    let (of_removed, of_keys): (Params<'_>, Params<'_>) = (&[&removed], &[&keys]);
+    let written = tokio::try_join!(biased;
+        put_ledgers(tx, &moved),
+        end_tasks(tx, &ended, draft.state.now),
+        execute_if(tx, !removed.is_empty(), REMOVE_TASKS, of_removed),
+        execute_if(tx, !keys.is_empty(), FREE_KEYS, of_keys),
+    );
+    written.map(drop)
+}
+
+async fn put_ledgers(tx: &Tx<'_>, moved: &Ledgers<'_>) -> Result<(), Fault> {
+    let Ledgers { task, spent, deaths, error, arrival, .. } = moved;
+    if task.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    write_all(tx, PUT_LEDGERS, &[task, spent, deaths, error, arrival]).await
+}
+
+async fn end_tasks(tx: &Tx<'_>, ended: &Ledgers<'_>, now: Millis) -> Result<(), Fault> {
+    let Ledgers { task, spent, deaths, error, state, result, remove_at, .. } = ended;
+    if task.is_empty() {
+        return Ok(());
+    }
+    let params: Params<'_> = &[task, spent, deaths, error, state, result, remove_at, &now];
+    write_all(tx, END_TASKS, params).await
 }
 
 async fn put_counters(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     let (old, new) = (draft.before.counters, draft.state.counters);
-    if new.limits_version != old.limits_version {
-        tx.execute(PUT_LIMITS_VERSION, &[&new.limits_version]).await?;
-    }
-    if new.virtual_time > old.virtual_time {
-        tx.execute(PUT_VIRTUAL_TIME, &[&new.virtual_time]).await?;
-    }
-    Ok(())
+    let (is_new, is_later) =
+        (new.limits_version != old.limits_version, new.virtual_time > old.virtual_time);
+    let (version, time): (Params<'_>, Params<'_>) = (&[&new.limits_version], &[&new.virtual_time]);
+    let written = tokio::try_join!(biased;
+        execute_if(tx, is_new, PUT_LIMITS_VERSION, version),
+        execute_if(tx, is_later, PUT_VIRTUAL_TIME, time),
+    );
+    written.map(drop)
 }

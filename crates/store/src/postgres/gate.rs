@@ -9,14 +9,14 @@ use tidegate_core::{Admitted, Claim, LimitId, Result, TaskId};
 
 use super::draft::{Draft, Left};
 use super::error::{Fault, log_behind_commit, unless_unavailable};
-use super::flush::flush;
+use super::flush::flush_and_commit;
 use super::listen::Since;
-use super::load::{Wanted, gather, moment};
+use super::load::{Moment, Wanted, gather, moment};
 use super::look::{glance, glance_at_gate};
 use super::paged::Paged;
 use super::rows;
-use super::session::{Params, Tx, glimpse};
-use super::{Bug, Inner, transact};
+use super::session::{Params, Tx, at_once, glimpse};
+use super::{Bug, Inner};
 
 const GATEKEEPER: &str = include_str!("queries/gatekeeper.sql");
 const FULL_WINDOWS: &str = include_str!("queries/full_windows.sql");
@@ -54,12 +54,11 @@ pub(super) async fn admit(store: &Inner) -> Result<Admitted> {
         Since::Nothing => return Ok(admitted),
         Since::NothingHeard(news) | Since::News(news) => news,
     };
-    let view = glance(store, None).await?;
+    let (view, at_gate) = glance(store).await?;
     if !view.has_gate_work {
         store.changed.nothing_for(None, news, view.due_in());
         return Ok(admitted);
     }
-    let at_gate = glance_at_gate(store, None).await?;
     follow(store, Left { dirty: at_gate.dirty, ..Left::default() }).await?;
     if at_gate.arrivals {
         admitted = arrivals(store).await?;
@@ -72,7 +71,7 @@ pub(super) async fn before_claim(store: &Inner, claim: &Claim) -> Result<()> {
     let mut at_gate = glance_at_gate(store, Some(claim)).await?;
     let mut seen = 0;
     while !at_gate.no_worker.is_empty() && seen < GATE_STEP as usize {
-        let left = transact!(store, tx => reconsider(store, &tx, &at_gate.no_worker));
+        let left = at_once!(store, tx => reconsider(store, &tx, &at_gate.no_worker));
         follow(store, left).await?;
         seen += at_gate.no_worker.len();
         at_gate = glance_at_gate(store, Some(claim)).await?;
@@ -80,7 +79,7 @@ pub(super) async fn before_claim(store: &Inner, claim: &Claim) -> Result<()> {
     if !at_gate.dirty.is_empty() {
         // Whoever has one of them locked looks itself, as a rule; otherwise the next claim does.
         let at_gate = Left { dirty: std::mem::take(&mut at_gate.dirty), ..Left::default() };
-        let left = transact!(store, tx => settle(store, &tx, &at_gate, true));
+        let left = at_once!(store, tx => settle(store, &tx, &at_gate, true));
         follow(store, Left { dirty: Vec::new(), ..left }).await?;
     }
     if at_gate.arrivals {
@@ -115,7 +114,7 @@ async fn go_on(store: &Inner, mut left: Left, rounds: u32) -> Result<()> {
         if left.dirty.is_empty() && left.over.is_empty() {
             return Ok(());
         }
-        left = transact!(store, tx => settle(store, &tx, &left, false));
+        left = at_once!(store, tx => settle(store, &tx, &left, false));
     }
     // Somebody else goes on.
     store.floors.lower(&left.new);
@@ -146,7 +145,7 @@ async fn settle(store: &Inner, tx: &Tx<'_>, left: &Left, free_only: bool) -> Res
     add_holders(tx, &mut draft, &left.over, &locked).await?;
     draft.seal();
     gate::settle(&mut draft, &mut budget)?;
-    flush(tx, &draft).await?;
+    flush_and_commit(tx, &draft).await?;
     Ok(draft.left())
 }
 
@@ -209,7 +208,7 @@ async fn reconsider(store: &Inner, tx: &Tx<'_>, tasks: &[TaskId]) -> Result<Left
     }
     let mut budget = BUDGET;
     gate::settle(&mut draft, &mut budget)?;
-    flush(tx, &draft).await?;
+    flush_and_commit(tx, &draft).await?;
     Ok(draft.left())
 }
 
@@ -218,7 +217,7 @@ async fn arrivals(store: &Inner) -> Result<Admitted> {
     let mut admitted = Admitted::default();
     let mut seen = 0;
     loop {
-        let (step, left) = transact!(store, tx => bring(store, &tx));
+        let (step, left) = at_once!(store, tx => bring(store, &tx));
         follow(store, left).await?;
         admitted.ready += step.ready;
         admitted.parked += step.parked;
@@ -232,14 +231,19 @@ async fn arrivals(store: &Inner) -> Result<Admitted> {
 
 async fn bring(store: &Inner, tx: &Tx<'_>) -> Result<(Admitted, Left), Fault> {
     let mut admitted = Admitted::default();
-    if !tx.one(GATEKEEPER, &[]).await?.get::<_, bool>("is_gatekeeper") {
+    let now = store.options.now();
+    let at: Params<'_> = &[&now];
+    let (keeper, due, mut arrived) = tokio::try_join!(biased;
+        tx.one(GATEKEEPER, at),
+        tx.query(DUE, &[]),
+        tx.query(LOCK_ARRIVALS, &[]),
+    )?;
+    if !keeper.get::<_, bool>("is_gatekeeper") {
         return Ok((admitted, Left::default()));
     }
-    let moment = moment(store, tx).await?;
-    let due = tx.query(DUE, &[&moment.now]).await?;
+    let moment = Moment::of(&keeper);
     let due: Vec<(TaskId, i64)> =
         due.iter().map(|row| (TaskId(row.get("task")), row.get("run_at"))).collect();
-    let mut arrived = tx.query(LOCK_ARRIVALS, &[]).await?;
     admitted.more = due.len() == ARRIVALS_MAX || arrived.len() == ARRIVALS_MAX;
     if arrived.len() == ARRIVALS_MAX {
         let last: Option<i64> = arrived.last().map(|row| row.get("task"));
@@ -263,7 +267,7 @@ async fn bring(store: &Inner, tx: &Tx<'_>) -> Result<(Admitted, Left), Fault> {
     }
     let mut budget = BUDGET;
     gate::settle(&mut draft, &mut budget)?;
-    flush(tx, &draft).await?;
+    flush_and_commit(tx, &draft).await?;
     Ok((admitted, draft.left()))
 }
 

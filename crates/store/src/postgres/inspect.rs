@@ -9,6 +9,7 @@ use tidegate_core::inspect::{
     QueueView, Reason, Snapshot, TaskFilter, TaskView, WaiterView, WorkerView, WorkflowView,
     estimate_ms,
 };
+use tidegate_core::requests::RequestStats;
 use tidegate_core::tables::{Pace, Position};
 use tidegate_core::{
     Halt, Kind, Limit, LimitId, Millis, Progress, Result, SlotHeld, State, TaskId, WorkerId,
@@ -179,6 +180,10 @@ impl Inspect for Postgres {
         let status = self.inner.pool.status();
         let in_use = status.size.saturating_sub(status.available);
         Some(Connections { in_use, max: status.max_size, waiting: status.waiting })
+    }
+
+    fn requests(&self) -> RequestStats {
+        self.inner.requests.read()
     }
 
     fn encryption(&self) -> Option<Encryption> {

@@ -27,6 +27,7 @@ const SLOTS_OF: &str = include_str!("queries/slots_of.sql");
 const TAKE_PASSES: &str = include_str!("queries/take_passes.sql");
 const SLOT_GROUPS: &str = include_str!("queries/slot_groups.sql");
 const SERVED: &str = include_str!("queries/served.sql");
+const KINDS_OF: &str = include_str!("queries/kinds_of.sql");
 const KINDS_NAMED: &str = include_str!("queries/kinds_named.sql");
 
 /// What a transaction is about.
@@ -53,6 +54,16 @@ pub(super) struct Moment {
     pub(super) limits_version: i64,
 }
 
+impl Moment {
+    pub(super) fn of(row: &Row) -> Self {
+        Self {
+            now: row.get("now"),
+            virtual_time: row.get("virtual_time"),
+            limits_version: row.get("limits_version"),
+        }
+    }
+}
+
 pub(super) async fn moment(store: &Inner, tx: &Tx<'_>) -> Result<Moment, Fault> {
     let row = tx.one(COUNTERS, &[]).await?;
     Ok(Moment {
@@ -72,22 +83,46 @@ pub(super) async fn gather(
 ) -> Result<Draft, Fault> {
     let mut draft =
         Draft::new(moment.now, moment.virtual_time, moment.limits_version, wanted.budget);
-    let own = known(tx, &wanted.tasks).await?;
+    let (own, heads) = look_up(tx, &mut draft, &wanted).await?;
     let mut ids: BTreeSet<i64> = wanted.limits.iter().map(|id| id.0).collect();
     ids.extend(needs_of(own.iter())?);
     if ids.is_empty() {
-        load_kinds(tx, &mut draft, &own).await?;
         own.into_iter().for_each(|known| draft.add_known(known));
         return Ok(draft);
     }
-    let first: Vec<i64> = ids.iter().copied().collect();
-    let of_first: Params<'_> = &[&first];
-    let (heads, ()) =
-        tokio::try_join!(biased; tx.query(HEADS, of_first), load_kinds(tx, &mut draft, &own))?;
-    ids.extend(heads.iter().map(|row| row.get::<_, i64>("id")));
+    ids.extend(heads);
     // In a box, as all that sends statements together.
     Box::pin(lock(store, tx, &mut draft, &wanted, own, ids)).await?;
     Ok(draft)
+}
+
+/// Reads the tasks, their kinds, and the limits that the first of the lines need, in one round trip.
+async fn look_up(
+    tx: &Tx<'_>,
+    draft: &mut Draft,
+    wanted: &Wanted,
+) -> Result<(Vec<Known>, Vec<i64>), Fault> {
+    let tasks: Vec<i64> = wanted.tasks.iter().map(|task| task.0).collect();
+    let limits: Vec<i64> = wanted.limits.iter().map(|limit| limit.0).collect();
+    if tasks.is_empty() && limits.is_empty() {
+        return Ok(Default::default());
+    }
+    let (of_tasks, of_all): (Params<'_>, Params<'_>) = (&[&tasks], &[&limits, &tasks]);
+    let kinds = async {
+        match tasks.is_empty() {
+            true => Ok(Vec::new()),
+            false => tx.query(KINDS_OF, of_tasks).await,
+        }
+    };
+    let (own, kinds, heads) = tokio::try_join!(biased;
+        known(tx, &wanted.tasks),
+        kinds,
+        tx.query(HEADS, of_all),
+    )?;
+    for row in &kinds {
+        draft.add_kind(rows::kind(row)?);
+    }
+    Ok((own, heads.iter().map(|row| row.get("id")).collect()))
 }
 
 /// Locks limits and loads their lines and slots, and the tasks in question as they are under
@@ -215,18 +250,6 @@ fn add_held(draft: &mut Draft, row: &Row) -> Result<(), Fault> {
         if draft.state.limits.contains_key(&LimitId(limit)) {
             draft.add_held(task, LimitId(limit), rows::unsigned("slots", "number", number)?);
         }
-    }
-    Ok(())
-}
-
-async fn load_kinds(tx: &Tx<'_>, draft: &mut Draft, own: &[Known]) -> Result<(), Fault> {
-    if own.is_empty() {
-        return Ok(());
-    }
-    let names: BTreeSet<&str> = own.iter().map(|known| &*known.task.tags.kind).collect();
-    let names: Vec<&str> = names.into_iter().collect();
-    for row in tx.query(KINDS_NAMED, &[&names]).await? {
-        draft.add_kind(rows::kind(&row)?);
     }
     Ok(())
 }

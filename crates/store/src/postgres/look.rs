@@ -32,11 +32,7 @@ pub(super) struct View {
 impl View {
     pub(super) fn of(row: &Row) -> Self {
         Self {
-            moment: Moment {
-                now: row.get("now"),
-                virtual_time: row.get("virtual_time"),
-                limits_version: row.get("limits_version"),
-            },
+            moment: Moment::of(row),
             open: open(row),
             next_due: row.get("next_due"),
             is_noted: row.get("is_noted"),
@@ -69,20 +65,28 @@ pub(super) struct AtGate {
     pub(super) no_worker: Vec<TaskId>,
 }
 
-/// A look outside any transaction.
-pub(super) async fn glance(store: &Inner, claim: Option<&Claim>) -> Result<View> {
-    Ok(glimpse!(store, tx => look(store, &tx, claim)))
+impl AtGate {
+    fn of(row: &Row) -> Self {
+        let list = |column: &str| row.get::<_, Vec<i64>>(column).into_iter();
+        Self {
+            arrivals: row.get("arrivals"),
+            dirty: list("dirty").map(LimitId).collect(),
+            no_worker: list("no_worker").map(TaskId).collect(),
+        }
+    }
 }
 
-/// The same at the gate.
+/// A look outside any transaction, for no worker in particular, in one round trip.
+pub(super) async fn glance(store: &Inner) -> Result<(View, AtGate)> {
+    let both = async |tx: &Tx<'_>| tokio::try_join!(biased; look(store, tx, None), seen(store, tx, AT_GATE, None));
+    let (view, at_gate) = glimpse!(store, tx => both(&tx));
+    Ok((view, AtGate::of(&at_gate)))
+}
+
+/// What waits at the gate before a claim.
 pub(super) async fn glance_at_gate(store: &Inner, claim: Option<&Claim>) -> Result<AtGate> {
     let row = glimpse!(store, tx => seen(store, &tx, AT_GATE, claim));
-    let list = |column: &str| row.get::<_, Vec<i64>>(column).into_iter();
-    Ok(AtGate {
-        arrivals: row.get("arrivals"),
-        dirty: list("dirty").map(LimitId).collect(),
-        no_worker: list("no_worker").map(TaskId).collect(),
-    })
+    Ok(AtGate::of(&row))
 }
 
 /// Looks for a worker, or for nobody in particular.

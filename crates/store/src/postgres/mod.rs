@@ -14,8 +14,9 @@
 //!   line, or by `admit.sql`, which makes it ready for the claim that goes along.
 //!
 //! What runs without slots, or with one that can be handed on, is listed in its lease and has no row.
-//! Whoever needs more of it than that it runs [unpacks](pack) the lease first: then it is a row of
-//! `running`, and of `slots`, as all others.
+//! A verb that needs more of an attempt than that it runs [unpacks](pack) it first: then it is a row of
+//! `running`, and of `slots`, as all others. The other attempts of the lease stay listed. A [failure](failed)
+//! does not unpack the attempt where its task is scheduled or has ended afterwards.
 //!
 //! Which slots of a limit are taken is kept in at most fifty [groups](groups); who holds them is a row of
 //! `slots`, or stands in the list of a lease. A task that ends for good leaves `tasks` for `ended`, whose
@@ -89,11 +90,13 @@ mod connection;
 mod draft;
 mod error;
 mod extend;
+mod failed;
 mod finish;
 mod floors;
 mod flush;
 mod gate;
 mod groups;
+mod holding;
 mod home;
 mod inspect;
 mod jitter;
@@ -144,6 +147,8 @@ use error::Fault;
 use home::{Home, Pending};
 use made::{MAKE_LIMITS, Made, workflows};
 use session::{Params, once, transact};
+
+use crate::requests::Requests;
 
 pub use planted::Bug;
 pub use session::Step;
@@ -245,13 +250,14 @@ pub(crate) struct Inner {
     /// Transactions the server undid because of another one.
     conflicts: AtomicU64,
     meter: Arc<traffic::Meter>,
+    requests: Requests,
     network: Arc<network::Network>,
     /// Verbs that were called and have not ended, also those whose caller is gone.
     pending: Arc<AtomicUsize>,
     changed: listen::Changed,
     floors: Arc<floors::Floors>,
     back: back::Pace,
-    holding: relay::Holding,
+    holding: holding::Holding,
     names: put::Names,
     home: Home,
 }
@@ -293,12 +299,13 @@ impl Postgres {
             options,
             conflicts: AtomicU64::new(0),
             meter: Arc::default(),
+            requests: Requests::default(),
             network,
             pending: Arc::default(),
             changed,
             floors,
             back: back::Pace::default(),
-            holding: relay::Holding::default(),
+            holding: holding::Holding::default(),
             names: put::Names::default(),
             home,
         };
@@ -373,11 +380,12 @@ impl Postgres {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let _caller = Caller(call.clone());
-        let (pending, verb) = (Pending::new(&self.inner.pending), body(self.inner.clone()));
-        let verb = call.run(async move {
+        let (inner, pending) = (self.inner.clone(), Pending::new(&self.inner.pending));
+        let verb = body(inner.clone());
+        let verb = async move {
             let _pending = pending;
-            verb.await
-        });
+            call.run(&inner.requests, verb).await
+        };
         self.inner.home.spawn(verb).await.unwrap_or_else(|cause| {
             Err(Error::new(ErrorKind::Unavailable, format!("the verb was cut off: {cause}")))
         })

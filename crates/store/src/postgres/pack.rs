@@ -12,18 +12,23 @@ const PACKED_WITH: &str = include_str!("queries/packed_with.sql");
 const PACKED_IN_GROUPS: &str = include_str!("queries/packed_in_groups.sql");
 const PACKED_EXPIRED: &str = include_str!("queries/packed_expired.sql");
 
-/// Unpacks leases in a transaction of its own, before one that has to find their attempts.
-pub(super) async fn unpack(store: &Inner, tokens: Vec<i64>) -> Result<()> {
+/// Unpacks tasks of leases, or all tasks of the leases, in a transaction of its own, before one that
+/// has to find their attempts.
+pub(super) async fn unpack(store: &Inner, tokens: &[i64], tasks: Option<&[i64]>) -> Result<()> {
     if !tokens.is_empty() {
-        transact!(store, tx => unpack_in(&tx, &tokens));
+        transact!(store, tx => unpack_in(&tx, tokens, tasks));
     }
     Ok(())
 }
 
-/// Unpacks leases. A task that runs under another lease as well, or a slot that another task holds, is an
-/// error that names it.
-pub(super) async fn unpack_in(tx: &Tx<'_>, tokens: &[i64]) -> Result<(), Fault> {
-    match tx.query(UNPACK, &[&Some(tokens)]).await?.first() {
+/// Unpacks tasks of leases, or all of their tasks; the others stay listed. A task that runs under another
+/// lease as well, or a slot that another task holds, is an error that names it.
+pub(super) async fn unpack_in(
+    tx: &Tx<'_>,
+    tokens: &[i64],
+    tasks: Option<&[i64]>,
+) -> Result<(), Fault> {
+    match tx.query(UNPACK, &[&Some(tokens), &tasks]).await?.first() {
         None => Ok(()),
         Some(duplicate) => Err(duplicate_error(duplicate).into()),
     }
@@ -33,7 +38,7 @@ pub(super) async fn unpack_in(tx: &Tx<'_>, tokens: &[i64]) -> Result<(), Fault> 
 /// that hold one slot the first keeps it; the repair deals with the rest.
 pub(super) async fn unpack_all(tx: &Tx<'_>) -> Result<(), Fault> {
     let all: Option<&[i64]> = None;
-    for duplicate in tx.query(UNPACK, &[&all]).await? {
+    for duplicate in tx.query(UNPACK, &[&all, &all]).await? {
         tracing::warn!(error = %duplicate_error(&duplicate), "repaired");
     }
     Ok(())
@@ -55,12 +60,12 @@ fn duplicate_error(row: &Row) -> Error {
     Error::new(ErrorKind::Incompatible, format!("{what}: {repair}"))
 }
 
-/// Unpacks the leases that list some of these tasks.
+/// Unpacks these tasks, whichever leases list them.
 pub(super) async fn unpack_tasks(store: &Inner, tasks: &[TaskId]) -> Result<()> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.0).collect();
     let find = async |tx: &Tx<'_>| tokens(tx, PACKED_WITH, &[&tasks]).await;
     let found = transact!(store, tx => find(&tx));
-    unpack(store, found).await
+    unpack(store, &found, Some(&tasks)).await
 }
 
 /// Unpacks the leases that have run out, as many as one step of the reaper takes; gives how many.
@@ -68,14 +73,14 @@ pub(super) async fn unpack_expired(store: &Inner, now: Millis) -> Result<usize> 
     let find = async |tx: &Tx<'_>| tokens(tx, PACKED_EXPIRED, &[&now]).await;
     let found = transact!(store, tx => find(&tx));
     let leases = found.len();
-    unpack(store, found).await.map(|()| leases)
+    unpack(store, &found, None).await.map(|()| leases)
 }
 
 /// Unpacks the leases that list tasks of these groups. The caller has the version of the limits
 /// alone, so nobody who has locked a limit waits for a lease, and nothing is claimed meanwhile.
 pub(super) async fn unpack_groups(tx: &Tx<'_>, groups: &[&str]) -> Result<(), Fault> {
     let found = tokens(tx, PACKED_IN_GROUPS, &[&groups]).await?;
-    unpack_in(tx, &found).await
+    unpack_in(tx, &found, None).await
 }
 
 async fn tokens(

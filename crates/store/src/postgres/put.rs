@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tidegate_core::requests::{FallbackReason, RequestPath};
 use tidegate_core::tables::ReadyRow;
 use tidegate_core::{
     Kind, LaneId, Millis, NewTask, Result, Submission, Submitted, TaskId, ready_rank,
 };
 
 use super::Inner;
+use super::call::{self, Verb};
 use super::error::Fault;
 use super::floors::{first_of_lanes, key};
 use super::session::{Params, Tx, glimpse};
@@ -168,16 +170,23 @@ impl<'a> Columns<'a> {
 /// Stores a submission in one round trip, if it is plain and all its names are known. None where it
 /// has to be looked at more closely.
 pub(super) async fn put(store: &Inner, submission: &Submission) -> Result<Option<Stored>> {
-    let known = store.names.known().filter(|_| is_plain(submission));
-    let Some(known) = known else {
+    if !is_plain(submission) {
+        call::fall_back(Verb::Submit, FallbackReason::TaskOptions);
         return Ok(None);
-    };
-    let Some(columns) = Columns::of(&known, &submission.tasks) else {
+    }
+    let known = store.names.known();
+    let columns = known.as_ref().and_then(|known| Columns::of(known, &submission.tasks));
+    let Some((known, columns)) = known.as_ref().zip(columns) else {
+        call::fall_back(Verb::Submit, FallbackReason::UnknownNames);
         return Ok(None);
     };
     let stored = glimpse!(store, tx => insert(store, &tx, known.limits_version, &columns));
-    if stored.is_none() {
-        store.names.forget();
+    match &stored {
+        Some(_) => call::note_path(Verb::Submit, RequestPath::Fast),
+        None => {
+            store.names.forget();
+            call::fall_back(Verb::Submit, FallbackReason::UnknownNames);
+        }
     }
     Ok(stored)
 }

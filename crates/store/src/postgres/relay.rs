@@ -4,21 +4,21 @@
 //! where as many begin as end, nothing of the limit changes except who holds which number: so
 //! whoever ends a task takes the next in line along, and all of them share the limit.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::tables::ReadyRow;
-use tidegate_core::{Attempt, Claim, Exit, LaneId, LimitId, Result, TaskId, Token};
+use tidegate_core::{Attempt, Claim, Exit, LaneId, LimitId, Result, TaskId};
 use tokio_postgres::Row;
 
 use super::Inner;
 use super::claim::{Batch, Claimed, Pick, Sort, ask_along, taken_along};
 use super::draft::Left;
 use super::error::Fault;
+use super::failed::{FailedBatch, may_be_fast};
 use super::finish::{Told, end_told};
 use super::floors::{From, Key};
 use super::gate::follow_briefly;
+use super::holding::{Lines, Reached, now};
 use super::leased::{Leased, bodies};
 use super::look::{names, open};
 use super::session::{Params, Tx, at_once};
@@ -40,116 +40,6 @@ const ADMIT: &str = concat!(
     include_str!("queries/end.sql"),
     include_str!("queries/admitted.sql")
 );
-
-/// Attempts that are remembered at most.
-const ATTEMPTS_MAX: usize = 100_000;
-
-/// Limits whose lines are remembered at most.
-const LINES_MAX: usize = 10_000;
-
-/// A line is read from its start after so long: a relay that was undone may have left somebody
-/// behind.
-const DUE: Duration = Duration::from_millis(100);
-
-/// What this process runs and could hand on, and how far it has come in the lines of the limits. A
-/// guess: the server says what is so.
-#[derive(Debug, Default)]
-pub(super) struct Holding(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    attempts: BTreeMap<(Token, TaskId), LimitId>,
-    lines: HashMap<LimitId, Line>,
-}
-
-/// What is known of the line of a limit.
-#[derive(Debug, Default)]
-struct Line {
-    reached: Option<Reached>,
-    /// Of which kinds tasks came out of it.
-    kinds: BTreeSet<Arc<str>>,
-}
-
-/// The last who left a line for this process.
-#[derive(Debug, Clone, Copy)]
-struct Reached {
-    /// How many had come to the line by then.
-    refused: i64,
-    /// Its place there: rank, tag, place.
-    key: (i64, i64, i64),
-    looked_at: Instant,
-}
-
-#[expect(clippy::disallowed_methods, reason = "a place in line is a guess; nothing depends on it")]
-fn now() -> Instant {
-    Instant::now()
-}
-
-impl Holding {
-    /// These were claimed.
-    pub(super) fn add(&self, attempts: &[Attempt]) {
-        let mut state = self.state();
-        for attempt in attempts {
-            if let [slot] = attempt.slots.as_slice()
-                && attempt.job.is_none()
-                && attempt.workflow.is_none()
-            {
-                state.attempts.insert((attempt.token, attempt.task), slot.limit);
-                let line = state.lines.entry(slot.limit).or_default();
-                if !line.kinds.contains(&attempt.kind) {
-                    line.kinds.insert(attempt.kind.clone());
-                }
-            }
-        }
-        if state.lines.len() > LINES_MAX {
-            state.lines.clear();
-        }
-        // Whoever never said how they ended did so long ago.
-        while state.attempts.len() > ATTEMPTS_MAX {
-            state.attempts.pop_first();
-        }
-    }
-
-    /// Takes off those that end; gives which of them hold a slot, and the lines of their limits.
-    fn take(&self, exits: &[Exit]) -> (BTreeSet<TaskId>, Lines) {
-        let (mut tasks, mut limits) = (BTreeSet::new(), BTreeSet::new());
-        let mut state = self.state();
-        for exit in exits {
-            if let Some(limit) = state.attempts.remove(&(exit.token, exit.task)) {
-                tasks.insert(exit.task);
-                limits.insert(limit);
-            }
-        }
-        let now = now();
-        let mut lines = Lines::default();
-        for limit in limits {
-            let line = state.lines.get(&limit);
-            let reached = line.and_then(|line| line.reached.as_ref());
-            lines.push(limit, reached.filter(|reached| now < reached.looked_at + DUE));
-            lines.kinds.extend(line.into_iter().flat_map(|line| &line.kinds).cloned());
-        }
-        (tasks, lines)
-    }
-
-    /// Some have left their lines, which were read from there on.
-    fn reached(&self, furthest: BTreeMap<LimitId, Reached>, from: &Lines) {
-        let mut state = self.state();
-        for (limit, new) in furthest {
-            let is_from_start = from.is_from_start(limit);
-            let line = state.lines.entry(limit).or_default();
-            let reached = line.reached.get_or_insert(new);
-            if is_from_start || new.refused > reached.refused {
-                *reached = new;
-            } else if new.refused == reached.refused {
-                reached.key = reached.key.max(new.key);
-            }
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A list that is not there is empty.
 fn list(row: &Row, column: &str) -> impl Iterator<Item = i64> {
@@ -193,44 +83,6 @@ fn admitted(row: &Row) -> Vec<ReadyRow> {
     tasks.zip(places).map(ready).collect()
 }
 
-/// How far this process has come in lines, as columns of a statement.
-#[derive(Debug, Default)]
-struct Lines {
-    limits: Vec<i64>,
-    /// [`NEVER`] where the line is read from its start.
-    refused: Vec<i64>,
-    ranks: Vec<i64>,
-    tags: Vec<i64>,
-    places: Vec<i64>,
-    /// The kinds of which tasks are expected there.
-    kinds: BTreeSet<Arc<str>>,
-}
-
-/// No line has been come to so often.
-const NEVER: i64 = -1;
-
-impl Lines {
-    fn push(&mut self, limit: LimitId, reached: Option<&Reached>) {
-        let (rank, tag, place) = reached.map(|reached| reached.key).unwrap_or_default();
-        self.limits.push(limit.0);
-        self.refused.push(reached.map_or(NEVER, |reached| reached.refused));
-        self.ranks.push(rank);
-        self.tags.push(tag);
-        self.places.push(place);
-    }
-
-    fn is_from_start(&self, limit: LimitId) -> bool {
-        let mut lines = self.limits.iter().zip(&self.refused);
-        lines.any(|(id, refused)| *id == limit.0 && *refused == NEVER)
-    }
-
-    /// What stands for the limits in `hold_limits.sql`, in the one order of locks.
-    fn buckets(&self) -> Vec<i32> {
-        let buckets: BTreeSet<i32> = self.limits.iter().map(|id| (id % 256) as i32).collect();
-        buckets.into_iter().collect()
-    }
-}
-
 /// What became of exits.
 pub(super) enum Relay {
     /// They are ended, and this runs instead.
@@ -238,22 +90,49 @@ pub(super) enum Relay {
     /// These are yet to be ended, and the claim has to follow: those that hold slots or may, and those
     /// that do not.
     Left { slow: Vec<Exit>, quick: Vec<Exit> },
+    /// Nothing is done: these failed attempts need the general path first. The others may be tried again.
+    NotEligible { failed: Vec<Exit>, others: Vec<Exit> },
 }
 
-/// Ends attempts that went well, and goes on with the next in line.
+/// Ends attempts, and goes on with the next in line.
 pub(super) async fn relay(store: &Inner, exits: Vec<Exit>, claim: &Claim) -> Result<Relay> {
-    let (held, lines) = store.holding.take(&exits);
-    let (mine, rest): (Vec<_>, Vec<_>) =
-        exits.into_iter().partition(|exit| held.contains(&exit.task));
-    if mine.is_empty() || rest.is_empty() && mine.len() > claim.tasks_max as usize {
+    let held = store.holding.take(&exits);
+    let (mut mine, mut rest): (Vec<_>, Vec<_>) =
+        exits.into_iter().partition(|exit| held.contains_key(&exit.task));
+    if mine.is_empty() {
         return Ok(Relay::Left { slow: mine, quick: rest });
     }
-    let (baton, pick) = (Baton { told: Told::new(&mine), lines }, Pick::new(store, claim));
-    if rest.is_empty() {
-        hand_on(store, mine, baton, pick).await
-    } else {
-        admit(store, mine, rest, baton, pick).await
+    // Where fewer are wanted than end, the next in line are ready for any worker.
+    if rest.is_empty() && mine.len() <= claim.tasks_max as usize {
+        let baton = Baton { told: Told::new(&mine), lines: store.holding.lines(&mine, &held) };
+        match hand_on(store, &mine, baton, Pick::new(store, claim)).await? {
+            HandOff::Done(claimed) => return Ok(Relay::Done(claimed)),
+            HandOff::NotEligible(failed) => {
+                return Ok(not_eligible(store, mine, &failed, &held));
+            }
+            HandOff::Refused { held } => {
+                let is_held = |exit: &Exit| held.contains(&exit.task.0);
+                (mine, rest) = mine.into_iter().partition(is_held);
+            }
+        }
+        if mine.is_empty() {
+            return Ok(Relay::Left { slow: rest, quick: Vec::new() });
+        }
     }
+    let baton = Baton { told: Told::new(&mine), lines: store.holding.lines(&mine, &held) };
+    admit(store, mine, rest, baton, Pick::new(store, claim), &held).await
+}
+
+/// Splits off the failed attempts that need the general path.
+fn not_eligible(
+    store: &Inner,
+    exits: Vec<Exit>,
+    failed: &FailedBatch,
+    held: &BTreeMap<TaskId, LimitId>,
+) -> Relay {
+    let (others, failed) = failed.partition(exits);
+    store.holding.put_back(&others, held);
+    Relay::NotEligible { failed, others }
 }
 
 /// What is handed on.
@@ -268,12 +147,25 @@ impl Baton {
     }
 }
 
+/// What became of a hand-off.
+enum HandOff {
+    Done(Claimed),
+    NotEligible(FailedBatch),
+    /// Nothing is done. The next in line may be admitted for these exits; for none of them where the
+    /// general path has to do it.
+    Refused {
+        held: Vec<i64>,
+    },
+}
+
 /// Everybody who ends holds a slot, and the next in line takes it over.
-async fn hand_on(store: &Inner, exits: Vec<Exit>, baton: Baton, pick: Pick<'_>) -> Result<Relay> {
-    let relayed = at_once!(store, tx => send_relay(store, &tx, &baton, &pick));
-    let Some(Relayed { attempts, furthest, open, first, last_task, is_to_look, claimed }) = relayed
-    else {
-        return Ok(Relay::Left { slow: exits, quick: Vec::new() });
+async fn hand_on(store: &Inner, exits: &[Exit], baton: Baton, pick: Pick<'_>) -> Result<HandOff> {
+    let relayed = at_once!(store, tx => send_relay(store, &tx, exits, &baton, &pick));
+    let Relayed { attempts, furthest, open, first, last_task, is_to_look, claimed } = match relayed
+    {
+        Answer::Done(relayed) => *relayed,
+        Answer::NotEligible(failed) => return Ok(HandOff::NotEligible(failed)),
+        Answer::Refused(held) => return Ok(HandOff::Refused { held }),
     };
     if is_to_look {
         store.changed.here();
@@ -294,7 +186,15 @@ async fn hand_on(store: &Inner, exits: Vec<Exit>, baton: Baton, pick: Pick<'_>) 
         }
     };
     follow_briefly(store, left).await;
-    Ok(Relay::Done(claimed))
+    Ok(HandOff::Done(claimed))
+}
+
+/// What the server answers to a hand-off.
+enum Answer {
+    Done(Box<Relayed>),
+    NotEligible(FailedBatch),
+    /// With the exits for which the next in line may be admitted.
+    Refused(Vec<i64>),
 }
 
 struct Relayed {
@@ -311,32 +211,57 @@ struct Relayed {
     claimed: Option<Batch>,
 }
 
-/// All in one round trip.
+/// Sends the locks; and where some attempts failed, waits until it is decided about them.
+async fn hold_and_decide(
+    store: &Inner,
+    tx: &Tx<'_>,
+    exits: &[Exit],
+    leases: &Vec<i64>,
+    lines: &Lines,
+) -> Result<FailedBatch, Fault> {
+    let (_, failed) = tokio::try_join!(biased;
+        hold(store, tx, leases, lines),
+        FailedBatch::decide(store, tx, exits),
+    )?;
+    Ok(failed)
+}
+
+/// All in one round trip; in two if some attempts failed.
 async fn send_relay(
     store: &Inner,
     tx: &Tx<'_>,
+    exits: &[Exit],
     baton: &Baton,
     pick: &Pick<'_>,
-) -> Result<Option<Relayed>, Fault> {
+) -> Result<Answer, Fault> {
+    let mut failed = None;
+    if exits.iter().any(may_be_fast) {
+        let decided = hold_and_decide(store, tx, exits, &baton.told.leases, &baton.lines).await?;
+        if !decided.partition(exits.to_vec()).1.is_empty() {
+            return Ok(Answer::NotEligible(decided));
+        }
+        failed = Some(decided);
+    }
     let wanted = i64::from(pick.claim().tasks_max);
     let along = (wanted > baton.slots()).then_some(pick);
     let From { lanes, ranks, tags, tasks } = &pick.look.from;
     let order: Params<'_> = &[lanes, ranks, tags, tasks];
     let asked = Asked::new(pick, names(Some(pick.claim())).1);
-    let (_, relayed, claimed, bodies, ()) = tokio::try_join!(biased;
-        hold(store, tx, &baton.told.leases, &baton.lines),
+    let (_, relayed, (), claimed, bodies, ()) = tokio::try_join!(biased;
+        hold_first(store, tx, failed.as_ref(), &baton.told.leases, &baton.lines),
         send_baton(store, tx, RELAY, baton, &asked, order),
+        write(tx, failed.as_ref()),
         ask_along(store, tx, along, Sort::Any),
         bodies(tx),
         tx.commit(),
     )?;
     if !relayed.get::<_, bool>("is_on") {
-        return Ok(None);
+        return Ok(Answer::Refused(list(&relayed, "held").collect()));
     }
     let leased = Leased::of(&relayed)?;
     let attempts = leased.map(|leased| leased.attempts(&bodies)).transpose()?;
     let claimed = claimed.map(|row| taken_along(store, &row, &bodies, pick)).transpose()?;
-    Ok(Some(Relayed {
+    Ok(Answer::Done(Box::new(Relayed {
         attempts: attempts.unwrap_or_default(),
         furthest: furthest(&relayed),
         open: open(&relayed),
@@ -344,7 +269,28 @@ async fn send_relay(
         last_task: relayed.get("last_task"),
         is_to_look: relayed.get("is_to_look"),
         claimed: claimed.flatten(),
-    }))
+    })))
+}
+
+/// Takes the locks, unless they were taken to decide about failed attempts.
+async fn hold_first(
+    store: &Inner,
+    tx: &Tx<'_>,
+    failed: Option<&FailedBatch>,
+    leases: &Vec<i64>,
+    lines: &Lines,
+) -> Result<(), Fault> {
+    match failed {
+        Some(_) => Ok(()),
+        None => hold(store, tx, leases, lines).await.map(drop),
+    }
+}
+
+async fn write(tx: &Tx<'_>, failed: Option<&FailedBatch>) -> Result<(), Fault> {
+    match failed {
+        Some(failed) => failed.write(tx).await,
+        None => Ok(()),
+    }
 }
 
 /// Others end beside those who hold slots, so a claim goes along that takes whoever is first: the next in
@@ -355,10 +301,15 @@ async fn admit(
     rest: Vec<Exit>,
     baton: Baton,
     pick: Pick<'_>,
+    held: &BTreeMap<TaskId, LimitId>,
 ) -> Result<Relay> {
     let others = Told::new(&rest);
-    let Admission { relayed, ended, claimed } =
-        at_once!(store, tx => send_admit(store, &tx, &baton, &others, &pick));
+    let exits: Vec<Exit> = mine.iter().chain(&rest).cloned().collect();
+    let admission = at_once!(store, tx => send_admit(store, &tx, &exits, &baton, &others, &pick));
+    let Admission { relayed, ended, claimed } = match admission {
+        Ok(admission) => admission,
+        Err(failed) => return Ok(not_eligible(store, exits, &failed, held)),
+    };
     let mut slow: Vec<Exit> = rest.into_iter().filter(|exit| !ended.contains(&exit.task)).collect();
     let mut left = Left::default();
     if relayed.get("is_on") {
@@ -395,23 +346,34 @@ struct Admission {
     claimed: Option<Batch>,
 }
 
-/// All in one round trip.
+/// All in one round trip; in two if some attempts failed. Gives the decisions about these, and does
+/// nothing, where one of them needs the general path.
 async fn send_admit(
     store: &Inner,
     tx: &Tx<'_>,
+    exits: &[Exit],
     baton: &Baton,
     others: &Told,
     pick: &Pick<'_>,
-) -> Result<Admission, Fault> {
+) -> Result<Result<Admission, FailedBatch>, Fault> {
     let leases: BTreeSet<i64> = baton.told.leases.iter().chain(&others.leases).copied().collect();
-    let leases = leases.into_iter().collect();
+    let leases: Vec<i64> = leases.into_iter().collect();
+    let mut failed = None;
+    if exits.iter().any(may_be_fast) {
+        let decided = hold_and_decide(store, tx, exits, &leases, &baton.lines).await?;
+        if !decided.partition(exits.to_vec()).1.is_empty() {
+            return Ok(Err(decided));
+        }
+        failed = Some(decided);
+    }
     // Only the lanes of those next in line matter.
     let kinds = pick.claim().kinds.iter().filter(|kind| baton.lines.kinds.contains(*kind));
     let asked = Asked::new(pick, kinds.map(|kind| &**kind).collect());
-    let (_, relayed, ended, claimed, bodies, ()) = tokio::try_join!(biased;
-        hold(store, tx, &leases, &baton.lines),
+    let (_, relayed, ended, (), claimed, bodies, ()) = tokio::try_join!(biased;
+        hold_first(store, tx, failed.as_ref(), &leases, &baton.lines),
         send_baton(store, tx, ADMIT, baton, &asked, &[]),
         end_told(store, tx, others),
+        write(tx, failed.as_ref()),
         ask_along(store, tx, Some(pick), Sort::Admitted),
         bodies(tx),
         tx.commit(),
@@ -420,7 +382,7 @@ async fn send_admit(
     let is_all = relayed.get("is_on") && ended.len() == others.tasks.len();
     let claimed = claimed.filter(|_| is_all);
     let claimed = claimed.map(|row| taken_along(store, &row, &bodies, pick)).transpose()?;
-    Ok(Admission { relayed, ended, claimed: claimed.flatten() })
+    Ok(Ok(Admission { relayed, ended, claimed: claimed.flatten() }))
 }
 
 async fn hold(

@@ -115,7 +115,8 @@ async fn leave(tx: &Tx<'_>, plan: &[Repair]) -> Result<(), Fault> {
         }
     }
     let [scheduled, at_gate, ready, line, running] = &places;
-    tx.one(LEAVE, &[scheduled, at_gate, ready, line, running, &limits, &numbers]).await?;
+    let any: Option<i64> = None;
+    tx.one(LEAVE, &[scheduled, at_gate, ready, line, running, &limits, &numbers, &any]).await?;
     tx.execute(PUT_ARRIVED, &[&arrived]).await?;
     tx.execute(DROP_LEASES, &[&leases]).await?;
     Ok(())

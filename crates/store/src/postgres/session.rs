@@ -91,13 +91,15 @@ impl<'a> Tx<'a> {
         params: Params<'_>,
     ) -> Result<Vec<Row>, Fault> {
         let (turn, begun) = self.turn(sql).await?;
-        match &self.inner {
+        let rows = match &self.inner {
             Whose::Own(client) | Whose::Nobodys(client) => {
                 let statement = client.prepare_cached(sql).await?;
                 self.answer(turn, begun, client.query(&statement, params)).await
             }
             Whose::Callers(tx) => self.answer(turn, begun, tx.query(sql, params)).await,
-        }
+        }?;
+        call::note_rows(rows.len() as u64);
+        Ok(rows)
     }
 
     /// For a statement that always returns one row.
@@ -120,13 +122,15 @@ impl<'a> Tx<'a> {
         params: Params<'_>,
     ) -> Result<u64, Fault> {
         let (turn, begun) = self.turn(sql).await?;
-        match &self.inner {
+        let rows = match &self.inner {
             Whose::Own(client) | Whose::Nobodys(client) => {
                 let statement = client.prepare_cached(sql).await?;
                 self.answer(turn, begun, client.execute(&statement, params)).await
             }
             Whose::Callers(tx) => self.answer(turn, begun, tx.execute(sql, params)).await,
-        }
+        }?;
+        call::note_rows(rows);
+        Ok(rows)
     }
 
     /// A statement is sent in its turn, also where its text has to be prepared first. The first

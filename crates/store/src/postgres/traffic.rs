@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::call;
+
 /// What a store has sent to the server so far. Preparing a statement, and listening, is not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
@@ -93,6 +95,7 @@ impl Trips {
         self.meter.statements.fetch_add(1, Ordering::Relaxed);
         if self.unanswered.fetch_add(1, Ordering::Relaxed) == 0 {
             self.meter.round_trips.fetch_add(1, Ordering::Relaxed);
+            call::note_round_trip();
             self.began_ns.store(self.meter.now_ns(), Ordering::Relaxed);
         }
         Sent(self)

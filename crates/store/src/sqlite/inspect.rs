@@ -14,6 +14,7 @@ use tidegate_core::inspect::{
     Explanation, Holder, Inspect, JobLoad, JobView, LOAD_READY_MAX, Load, QueueView, Snapshot,
     TaskFilter, TaskView, WaiterView, WorkerView, WorkflowView,
 };
+use tidegate_core::requests::RequestStats;
 use tidegate_core::tables::{Class, Position, Tables};
 use tidegate_core::{
     Halt, Kind, LaneId, Limit, LimitId, Millis, Progress, Result, State, TaskId, Token, WorkerId,
@@ -29,6 +30,10 @@ use super::tables::{Transaction, lanes, paused, read_kind, read_limit};
 impl Inspect for Sqlite {
     async fn now(&self) -> Result<Millis> {
         Ok((self.inner.clock)())
+    }
+
+    fn requests(&self) -> RequestStats {
+        self.inner.requests.read()
     }
 
     async fn task(&self, task: TaskId) -> Result<Option<TaskView>> {

@@ -34,6 +34,7 @@ use tidegate_core::{
 use tokio::sync::Notify;
 
 use crate::clock;
+use crate::requests::Requests;
 use error::{Translated, at};
 use lock::Lock;
 use planted::Planted;
@@ -120,6 +121,7 @@ struct Inner {
     writes: Arc<Queue>,
     reads: Arc<Queue>,
     changed: Arc<Notify>,
+    requests: Requests,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -182,7 +184,8 @@ impl Sqlite {
             threads.push(spawn("tidegate-reader", move || reader.work())?);
         }
         let path = path.to_owned();
-        let inner = Inner { path, clock: options.clock, writes, reads, changed, threads };
+        let (clock, requests) = (options.clock, Requests::default());
+        let inner = Inner { path, clock, writes, reads, changed, requests, threads };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -208,14 +211,15 @@ impl Sqlite {
     /// Runs one verb in a transaction of the writer. `size` is how many tasks it is about.
     async fn write<T: Send + 'static>(
         &self,
+        verb: &'static str,
         size: usize,
-        verb: impl FnOnce(&mut Transaction<'_, '_>) -> Result<T> + Send + 'static,
+        body: impl FnOnce(&mut Transaction<'_, '_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let checked = move |tx: &mut Transaction<'_, '_>| {
             tx.schema.check()?;
-            verb(tx)
+            body(tx)
         };
-        self.inner.writes.run(size, checked).await
+        self.inner.requests.general(verb, self.inner.writes.run(size, checked)).await
     }
 
     /// Runs one read in a transaction of a reader.
@@ -227,7 +231,7 @@ impl Sqlite {
             tx.schema.check()?;
             read(tx)
         };
-        self.inner.reads.run(0, checked).await
+        self.inner.requests.general("read", self.inner.reads.run(0, checked)).await
     }
 }
 
@@ -240,53 +244,53 @@ impl Store for Sqlite {
             tx.schema = schema::read(connection)?;
             Ok(())
         };
-        self.inner.writes.run(0, migrate).await
+        self.inner.requests.general("migrate", self.inner.writes.run(0, migrate)).await
     }
 
     async fn register(&self, registration: Registration) -> Result<Registered> {
         let kinds = registration.kinds.len() + registration.defaults.len();
-        self.write(kinds, move |tx| rules::register(tx, &registration)).await
+        self.write("register", kinds, move |tx| rules::register(tx, &registration)).await
     }
 
     async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>> {
         rules::check_submission(&submission, PAYLOAD_BYTES_MAX)?;
-        self.write(submission.tasks.len(), move |tx| rules::submit(tx, &submission)).await
+        self.write("submit", submission.tasks.len(), move |tx| rules::submit(tx, &submission)).await
     }
 
     async fn admit(&self) -> Result<Admitted> {
-        self.write(1, |tx| rules::admit(tx)).await
+        self.write("admit", 1, |tx| rules::admit(tx)).await
     }
 
     async fn claim(&self, claim: Claim) -> Result<Vec<Attempt>> {
-        self.write(claim.tasks_max as usize, move |tx| rules::claim(tx, &claim)).await
+        self.write("claim", claim.tasks_max as usize, move |tx| rules::claim(tx, &claim)).await
     }
 
     async fn extend(&self, extend: Extend) -> Result<Extended> {
-        self.write(extend.tokens.len(), move |tx| rules::extend(tx, &extend)).await
+        self.write("extend", extend.tokens.len(), move |tx| rules::extend(tx, &extend)).await
     }
 
     async fn finish(&self, finish: Finish) -> Result<Finished> {
-        self.write(finish.exits.len(), move |tx| rules::finish(tx, finish)).await
+        self.write("finish", finish.exits.len(), move |tx| rules::finish(tx, finish)).await
     }
 
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
-        self.write(tasks.len(), move |tx| rules::cancel(tx, &tasks)).await
+        self.write("cancel", tasks.len(), move |tx| rules::cancel(tx, &tasks)).await
     }
 
     async fn retry(&self, tasks: Vec<TaskId>) -> Result<Vec<RetryOutcome>> {
-        self.write(tasks.len(), move |tx| rules::retry(tx, &tasks)).await
+        self.write("retry", tasks.len(), move |tx| rules::retry(tx, &tasks)).await
     }
 
     async fn release(&self, release: Release) -> Result<ReleaseOutcome> {
-        self.write(1, move |tx| rules::release(tx, &release)).await
+        self.write("release", 1, move |tx| rules::release(tx, &release)).await
     }
 
     async fn pause(&self, pause: Pause) -> Result<bool> {
-        self.write(1, move |tx| rules::pause(tx, &pause)).await
+        self.write("pause", 1, move |tx| rules::pause(tx, &pause)).await
     }
 
     async fn repair(&self) -> Result<Vec<Repair>> {
-        self.write(1, |tx| {
+        self.write("repair", 1, |tx| {
             let mut steps = Vec::new();
             loop {
                 tx.flush()?;
@@ -303,19 +307,19 @@ impl Store for Sqlite {
     }
 
     async fn reap(&self) -> Result<Reaped> {
-        self.write(1, |tx| rules::reap(tx)).await
+        self.write("reap", 1, |tx| rules::reap(tx)).await
     }
 
     async fn prune(&self) -> Result<Pruned> {
-        self.write(1, |tx| rules::prune(tx)).await
+        self.write("prune", 1, |tx| rules::prune(tx)).await
     }
 
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
-        self.write(1, move |tx| rules::set_limit(tx, &set)).await
+        self.write("set_limit", 1, move |tx| rules::set_limit(tx, &set)).await
     }
 
     async fn set_job(&self, set: SetJob) -> Result<()> {
-        self.write(1, move |tx| rules::set_job(tx, &set)).await
+        self.write("set_job", 1, move |tx| rules::set_job(tx, &set)).await
     }
 
     async fn changed(&self) {

@@ -112,7 +112,7 @@ impl Side {
                 Err(error) => answer::<()>(Err(error)),
             },
             Op::Finish { exits, claim } => self.finish(exits, claim.as_ref()).await,
-            Op::Extend { worker, leases, percent } => self.extend(*worker, leases, *percent).await,
+            Op::Extend { worker, leases, reports } => self.extend(*worker, leases, reports).await,
             Op::Cancel(picks) => answer(self.store.cancel(self.pick(picks)).await),
             Op::Retry(picks) => answer(self.store.retry(self.pick(picks)).await),
             Op::Release { limit, slot } => self.release(LIMITS[*limit as usize], *slot).await,
@@ -222,20 +222,27 @@ impl Side {
         Ok(format!("lost {lost:?} claimed {}", self.describe(&finished.claimed)))
     }
 
-    async fn extend(&self, worker: u8, leases: &[usize], percent: Option<u8>) -> Result<String> {
+    async fn extend(
+        &self,
+        worker: u8,
+        leases: &[usize],
+        reports: &[(usize, u8)],
+    ) -> Result<String> {
+        let report = |(pick, percent): &(usize, u8)| {
+            let (task, token) = self.late_attempt(*pick)?;
+            Some((task, token, Progress { percent: *percent, message: "on its way".into() }))
+        };
+        let progress = reports.iter().filter_map(report).collect();
         let extend = {
             let known = self.known();
             let tokens: Vec<Token> =
                 leases.iter().filter_map(|pick| nth(&known.tokens, *pick)).collect();
             let last = known.attempts.last().copied();
-            let report = |percent| Progress { percent, message: "on its way".into() };
-            let progress =
-                percent.zip(last).map(|(percent, (task, token))| (task, token, report(percent)));
             Extend {
                 worker: WorkerId(format!("worker {worker}").into()),
                 tokens,
                 lease_ms: 30_000,
-                progress: progress.into_iter().collect(),
+                progress,
                 ran: last.iter().map(|_| ran(worker)).collect(),
                 report: None,
             }

@@ -193,6 +193,8 @@ fn explained(explanation: Explanation, known: &Known) -> String {
         Reason::Running { slots, .. } => {
             slots.iter_mut().for_each(|slot| slot.limit = LimitId(0));
         }
+        // A store writes only now and then until when a worker serves a lane.
+        Reason::Ready { is_served, .. } | Reason::AtGate { is_served } => *is_served = true,
         _ => {}
     }
     format!("{state} since {since:?} {reason:?} {named:?} {paused_at:?} {estimate_ms:?}")

@@ -32,6 +32,9 @@ const SEED_VARIABLE: &str = "TIDEGATE_MODEL_SEED";
 /// Runs of a shrunk sequence on a store that takes its time.
 const SHRINK_ITERS_MAX: u32 = 400;
 
+/// How many runs a shrink may take; instead of [`SHRINK_ITERS_MAX`].
+const SHRINKS_VARIABLE: &str = "TIDEGATE_MODEL_SHRINKS";
+
 /// How a sequence is run.
 #[derive(Debug, Clone, Copy)]
 pub enum Way {
@@ -59,7 +62,8 @@ pub fn keeps_the_rules_in_parallel<B: Backend>(cases: Cases<u32>) {
 
 fn expect_none<B: Backend>(way: Way, cases: Cases<u32>) {
     let cases = cases.or_from(CASES_VARIABLE);
-    if let Some(fault) = find(way, cases, SHRINK_ITERS_MAX, || Box::new(B::create())) {
+    let shrinks = variable(SHRINKS_VARIABLE).unwrap_or(SHRINK_ITERS_MAX);
+    if let Some(fault) = find(way, cases, shrinks, || Box::new(B::create())) {
         panic!("with {SEED_VARIABLE}={} {CASES_VARIABLE}={cases}: {fault}", seed());
     }
 }

@@ -26,7 +26,8 @@ pub enum Op {
     /// Attempts end, also some that ended before; the worker may claim in the same step.
     Finish { exits: Vec<(usize, ExitSpec)>, claim: Option<ClaimSpec> },
     /// A worker's heartbeat for some of the leases that were ever given.
-    Extend { worker: u8, leases: Vec<usize>, percent: Option<u8> },
+    /// Some of the latest attempts report progress.
+    Extend { worker: u8, leases: Vec<usize>, reports: Vec<(usize, u8)> },
     /// Cancels some of the tasks that were ever stored.
     Cancel(Vec<usize>),
     /// Brings some of the tasks back that were ever stored.
@@ -152,11 +153,14 @@ pub fn sequence(steps: usize) -> impl Strategy<Value = Vec<Op>> {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        20 => prop::collection::vec(task(), 1..5).prop_map(Op::Submit),
+        14 => prop::collection::vec(task(), 1..5).prop_map(Op::Submit),
+        // Tasks that the fast paths are for.
+        8 => prop::collection::vec(simple_task(), 2..8).prop_map(Op::Submit),
         4 => (any::<usize>(), prop::collection::vec(task(), 1..3))
             .prop_map(|(attempt, tasks)| Op::SubmitBy { attempt, tasks }),
         18 => claim().prop_map(Op::Claim),
-        24 => finish(),
+        16 => finish(),
+        10 => finish_many(),
         9 => set_limit(),
         7 => extend(),
         6 => prop::collection::vec(any::<usize>(), 1..4).prop_map(Op::Cancel),
@@ -256,6 +260,25 @@ fn task() -> impl Strategy<Value = TaskSpec> {
     })
 }
 
+/// A task of no job and no workflow that needs one slot at most.
+fn simple_task() -> impl Strategy<Value = TaskSpec> {
+    let priority = prop_oneof![6 => Just(0), 1 => Just(1)];
+    let max_attempts = prop::option::weighted(0.2, 1..4_u32);
+    (0..2_u8, priority, max_attempts).prop_map(|(kind, priority, max_attempts)| TaskSpec {
+        kind,
+        second_queue: false,
+        shared_group: false,
+        job: None,
+        workflow: None,
+        weight: 1,
+        priority,
+        due_in: None,
+        key: None,
+        max_attempts,
+        goes_on: false,
+    })
+}
+
 fn claim() -> impl Strategy<Value = ClaimSpec> {
     let kinds = prop_oneof![3 => Just(7_u8), 1 => 0..8_u8];
     let queues = prop_oneof![3 => Just(3_u8), 1 => 0..4_u8];
@@ -277,6 +300,19 @@ fn finish() -> impl Strategy<Value = Op> {
         .prop_map(|(exits, claim)| Op::Finish { exits, claim })
 }
 
+/// Ends several attempts and claims more or fewer in the same step.
+fn finish_many() -> impl Strategy<Value = Op> {
+    let exit = prop_oneof![
+        8 => Just(ExitSpec::Completed),
+        1 => Just(ExitSpec::Fatal),
+        2 => Just(ExitSpec::Failed),
+        1 => Just(ExitSpec::RetryIn(300)),
+        1 => Just(ExitSpec::Snoozed(300)),
+    ];
+    let exits = prop::collection::vec((any::<usize>(), exit), 2..7);
+    (exits, claim()).prop_map(|(exits, claim)| Op::Finish { exits, claim: Some(claim) })
+}
+
 fn exit() -> impl Strategy<Value = ExitSpec> {
     prop_oneof![
         10 => Just(ExitSpec::Completed),
@@ -291,8 +327,13 @@ fn exit() -> impl Strategy<Value = ExitSpec> {
 
 fn extend() -> impl Strategy<Value = Op> {
     let leases = prop::collection::vec(any::<usize>(), 0..3);
-    (0..3_u8, leases, prop::option::of(0..=101_u8))
-        .prop_map(|(worker, leases, percent)| Op::Extend { worker, leases, percent })
+    let percent = prop_oneof![8 => 0..=100_u8, 1 => Just(101_u8)];
+    let reports = prop::collection::vec((any::<usize>(), percent), 0..3);
+    (0..3_u8, leases, reports).prop_map(|(worker, leases, reports)| Op::Extend {
+        worker,
+        leases,
+        reports,
+    })
 }
 
 fn set_limit() -> impl Strategy<Value = Op> {

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use tidegate_core::check::check;
 use tidegate_core::{
-    CancelOutcome, Claim, Error, ErrorKind, Exit, Finish, Inspect, NewTask, Outcome, Result,
-    RetryOutcome, SetLimit, Source, Store, Submission, TaskId, WorkerId,
+    CancelOutcome, Claim, Error, ErrorKind, Exit, Extend, Finish, Inspect, NewTask, Outcome,
+    Progress, Result, RetryOutcome, SetLimit, Source, Store, Submission, TaskId, Token, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
+use tidegate_testkit::events::Events;
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::wait;
 use tokio_postgres::{Client, NoTls};
+use tracing::Level;
 
 /// Longer than any verb here takes.
 const VERB_TIMEOUT: Duration = Duration::from_secs(10);
@@ -251,18 +253,19 @@ async fn assert_repaired(fixture: &Fixture) {
     assert_eq!(check(&after), []);
 }
 
+/// Puts a task that another lease lists into a lease.
+async fn list_again(fixture: &Fixture, task: TaskId, token: i64) {
+    let task = task.0;
+    let list =
+        format!("UPDATE tidegate.leases SET tasks = tasks || {task}::bigint WHERE token = {token}");
+    fixture.run(&list).await;
+}
+
 #[tokio::test]
 async fn task_that_two_leases_list_is_reported_by_verbs_and_repaired() {
     let fixture = Fixture::new().await;
     let [(first, _), (_, second_token)] = two_leases(&fixture).await;
-    fixture
-        .run(&format!(
-            "UPDATE tidegate.leases SET tasks = tasks || {}::bigint,
-             limits = limits || NULL::bigint, numbers = numbers || NULL::bigint
-             WHERE token = {second_token}",
-            first.0
-        ))
-        .await;
+    list_again(&fixture, first, second_token).await;
     let cancelled = bounded(fixture.store.cancel(vec![first])).await;
     assert_reported(cancelled, &[&format!("task {first}")]);
     assert_repaired(&fixture).await;
@@ -282,4 +285,25 @@ async fn slot_that_two_leases_list_is_reported_by_verbs_and_repaired() {
     assert_repaired(&fixture).await;
     let cancelled = bounded(fixture.store.cancel(vec![first, second])).await.expect("cancel");
     assert_eq!(cancelled, [CancelOutcome::Requested; 2]);
+}
+
+#[tokio::test]
+async fn progress_of_a_task_that_two_leases_list_is_logged_and_the_leases_are_renewed() {
+    let events = Events::capture();
+    let fixture = Fixture::new().await;
+    let [(first, first_token), (_, second_token)] = two_leases(&fixture).await;
+    list_again(&fixture, first, second_token).await;
+    let tokens = [first_token, second_token].map(Token).to_vec();
+    let progress = |token| (first, token, Progress { percent: 50, message: "half".into() });
+    let extend = Extend {
+        worker: WorkerId("worker".into()),
+        progress: tokens.iter().copied().map(progress).collect(),
+        tokens,
+        lease_ms: 30_000,
+        ran: Vec::new(),
+        report: None,
+    };
+    let extended = fixture.store.extend(extend).await.expect("the leases are renewed");
+    assert_eq!(extended.lost, []);
+    events.wait_for(Level::ERROR, &format!("task {first}")).await;
 }

@@ -96,7 +96,7 @@ impl Connector {
     /// Opens a connection for a pool and runs the statements of `setup` on it.
     async fn open_pooled(self: &Arc<Self>, setup: &str) -> Result<PooledClient> {
         let (connector, setup) = (self.clone(), setup.to_owned());
-        self.on_runtime(async move {
+        let open = async move {
             let generation = *connector.generation.borrow();
             let began_at = now();
             let (client, connection) = connector.open(&setup).await?;
@@ -106,8 +106,8 @@ impl Connector {
                 }
             });
             Ok(PooledClient::new(client, driver, generation, began_at))
-        })
-        .await
+        };
+        self.on_runtime(Box::pin(open)).await
     }
 
     /// Opens a connection for notifications.

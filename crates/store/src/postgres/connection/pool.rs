@@ -88,7 +88,8 @@ impl managed::Manager for Manager {
                 return Ok(client);
             }
         }
-        self.connector.open_pooled(&self.setup).await
+        // In a box: the state of a handshake is large, and every request waits for a pool.
+        Box::pin(self.connector.open_pooled(&self.setup)).await
     }
 
     async fn recycle(&self, client: &mut PooledClient, _: &Metrics) -> RecycleResult<Error> {

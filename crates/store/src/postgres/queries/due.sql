@@ -1,3 +1,4 @@
--- What is due. A task that somebody cancels just now is left to them.
-SELECT task, run_at FROM tidegate.scheduled WHERE run_at <= $1
+-- Tasks that are due, for the gatekeeper. A task that a concurrent transaction cancels is left to it.
+SELECT task, run_at FROM tidegate.scheduled
+WHERE run_at <= (SELECT nullif(current_setting('tidegate.gate_time', true), '')::bigint)
 ORDER BY run_at, task LIMIT 1000 FOR UPDATE SKIP LOCKED

@@ -1,5 +1,5 @@
--- Ends attempts that went well and whose leases list them without slots ($1 under $2, with the
--- results $3): they leave nothing to the gate. $4 are the leases, which this transaction has
+-- Ends attempts whose leases list them without slots ($1 under $2, with the results $3, which are NULL
+-- for attempts that failed: `fail.sql` writes their tasks): they leave nothing to the gate. $4 are the leases, which this transaction has
 -- locked, and $5 the time, if it is not the server's. All others are left as they are, and a claim
 -- in the same transaction waits for them. `end.sql` and `finished.sql` follow.
 WITH moment AS MATERIALIZED (
@@ -13,7 +13,12 @@ WITH moment AS MATERIALIZED (
     CROSS JOIN LATERAL unnest(l.tasks, l.limits, l.numbers) AS packed (task, limit_id, number)
     WHERE l.token = ANY ($4)
 ), ending AS MATERIALIZED (
-    SELECT coalesce(array_agg(task), '{}') AS tasks, $4::bigint[] AS leases, $1::bigint[] AS told,
-           $3::bytea[] AS results, (SELECT now FROM moment) AS now
-    FROM listed WHERE ends
+    SELECT coalesce(array_agg(task) FILTER (WHERE task <> ALL (failed.tasks)), '{}') AS tasks,
+           coalesce(array_agg(task), '{}') AS attempts, $4::bigint[] AS leases,
+           $1::bigint[] AS told, $3::bytea[] AS results, (SELECT now FROM moment) AS now
+    FROM listed CROSS JOIN (
+        SELECT ARRAY (SELECT task FROM unnest($1::bigint[], $3::bytea[]) AS one (task, result)
+                      WHERE result IS NULL) AS tasks
+    ) AS failed
+    WHERE ends
 )

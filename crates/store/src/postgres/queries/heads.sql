@@ -1,7 +1,20 @@
 -- A look without a lock at the first of some lines: which limits would admitting them touch?
--- It only decides what to lock. What was seen is read again under the lock.
+-- It only decides what to lock. What was seen is read again under the lock. The lines are those of the
+-- limits $1 and of the limits that apply to the tasks $2.
+WITH of_limit AS MATERIALIZED (
+    SELECT unnest($1::bigint[]) AS id
+    UNION
+    SELECT l.id
+    FROM unnest($2::bigint[]) AS own (task)
+    CROSS JOIN LATERAL (
+        SELECT workflow, job, group_name, kind FROM tidegate.tasks WHERE id = own.task OFFSET 0
+    ) AS t
+    CROSS JOIN LATERAL unnest(ARRAY['workflow:' || t.workflow, 'job:' || t.job,
+                                    'group:' || coalesce(t.group_name, t.kind)]) AS need (name)
+    CROSS JOIN LATERAL (SELECT id FROM tidegate.limits WHERE name = need.name OFFSET 0) AS l
+)
 SELECT DISTINCT l.id
-FROM unnest($1::bigint[]) AS of_limit (id)
+FROM of_limit
 CROSS JOIN LATERAL (
     (SELECT task FROM tidegate.line WHERE limit_id = of_limit.id AND class <= 1
      ORDER BY class, rank, tag, place LIMIT 16)

@@ -1,5 +1,6 @@
--- Takes tasks out of where they stood and slots out of their hands. The numbers that come
--- back must be those asked for: each of these rows is guarded by a lock this transaction has.
+-- Takes tasks out of where they stood and slots out of their hands. Fails, by a division by zero, where
+-- other than $8 rows were there: each of them is guarded by a lock this transaction has. A COMMIT is sent
+-- together with this statement, so the client cannot check it.
 WITH scheduled AS (DELETE FROM tidegate.scheduled WHERE task = ANY ($1) RETURNING 1),
      arrived AS (DELETE FROM tidegate.arrived WHERE task = ANY ($2) RETURNING 1),
      ready AS (DELETE FROM tidegate.ready WHERE task = ANY ($3) RETURNING 1),
@@ -12,6 +13,6 @@ WITH scheduled AS (DELETE FROM tidegate.scheduled WHERE task = ANY ($1) RETURNIN
                    WHERE limit_id = freed.limit_id AND number = freed.number OFFSET 0
                ) AS row
                WHERE s.ctid = row.ctid RETURNING 1)
-SELECT (SELECT count(*) FROM scheduled) + (SELECT count(*) FROM arrived)
+SELECT 1 / coalesce((SELECT count(*) FROM scheduled) + (SELECT count(*) FROM arrived)
      + (SELECT count(*) FROM ready) + (SELECT count(*) FROM line)
-     + (SELECT count(*) FROM running) + (SELECT count(*) FROM slots) AS rows
+     + (SELECT count(*) FROM running) + (SELECT count(*) FROM slots) = $8::bigint, true)::int AS is_all

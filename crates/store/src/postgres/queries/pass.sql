@@ -21,7 +21,10 @@
     SET freed = p.freed || excluded.freed, taken = p.taken + excluded.taken,
         look_at = least(p.look_at, excluded.look_at)
 ), ending AS MATERIALIZED (
-    SELECT CASE WHEN is_on THEN $7::bigint[] ELSE '{}' END AS tasks,
+    -- Attempts without a result failed: their tasks do not end here.
+    SELECT CASE WHEN is_on THEN ARRAY (
+               SELECT task FROM unnest($7::bigint[], $9::bytea[]) AS one (task, result)
+               WHERE result IS NOT NULL) ELSE '{}' END AS tasks,
            CASE WHEN is_on THEN $10::bigint[] ELSE '{}' END AS leases, $7::bigint[] AS told,
            $9::bytea[] AS results, now
     FROM relay

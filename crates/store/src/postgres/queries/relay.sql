@@ -23,7 +23,9 @@
 ), relay AS MATERIALIZED (
     SELECT plain.now, plain.open, plain.open_attempts, plain.open_timeouts, plain.last_task, next.*,
            plain.is_so AND next.are_served
-           AND coalesce((SELECT key > next.last FROM first), true) AS is_on
+           AND coalesce((SELECT key > next.last FROM first), true) AS is_on,
+           plain.is_noted AND NOT plain.has_gate_work AND next.are_served
+           AND coalesce((SELECT bool_and(is_calm) FROM given), false) AS may_admit
     FROM plain CROSS JOIN next
 ), lease AS (
     INSERT INTO tidegate.leases (token, worker, expires_at, started_at, tasks, limits, numbers)

@@ -1,6 +1,11 @@
 -- Lists side by side: who runs on with which slot, and where it stood in its line; and what is ready
 -- first in lanes. A claim that follows in the same transaction adds to the lease.
-SELECT relay.is_on, lease.token, lease.expires_at, relay.open, relay.open_attempts,
+-- Where nothing was done, `held` are the attempts that their leases list with a slot, and `may_admit`
+-- says whether `admit.sql` may succeed for them: some task is ready that comes before the next in line, or
+-- an attempt has rows of its own.
+SELECT relay.is_on, relay.may_admit,
+       CASE WHEN relay.may_admit AND NOT relay.is_on THEN ARRAY (
+           SELECT task FROM listed WHERE ends AND limit_id IS NOT NULL) END AS held, lease.token, lease.expires_at, relay.open, relay.open_attempts,
        relay.open_timeouts, relay.tasks, relay.holders, relay.limits, relay.numbers, relay.names,
        relay.refused, relay.ranks, relay.line_tags, relay.places, first.lanes AS first_lanes,
        first.ranks AS first_ranks, first.tags AS first_tags, first.tasks AS first_tasks,

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use tidegate_core::tables::Position;
 use tidegate_core::{
-    Attempt, Exit, Extend, Finish, Inspect, Outcome, Progress, State, Store, WorkerId,
+    Attempt, Exit, Extend, Finish, Inspect, Outcome, Progress, State, Store, TaskId, WorkerId,
 };
 use tidegate_store::postgres::Options;
 
@@ -148,3 +149,88 @@ async fn ended_twice(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
 }
 
 race!(an_attempt_ends_twice, ended_twice);
+
+fn cancelling(handle: &Handle, asked: TaskId) -> Verb {
+    let store = handle.store.clone();
+    Box::pin(async move { store.cancel(vec![asked]).await.map(drop) })
+}
+
+fn reporting(handle: &Handle, attempt: &Attempt) -> Verb {
+    let store = handle.store.clone();
+    let Attempt { task, token, .. } = *attempt;
+    let progress = vec![(task, token, Progress { percent: 5, message: "going".into() })];
+    let (worker, tokens) = (WorkerId("worker".into()), vec![token]);
+    let extend = Extend { worker, tokens, lease_ms: LEASE_MS, progress, ran: vec![], report: None };
+    Box::pin(async move { store.extend(extend).await.map(drop) })
+}
+
+/// A cancel gives one attempt a row of its own while another attempt of the lease completes.
+async fn cancel_beside_completion(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let running = together(&x, ["a", "a"]).await;
+    let [completed, asked] = [running[0].task, running[1].task];
+    Race {
+        a: finishing_and_claiming(&x, &running[0]),
+        b: cancelling(&y, asked),
+        after: after(move |lab| async move {
+            let now = (state(&lab, completed).await, state(&lab, asked).await);
+            ensure(now == (State::Completed, State::Processing), || format!("they are {now:?}"))?;
+            let leases = lab.free.store.snapshot().await.expect("snapshot").leases;
+            ensure(leases.len() == 1, || format!("{leases:?}"))
+        }),
+    }
+}
+
+race!(cancel_of_one_attempt_and_completion_of_another_keep_the_lease, cancel_beside_completion);
+
+/// A report gives one attempt a row of its own while another attempt of the lease fails.
+async fn report_beside_failure(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let running = together(&x, ["a", "a"]).await;
+    let [failed, reported] = [running[0].task, running[1].task];
+    Race {
+        a: failing(&x, &running[0]),
+        b: reporting(&y, &running[1]),
+        after: after(move |lab| async move {
+            let now = (state(&lab, failed).await, state(&lab, reported).await);
+            ensure(now == (State::Failed, State::Processing), || format!("they are {now:?}"))
+        }),
+    }
+}
+
+race!(report_of_one_attempt_and_failure_of_another_keep_both, report_beside_failure);
+
+/// The reaper takes a lease while a report gives one of its attempts a row of its own. The clock of the
+/// reaper is ahead, so either the lease was renewed before it looked, or both attempts are lost.
+async fn reap_beside_report(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let running = together(&x, ["a", "a"]).await;
+    x.clock.store(START + LEASE_MS + 1, Ordering::SeqCst);
+    y.clock.store(START + 10, Ordering::SeqCst);
+    Race {
+        a: reaping(&x),
+        b: reporting(&y, &running[1]),
+        after: after(|lab| async move {
+            let snapshot = lab.free.store.snapshot().await.expect("snapshot");
+            let is_running = |position: &Position| matches!(position, Position::Running(_));
+            let tasks = snapshot.tasks.iter();
+            let running = tasks.filter(|task| task.positions.iter().any(is_running)).count();
+            ensure(running == 2 * snapshot.leases.len(), || format!("{running} run: {snapshot:?}"))
+        }),
+    }
+}
+
+race!(reap_of_a_lease_and_report_of_one_attempt_leave_all_or_none, reap_beside_report);
+
+/// A cancel gives an attempt a row of its own while it fails for good: it has failed in any case.
+async fn cancel_of_failing(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let running = together(&x, ["a", "a"]).await;
+    let asked = running[0].task;
+    Race {
+        a: failing(&x, &running[0]),
+        b: cancelling(&y, asked),
+        after: after(move |lab| async move {
+            let now = state(&lab, asked).await;
+            ensure(now == State::Failed, || format!("it is {now}"))
+        }),
+    }
+}
+
+race!(cancel_of_an_attempt_that_fails_leaves_it_failed, cancel_of_failing);

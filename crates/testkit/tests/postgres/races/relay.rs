@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_core::{
-    Attempt, Extend, Finish, Inspect, NewTask, Progress, Release, State, Store, TaskId, WorkerId,
+    Attempt, Exit, Extend, Finish, Inspect, NewTask, Outcome, Progress, Release, State, Store,
+    TaskId, WorkerId,
 };
 use tidegate_store::postgres::{Options, Step};
 
@@ -398,3 +399,57 @@ async fn handing_on_while_a_limit_changes_is_found() {
     println!("{found:?}");
     assert!(found.is_err(), "nobody finds it");
 }
+
+/// Fails an attempt for good, and asks for another in the same step.
+fn failing_and_going_on(handle: &Handle, attempt: &Attempt) -> Verb {
+    let store = handle.store.clone();
+    let outcome = Outcome::Failed { error: "no".into(), retryable: false, retry_in_ms: None };
+    let exits = vec![Exit { task: attempt.task, token: attempt.token, outcome }];
+    Box::pin(async move {
+        let finish = Finish { exits, claim: Some(claim("worker", 1)) };
+        store.finish(finish).await.map(|finished| assert_eq!(finished.lost, []))
+    })
+}
+
+/// One slot is handed on after a failure, another one after a completion.
+async fn failure_beside_relay(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 2).await;
+    Race {
+        a: failing_and_going_on(&x, &running[0]),
+        b: going_on(&y, &running[1], 1),
+        after: is_full(2, 1),
+    }
+}
+
+race!(slots_of_a_failed_and_a_completed_attempt_are_handed_on, failure_beside_relay);
+
+/// The limit is lowered while the slot of a failed attempt is handed on.
+async fn failure_beside_lowering(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 2).await;
+    Race {
+        a: failing_and_going_on(&x, &running[0]),
+        b: y.setting("group:a", Some(1)),
+        after: after(|lab| async move {
+            let (held, waiting) = held(&lab, "group:a").await;
+            ensure(held <= 2 && held + waiting == 4, || format!("{held} held, {waiting} wait"))
+        }),
+    }
+}
+
+race!(limit_is_lowered_as_the_slot_of_a_failed_attempt_is_handed_on, failure_beside_lowering);
+
+/// A worker asks for fewer tasks than it completes: the other slots are for any worker.
+async fn fewer_than_end(_: Arc<Lab>, x: Handle, y: Handle) -> Race {
+    let (running, _) = full(&x, &y, 4).await;
+    let (store, ended) = (y.store.clone(), [running[0].clone(), running[2].clone()]);
+    Race {
+        a: all_going_on(&x, &ended, 1),
+        b: Box::pin(async move { store.claim(claim("worker", 1)).await.map(drop) }),
+        after: after(|lab| async move {
+            let held = held(&lab, "group:a").await;
+            ensure(held == (4, 1), || format!("{held:?} held and waiting"))
+        }),
+    }
+}
+
+race!(worker_that_asks_for_fewer_than_it_completes_leaves_no_slot_idle, fewer_than_end);

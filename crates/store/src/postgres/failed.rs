@@ -1,0 +1,131 @@
+//! Failed attempts on the fast path of `finish`: the store reads what decides about them, the rules
+//! decide, and one statement writes the decisions.
+//!
+//! Only attempts that a lease lists are eligible, and only if their task is scheduled or has ended
+//! afterwards. Everything else that a failure can lead to needs the general path.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tidegate_core::rules::{Decision, decide_failed};
+use tidegate_core::{Exit, Kind, Ledger, Millis, Outcome, TaskId, Token};
+use tokio_postgres::Row;
+
+use super::Inner;
+use super::error::Fault;
+use super::rows;
+use super::session::{Params, Tx};
+
+const FAILING: &str = include_str!("queries/failing.sql");
+const KINDS_OF: &str = include_str!("queries/kinds_of.sql");
+const FAIL: &str = include_str!("queries/fail.sql");
+
+/// Whether an attempt failed in a way that the fast path may support.
+pub(super) fn may_be_fast(exit: &Exit) -> bool {
+    match &exit.outcome {
+        Outcome::Failed { retry_in_ms, .. } => retry_in_ms.is_none_or(|delay| delay > 0),
+        Outcome::Snoozed { for_ms } => *for_ms > 0,
+        _ => false,
+    }
+}
+
+/// Decisions about failed attempts, as columns of a statement.
+#[derive(Debug, Default)]
+pub(super) struct FailedBatch {
+    tasks: Vec<i64>,
+    tokens: Vec<i64>,
+    spent: Vec<i64>,
+    deaths: Vec<i64>,
+    errors: Vec<Option<Vec<u8>>>,
+    run_at: Vec<Option<Millis>>,
+    states: Vec<Option<i32>>,
+    remove_at: Vec<Option<Millis>>,
+    now: Millis,
+}
+
+impl FailedBatch {
+    /// Reads and decides, under the locks of the leases of these exits. Completed exits are ignored.
+    pub(super) async fn decide(store: &Inner, tx: &Tx<'_>, exits: &[Exit]) -> Result<Self, Fault> {
+        let failed = || exits.iter().filter(|exit| may_be_fast(exit));
+        let tasks: Vec<i64> = failed().map(|exit| exit.task.0).collect();
+        let tokens: Vec<i64> = failed().map(|exit| exit.token.0).collect();
+        let now = store.options.now();
+        let (of_exits, of_tasks): (Params<'_>, Params<'_>) = (&[&tasks, &tokens, &now], &[&tasks]);
+        let (listed, kinds) = tokio::try_join!(biased;
+            tx.query(FAILING, of_exits),
+            tx.query(KINDS_OF, of_tasks),
+        )?;
+        let kinds = kinds.iter().map(rows::kind).collect::<tidegate_core::Result<Vec<Kind>>>()?;
+        let kinds: HashMap<Arc<str>, Kind> =
+            kinds.into_iter().map(|kind| (kind.name.clone(), kind)).collect();
+        let listed: HashMap<(TaskId, Token), &Row> = listed
+            .iter()
+            .map(|row| ((TaskId(row.get("task")), Token(row.get("token"))), row))
+            .collect();
+        let mut batch = Self::default();
+        for exit in failed() {
+            if let Some(row) = listed.get(&(exit.task, exit.token)) {
+                batch.add(exit, row, kinds.get(row.get::<_, &str>("kind")))?;
+            }
+        }
+        Ok(batch)
+    }
+
+    fn add(&mut self, exit: &Exit, row: &Row, kind: Option<&Kind>) -> Result<(), Fault> {
+        let unknown;
+        let kind = match kind {
+            Some(kind) => kind,
+            None => {
+                unknown = Kind::new(row.get::<_, &str>("kind"));
+                &unknown
+            }
+        };
+        let max_attempts = row.get::<_, Option<i64>>("max_attempts");
+        let max_attempts =
+            max_attempts.map(|max| rows::unsigned("tasks", "max_attempts", max)).transpose()?;
+        let mut ledger = Ledger {
+            spent: rows::number(row, "tasks", "spent")?,
+            deaths: rows::number(row, "tasks", "deaths")?,
+            max_attempts: max_attempts.unwrap_or(kind.max_attempts),
+            max_deaths: kind.max_deaths,
+            // A cancel gives the attempt a row of its own, so the lease does not list it.
+            cancel_requested: false,
+        };
+        self.now = row.get("now");
+        let decision = decide_failed(exit.outcome.clone(), &mut ledger, exit.task, kind, self.now);
+        let (run_at, state, error, remove_at) = match decision {
+            Decision::Scheduled { run_at, error } => (Some(run_at), None, error, None),
+            Decision::Final { state, error, remove_at } => {
+                (None, Some(rows::state_code(state)), error, remove_at)
+            }
+            Decision::General => return Ok(()),
+        };
+        self.tasks.push(exit.task.0);
+        self.tokens.push(exit.token.0);
+        self.spent.push(i64::from(ledger.spent));
+        self.deaths.push(i64::from(ledger.deaths));
+        self.errors.push(error.map(String::into_bytes));
+        self.run_at.push(run_at);
+        self.states.push(state);
+        self.remove_at.push(remove_at);
+        Ok(())
+    }
+
+    /// Splits exits: those that the fast path supports, and failed attempts that need the general path.
+    pub(super) fn partition(&self, exits: Vec<Exit>) -> (Vec<Exit>, Vec<Exit>) {
+        let decided: BTreeSet<i64> = self.tasks.iter().copied().collect();
+        let is_fast = |exit: &Exit| !may_be_fast(exit) || decided.contains(&exit.task.0);
+        exits.into_iter().partition(is_fast)
+    }
+
+    /// Writes the decisions. Comes after the statement that takes the attempts off their leases.
+    pub(super) async fn write(&self, tx: &Tx<'_>) -> Result<(), Fault> {
+        if self.tasks.is_empty() {
+            return Ok(());
+        }
+        let Self { tasks, tokens, spent, deaths, errors, run_at, states, remove_at, now } = self;
+        let params: Params<'_> =
+            &[tasks, tokens, spent, deaths, errors, run_at, states, remove_at, now];
+        tx.one(FAIL, params).await.map(drop)
+    }
+}

@@ -1,0 +1,41 @@
+-- Writes the decisions about failed attempts ($1 under the tokens $2): a task is scheduled for $6, or it
+-- ends in the state $7 and is kept until $8. Tasks that their lease still lists are skipped: the
+-- statement before, which takes them off the lease and passes their slots on, did nothing.
+WITH failed AS MATERIALIZED (
+    SELECT f.*
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bigint[],
+                $7::int[], $8::bigint[])
+         AS f (task, token, new_spent, new_deaths, new_error, run_at, state, remove_at)
+    -- A LIMIT, so that it does not become a join.
+    WHERE (SELECT l.token FROM tidegate.leases l
+           WHERE l.token = f.token AND f.task = ANY (l.tasks) LIMIT 1) IS NULL
+), retried AS (
+    UPDATE tidegate.tasks t
+    SET spent = f.new_spent, deaths = f.new_deaths, error = coalesce(f.new_error, t.error),
+        arrival = f.run_at
+    FROM failed f
+    CROSS JOIN LATERAL (SELECT ctid FROM tidegate.tasks WHERE id = f.task OFFSET 0) AS row
+    WHERE t.ctid = row.ctid AND f.run_at IS NOT NULL
+), scheduled AS (
+    INSERT INTO tidegate.scheduled (task, run_at)
+    SELECT task, run_at FROM failed WHERE run_at IS NOT NULL
+), gone AS (
+    DELETE FROM tidegate.tasks t
+    USING failed f
+    CROSS JOIN LATERAL (SELECT ctid FROM tidegate.tasks WHERE id = f.task OFFSET 0) AS row
+    WHERE t.ctid = row.ctid AND f.run_at IS NULL
+    RETURNING t.*, f.new_spent, f.new_deaths, f.new_error, f.state, f.remove_at
+), moved AS (
+    INSERT INTO tidegate.ended (id, lane, kind, queue, group_name, job, workflow, unique_key, weight,
+                                priority, max_attempts, timeout_ms, spent, deaths, arrival, created_at,
+                                payload, on_failure, trace, error, state, result, finished_at,
+                                remove_day)
+    SELECT id, lane, kind, queue, group_name, job, workflow, unique_key, weight, priority, max_attempts,
+           timeout_ms, new_spent, new_deaths, arrival, created_at, payload, on_failure, trace,
+           coalesce(new_error, error), state, NULL, $9, coalesce(remove_at / 86400000, 2147483647)
+    FROM gone WHERE coalesce(remove_at > $9, true)
+), freed AS (
+    DELETE FROM tidegate.unique_keys WHERE key = ANY (ARRAY (
+        SELECT unique_key FROM gone WHERE unique_key IS NOT NULL))
+)
+SELECT count(*) AS tasks FROM failed

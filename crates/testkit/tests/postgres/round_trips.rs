@@ -1,0 +1,202 @@
+//! How many round trips each path takes, by the count of the store itself.
+
+use std::future::Future;
+
+use tidegate_core::check::check;
+use tidegate_core::{
+    Attempt, Claim, Exit, Extend, Finish, Inspect, NewTask, Outcome, Progress, SetLimit, Source,
+    State, Store, Submission, WorkerId,
+};
+use tidegate_store::postgres::{Options, Postgres};
+use tidegate_testkit::postgres::{Database, Server};
+
+/// A store with one connection: a statement that was prepared once is prepared for the next call.
+struct Rig {
+    store: Postgres,
+    _database: Database,
+}
+
+impl Rig {
+    async fn new() -> Self {
+        let database = Server::shared().database();
+        let options = Options { pool_size: 1, ..Options::default() };
+        let store = Postgres::connect(&database.url(), options).await.expect("connect");
+        store.migrate().await.expect("migrate");
+        Self { store, _database: database }
+    }
+
+    /// A limit of this capacity, which is full, and so many tasks that wait for it.
+    async fn full(capacity: u32, waiting: u32) -> (Self, Vec<Attempt>) {
+        let rig = Self::new().await;
+        let name = "group:a".to_owned();
+        let set = SetLimit { name, capacity: Some(capacity), source: Source::Operator };
+        rig.store.set_limit(set).await.expect("set a limit");
+        rig.submit(capacity + waiting).await;
+        let running = rig.store.claim(claim(capacity)).await.expect("claim");
+        assert_eq!(running.len(), capacity as usize);
+        (rig, running)
+    }
+
+    async fn submit(&self, tasks: u32) {
+        let tasks = vec![NewTask::new("a", "null"); tasks as usize];
+        let submission = Submission { tasks, ..Submission::default() };
+        self.store.submit(submission).await.expect("submit");
+    }
+
+    async fn finish(&self, exits: Vec<Exit>, wanted: u32) -> Vec<Attempt> {
+        let finish = Finish { exits, claim: Some(claim(wanted)) };
+        let finished = self.store.finish(finish).await.expect("finish");
+        assert_eq!(finished.lost, []);
+        finished.claimed
+    }
+
+    /// What a call returns, and how many round trips it took.
+    async fn counted<T>(&self, call: impl Future<Output = T>) -> (T, u64) {
+        let before = self.store.traffic();
+        let value = call.await;
+        (value, self.store.traffic().since(before).round_trips)
+    }
+
+    async fn check(&self) {
+        let faults = check(&self.store.snapshot().await.expect("snapshot"));
+        assert!(faults.is_empty(), "{faults:?}");
+    }
+
+    async fn number_of(&self, state: State) -> u64 {
+        self.store.counts().await.expect("counts").get(&state).copied().unwrap_or_default()
+    }
+}
+
+fn claim(tasks_max: u32) -> Claim {
+    Claim {
+        worker: WorkerId("worker".into()),
+        queues: ["default".into()].into(),
+        kinds: ["a".into()].into(),
+        tasks_max,
+        lease_ms: 3_600_000,
+        poll_ms: 1000,
+    }
+}
+
+fn completed(attempts: &[Attempt]) -> Vec<Exit> {
+    let outcome = || Outcome::Completed(b"null".to_vec());
+    let exit = |one: &Attempt| Exit { task: one.task, token: one.token, outcome: outcome() };
+    attempts.iter().map(exit).collect()
+}
+
+/// The first attempt failed, and is retried in a minute.
+fn one_failed(attempts: &[Attempt]) -> Vec<Exit> {
+    let mut exits = completed(attempts);
+    let retry_in_ms = Some(60_000);
+    exits[0].outcome = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms };
+    exits
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn submit_of_known_names_takes_one_round_trip() {
+    let rig = Rig::new().await;
+    rig.submit(1).await;
+    rig.submit(1).await;
+    let ((), trips) = rig.counted(rig.submit(3)).await;
+    assert_eq!(trips, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claim_of_unlimited_tasks_takes_one_round_trip() {
+    let rig = Rig::new().await;
+    rig.submit(30).await;
+    for _ in 0..2 {
+        assert_eq!(rig.store.claim(claim(5)).await.expect("claim").len(), 5);
+    }
+    let (claimed, trips) = rig.counted(rig.store.claim(claim(10))).await;
+    assert_eq!((claimed.expect("claim").len(), trips), (10, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn finish_of_unlimited_tasks_takes_one_round_trip_and_two_with_a_failure() {
+    let rig = Rig::new().await;
+    rig.submit(100).await;
+    let mut running = rig.store.claim(claim(10)).await.expect("claim");
+    for _ in 0..2 {
+        running = rig.finish(completed(&running), 10).await;
+        running = rig.finish(one_failed(&running), 10).await;
+    }
+    let (running, trips) = rig.counted(rig.finish(completed(&running), 10)).await;
+    assert_eq!((running.len(), trips), (10, 1));
+    let (running, trips) = rig.counted(rig.finish(one_failed(&running), 10)).await;
+    assert_eq!((running.len(), trips), (10, 2));
+    assert_eq!(rig.number_of(State::Scheduled).await, 3);
+    rig.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn finish_with_hand_off_takes_one_round_trip_and_two_with_a_failure() {
+    let (rig, mut running) = Rig::full(10, 90).await;
+    for _ in 0..2 {
+        running = rig.finish(completed(&running), 10).await;
+        running = rig.finish(one_failed(&running), 10).await;
+    }
+    let (running, trips) = rig.counted(rig.finish(completed(&running), 10)).await;
+    assert_eq!((running.len(), trips), (10, 1));
+    let (running, trips) = rig.counted(rig.finish(one_failed(&running), 10)).await;
+    assert_eq!((running.len(), trips), (10, 2));
+    assert!(running.iter().all(|attempt| attempt.slots.len() == 1), "{running:?}");
+    assert_eq!(rig.number_of(State::Scheduled).await, 3);
+    rig.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn finish_that_claims_fewer_than_it_ends_takes_one_round_trip() {
+    let (rig, running) = Rig::full(10, 90).await;
+    // The statements are prepared by a first call; the rest of the ready tasks is claimed again.
+    let mut running = rig.finish(completed(&running), 4).await;
+    running.extend(rig.store.claim(claim(6)).await.expect("claim"));
+    let (claimed, trips) = rig.counted(rig.finish(completed(&running), 4)).await;
+    assert_eq!((claimed.len(), trips), (4, 1));
+    let limit = rig.store.limits().await.expect("limits").remove(0);
+    assert_eq!((limit.held, limit.waiting), (10, 70));
+    assert_eq!(rig.number_of(State::Pending).await, 6);
+    rig.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn progress_report_leaves_the_other_attempts_of_the_lease_on_the_fast_path() {
+    let (rig, mut running) = Rig::full(10, 90).await;
+    for _ in 0..2 {
+        running = rig.finish(completed(&running), 10).await;
+    }
+    let token = running[0].token;
+    let report = Progress { percent: 50, message: "half".into() };
+    let progress = vec![(running[0].task, token, report)];
+    let extend = Extend {
+        worker: WorkerId("worker".into()),
+        tokens: vec![token],
+        lease_ms: 3_600_000,
+        progress,
+        ran: vec![],
+        report: None,
+    };
+    rig.store.extend(extend).await.expect("extend");
+    rig.check().await;
+    let shown = rig.store.task(running[0].task).await.expect("task").expect("it runs");
+    assert_eq!(shown.progress.map(|progress| progress.percent), Some(50));
+    let (claimed, trips) = rig.counted(rig.finish(completed(&running[1..]), 9)).await;
+    assert_eq!((claimed.len(), trips), (9, 1));
+    let claimed = rig.finish(completed(&running[..1]), 1).await;
+    assert_eq!(claimed.len(), 1);
+    rig.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admission_takes_at_most_five_round_trips() {
+    let (rig, _running) = Rig::full(10, 0).await;
+    for parked in 1..=3 {
+        rig.submit(1).await;
+        let (admitted, trips) = rig.counted(rig.store.admit()).await;
+        assert_eq!(admitted.expect("admit").parked, 1);
+        assert_eq!(rig.number_of(State::Blocked).await, parked);
+        // The statements are prepared by the first of them.
+        assert!(parked == 1 || trips <= 5, "{trips} round trips");
+    }
+    rig.check().await;
+}
