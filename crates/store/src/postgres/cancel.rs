@@ -96,7 +96,8 @@ async fn cancel_some(
         in_line: places.line.len(),
         limits: places.lines.into_iter().collect(),
         budget: BUDGET,
-        free_only: false,
+        is_ending: true,
+        ..Wanted::default()
     };
     let mut draft = gather(store, tx, moment, wanted).await?;
     for (task, position, running) in stands {

@@ -44,6 +44,23 @@ pub(super) struct Wanted {
     pub(super) in_line: usize,
     /// Leave out limits that somebody else has locked.
     pub(super) free_only: bool,
+    /// The tasks end without an admission, so a workflow whose limit is missing does not need it.
+    pub(super) is_ending: bool,
+}
+
+impl Wanted {
+    /// Returns the limits that tasks of this request need. A workflow without a limit needs it made first.
+    fn needs_of<'a>(&self, tasks: impl Iterator<Item = &'a Known>) -> Result<BTreeSet<i64>, Fault> {
+        let (mut needs, mut missing) = (BTreeSet::new(), BTreeSet::new());
+        for known in tasks {
+            needs.extend(known.needs.iter().map(|(_, id)| id.0));
+            missing.extend(known.homeless.clone());
+        }
+        if !missing.is_empty() && !self.is_ending {
+            return Err(Fault::NoLimit(missing.into_iter().collect()));
+        }
+        Ok(needs)
+    }
 }
 
 /// The counters and the time, before anything else is looked at.
@@ -85,7 +102,7 @@ pub(super) async fn gather(
         Draft::new(moment.now, moment.virtual_time, moment.limits_version, wanted.budget);
     let (own, heads) = look_up(tx, &mut draft, &wanted).await?;
     let mut ids: BTreeSet<i64> = wanted.limits.iter().map(|id| id.0).collect();
-    ids.extend(needs_of(own.iter())?);
+    ids.extend(wanted.needs_of(own.iter())?);
     if ids.is_empty() {
         own.into_iter().for_each(|known| draft.add_known(known));
         return Ok(draft);
@@ -160,7 +177,7 @@ async fn lock(
         draft.add_passed(LimitId(row.get("limit_id")), rows::passed(&row)?);
     }
     draft.add_served(served.iter().map(|row| LaneId(row.get("lane"))).collect());
-    under_lock(draft, &own, &found, page)?;
+    under_lock(draft, wanted, &own, &found, page)?;
     for row in groups {
         let (limit, number, group) = Group::of(&row)?;
         draft.add_group(limit, number, group);
@@ -215,11 +232,17 @@ fn lock_sql(store: &Inner) -> &'static str {
 
 /// Takes up what was found under the locks. Names were looked up again: a limit may have gone
 /// or begun before the lock.
-fn under_lock(draft: &mut Draft, own: &[i64], found: &[Row], page: usize) -> Result<(), Fault> {
+fn under_lock(
+    draft: &mut Draft,
+    wanted: &Wanted,
+    own: &[i64],
+    found: &[Row],
+    page: usize,
+) -> Result<(), Fault> {
     let tasks = found.iter().map(rows::known).collect::<tidegate_core::Result<Vec<Known>>>()?;
     let own: BTreeSet<i64> = own.iter().copied().collect();
     let is_own = |known: &&Known| own.contains(&known.task.tags.task.0);
-    let needed = needs_of(tasks.iter().filter(is_own))?;
+    let needed = wanted.needs_of(tasks.iter().filter(is_own))?;
     if needed.iter().any(|id| !draft.state.limits.contains_key(&LimitId(*id))) {
         return Err(Fault::Again);
     }
@@ -266,19 +289,6 @@ async fn known(tx: &Tx<'_>, tasks: &[TaskId]) -> Result<Vec<Known>, Fault> {
         .iter()
         .map(rows::known)
         .collect::<tidegate_core::Result<_>>()?)
-}
-
-/// The limits that tasks need; a workflow without one needs it made first.
-fn needs_of<'a>(tasks: impl Iterator<Item = &'a Known>) -> Result<BTreeSet<i64>, Fault> {
-    let (mut needs, mut homeless) = (BTreeSet::new(), BTreeSet::new());
-    for known in tasks {
-        needs.extend(known.needs.iter().map(|(_, id)| id.0));
-        homeless.extend(known.homeless.clone());
-    }
-    if !homeless.is_empty() {
-        return Err(Fault::NoLimit(homeless.into_iter().collect()));
-    }
-    Ok(needs)
 }
 
 pub(super) async fn slots_of(tx: &Tx<'_>, tasks: &[i64]) -> Result<Vec<Row>, Fault> {
