@@ -83,7 +83,8 @@ async fn attempts_are_counted_by_how_they_end() {
     assert_eq!(number(&metrics, "tidegate_worker_in_flight_tasks", &[]), Some(0.0));
     assert_eq!(number(&metrics, "tidegate_worker_claims_total", &["found"]), Some(3.0));
     assert_eq!(number(&metrics, "tidegate_worker_claim_size", &[]), Some(3.0));
-    let _sampler = Sampler::new(&metrics, Arc::new(rig.store.memory.clone()));
+    let mut sampler = Sampler::new(&metrics, Arc::new(rig.store.memory.clone()));
+    sampler.read().await.unwrap();
     let registers = |name, labels: &[&str]| number(&metrics, name, labels);
     assert_eq!(registers("tidegate_store_request_seconds", &["register", "general"]), Some(1.0));
     assert_eq!(registers("tidegate_store_requests_total", &["register", "general", ""]), Some(1.0));
