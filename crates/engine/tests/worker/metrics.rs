@@ -83,8 +83,11 @@ async fn attempts_are_counted_by_how_they_end() {
     assert_eq!(number(&metrics, "tidegate_worker_in_flight_tasks", &[]), Some(0.0));
     assert_eq!(number(&metrics, "tidegate_worker_claims_total", &["found"]), Some(3.0));
     assert_eq!(number(&metrics, "tidegate_worker_claim_size", &[]), Some(3.0));
-    let mut sampler = Sampler::new(&metrics, Arc::new(rig.store.memory.clone()));
-    sampler.read().await.unwrap();
+    // A sampler makes the store known to the metrics when it starts.
+    tokio::select! {
+        () = sampler(&rig, &metrics).run(rig.shutdown.clone()) => {}
+        () = pause() => {}
+    }
     let registers = |name, labels: &[&str]| number(&metrics, name, labels);
     assert_eq!(registers("tidegate_store_request_seconds", &["register", "general"]), Some(1.0));
     assert_eq!(registers("tidegate_store_requests_total", &["register", "general", ""]), Some(1.0));
