@@ -1,5 +1,5 @@
 //! A way to PostgreSQL that can be cut at the worst moment, after the server has committed and before
-//! the client hears of it; on which every notice is lost, unless it is told to deliver them; and that can
+//! the client hears of it; on which every notice is lost, unless the test lets it deliver them; and that can
 //! go silent: it accepts and acknowledges all bytes of all connections and delivers none of them. A
 //! connection that one side closes meanwhile stays open for the other side.
 

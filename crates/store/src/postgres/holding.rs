@@ -36,7 +36,7 @@ struct Line {
     kinds: BTreeSet<Arc<str>>,
 }
 
-/// The last who left a line for this process.
+/// The last waiter that this process took from a wait queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reached {
     /// How many had come to the line by then.
@@ -70,7 +70,7 @@ impl Holding {
         if state.lines.len() > LINES_MAX {
             state.lines.clear();
         }
-        // Whoever never said how they ended did so long ago.
+        // Evicts the oldest entries: attempts that never reported completion, because their worker lost its lease.
         while state.attempts.len() > ATTEMPTS_MAX {
             state.attempts.pop_first();
         }

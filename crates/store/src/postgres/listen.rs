@@ -317,7 +317,7 @@ fn log_lost_listener(error: Option<Error>, failures: u32) {
     }
 }
 
-/// Wakes those who wait for a change.
+/// Wakes the callers that wait for a change.
 type Wake = dyn Fn() + Send + Sync;
 
 /// Listens until the connection is lost, or does not answer a probe. A connection on which nothing

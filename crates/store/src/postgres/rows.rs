@@ -20,7 +20,7 @@ pub(super) fn text(row: &Row, column: &str) -> Option<Arc<str>> {
 /// Returns the error for a stored value that no program of this schema version writes.
 ///
 /// The caller must not continue with a guess: an unknown source would become the strongest override,
-/// and a negative count would keep waiting tasks waiting for ever.
+/// and a negative count would keep waiting tasks waiting without end.
 pub(super) fn corrupt(table: &str, column: &str, value: impl fmt::Display) -> Error {
     Error::new(
         ErrorKind::Incompatible,

@@ -50,7 +50,7 @@ pub async fn unexpired_lease_that_is_not_listed_stays(fx: &Fixture) {
     assert_eq!(fx.state(id).await, State::Completed);
 }
 
-/// The worker still has a completion to report, and it is accepted until somebody else ends the lease.
+/// The worker still has a completion to report, and it is accepted until another process ends the lease.
 pub async fn expired_lease_that_is_listed_is_left_to_its_worker(fx: &Fixture) {
     let all = fx.submit_all(tasks("a", 2)).await;
     let (listed, unlisted) = (fx.claim_one().await, fx.claim_one().await);

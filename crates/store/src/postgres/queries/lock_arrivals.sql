@@ -1,4 +1,4 @@
--- For the gatekeeper. Waits for nobody but a cancel of the same task: an arrival that is passed over would
+-- For the gatekeeper. Waits only for a cancel of the same task: an arrival that is passed over would
 -- lose its place in its workflow.
 SELECT task FROM tidegate.arrived
 WHERE (SELECT current_setting('tidegate.gate_time', true)) <> ''
