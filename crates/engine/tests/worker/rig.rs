@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(PATIENCE, future).await {
         Ok(output) => output,
-        Err(_) => panic!("waited in vain for {what}"),
+        Err(_) => panic!("{what} did not happen within {PATIENCE:?}"),
     }
 }
 

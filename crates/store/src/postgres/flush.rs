@@ -220,8 +220,8 @@ async fn drop_leases(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     let gone: Vec<i64> = gone.map(|token| token.0).collect();
     let ending: Vec<i64> = draft.ending_leases.iter().map(|token| token.0).collect();
     let (of_gone, of_ending): (Params<'_>, Params<'_>) = (&[&gone], &[&ending]);
-    // Whoever ends the last attempt of a lease ends the lease: of two who end the last two,
-    // the second looks when the first has committed.
+    // The transaction that ends the last attempt of a lease removes the lease. Of two transactions that end
+    // the last two attempts, the second one looks when the first has committed.
     let written = tokio::try_join!(biased;
         execute_if(tx, !gone.is_empty(), DROP_LEASES, of_gone),
         execute_if(tx, !ending.is_empty(), LOCK_LEASES, of_ending),

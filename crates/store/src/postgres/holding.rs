@@ -13,8 +13,8 @@ const ATTEMPTS_MAX: usize = 100_000;
 /// Limits whose lines are remembered at most.
 const LINES_MAX: usize = 10_000;
 
-/// A line is read from its start after so long: a relay that was undone may have left somebody
-/// behind.
+/// A wait queue is read from its start again after so long: a hand-off that was rolled back may have
+/// left a waiter before the cursor.
 const DUE: Duration = Duration::from_millis(100);
 
 /// What this process runs and could hand on, and how far it has come in the lines of the limits. A

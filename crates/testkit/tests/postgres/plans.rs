@@ -25,7 +25,7 @@ const READERS: [&str; 3] = ["inspect.rs", "snapshot.rs", "repair.rs"];
 /// Statements that read a whole table on purpose, each with the reason.
 const WHOLE: &[(&str, &str, &str)] = &[
     ("lock_running_in_groups", "running", "what runs when a limit begins is adopted by it"),
-    ("kinds_unseen", "tasks", "a kind that nobody registered for 30 days may have a task anywhere"),
+    ("kinds_unseen", "tasks", "a kind without a registration for 30 days may have a task anywhere"),
     ("kinds_unseen", "ended_kept", "the same"),
     ("kinds_unseen", "ended_stray", "the same"),
     ("forget_fenced", "fenced", "a prune removes every row whose lease is gone"),

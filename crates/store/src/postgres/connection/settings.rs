@@ -376,7 +376,7 @@ fn tls(given: &Given, environment: &Environment) -> Result<TlsSettings> {
     let mode = mode.unwrap_or(default);
     if roots == Some(Roots::System) && mode != SslMode::VerifyFull {
         return Err(Error::invalid(format!(
-            "sslmode={} is too weak for sslrootcert=system, because anybody can get a certificate \
+            "sslmode={} is too weak for sslrootcert=system, because everyone can get a certificate \
              from a public CA; use sslmode=verify-full",
             mode.name()
         )));
