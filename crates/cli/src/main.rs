@@ -23,6 +23,8 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use tracing_subscriber::filter::{FilterExt as _, filter_fn};
+use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
@@ -47,7 +49,8 @@ fn start(mut cli: cli::Cli) -> anyhow::Result<ExitCode> {
         collector = cli.global.otlp()?;
     }
     let is_terminal = std::io::stderr().is_terminal();
-    let filter = EnvFilter::try_new(cli.global.config.text(Key::Log))?;
+    let levels = cli.global.config.text(Key::Log);
+    let (filter, of_requests) = (EnvFilter::try_new(levels)?, EnvFilter::try_new(levels)?);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let _entered = runtime.enter();
     // What is left of the traces is sent as this is dropped, while the runtime is still there.
@@ -58,17 +61,25 @@ fn start(mut cli: cli::Cli) -> anyhow::Result<ExitCode> {
     #[cfg(not(feature = "otel"))]
     let spans = collector.and(None);
     if !(is_terminal && cli.command.is_drawn()) {
-        log(filter, is_terminal, spans);
+        log(filter, of_requests, is_terminal, spans);
     }
     runtime.block_on(commands::run(cli))
 }
 
-/// What the engine notes goes to stderr, as much of it as is asked for, and its spans where they are
-/// traced.
-fn log(filter: EnvFilter, is_terminal: bool, spans: Option<Spans>) {
+/// Writes the events of the engine and the store to stderr, as many as the filter admits, and one line for each
+/// request to the store when it ends. Sends spans where they are traced.
+fn log(filter: EnvFilter, of_requests: EnvFilter, is_terminal: bool, spans: Option<Spans>) {
+    // Two layers that see the same span would write its fields twice.
+    let is_request = filter_fn(|metadata| metadata.target() == "tidegate_store::request");
+    let filter = filter.and(is_request.clone().not());
     let lines = tracing_subscriber::fmt::layer()
         .with_ansi(is_terminal)
         .with_writer(std::io::stderr)
         .with_filter(filter);
-    tracing_subscriber::registry().with(spans).with(lines).init();
+    let requests = tracing_subscriber::fmt::layer()
+        .with_ansi(is_terminal)
+        .with_writer(std::io::stderr)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_filter(of_requests.and(is_request));
+    tracing_subscriber::registry().with(spans).with(lines).with(requests).init();
 }

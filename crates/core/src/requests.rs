@@ -10,9 +10,10 @@ pub const REQUEST_SECONDS: &[f64] =
 /// The code that served a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RequestPath {
-    /// The common case by itself: on PostgreSQL one round trip and no lock of a limit, or an answer from memory.
+    /// The common case: on PostgreSQL usually one round trip without locks of limits, or an answer from memory.
     Fast,
-    /// Completed attempts hand their slots to the next waiters in one round trip, without the locks of the limits.
+    /// Completed attempts hand their slots to the next waiters. Hand-offs share the locks of the limits, so they do
+    /// not wait for each other.
     HandOff,
     /// The rules over rows that the transaction has locked and loaded. It serves every request, and on the stores
     /// without fast paths all of them.
@@ -45,17 +46,21 @@ pub enum FallbackReason {
     UnknownNames,
     /// Admission had to run first: submitted, due or freed tasks waited for it.
     AdmissionPending,
-    /// Some of the tasks hold slots, so their rows and those of their limits are read.
+    /// Some of the tasks hold slots, so their rows and those of their limits are read. For a finish: some of its
+    /// attempts have a job or a workflow or hold several slots, or they hold slots and the finish claims no tasks or
+    /// has very many attempts.
     TasksHoldSlots,
     /// Ready tasks are subject to a limit that was set after their admission, and go back to it.
     NewLimit,
-    /// The worker was not recorded as alive for long enough, so its row was written first.
+    /// The store has no record of the worker, or one that expires within three quarters of its lease, so the record
+    /// was written first.
     WorkerNotRecorded,
     /// The worker serves more queues and kinds than the first statement reads.
     ManyQueues,
-    /// A part of the attempts did not complete: they failed, were retried, snoozed or released.
+    /// Some attempts were released, are retried at once, were reported twice or have a very large result, or the
+    /// rules need more than a new schedule or a final state.
     AttemptsNotCompleted,
-    /// The attempts have rows of their own, because one reported progress, failed or was cancelled.
+    /// Some attempts got rows of their own after the claim, because they reported progress or were cancelled.
     LeaseExpanded,
     /// The hand-off was not possible: a waiter needs other limits too, no live worker serves it, or a limit of the
     /// attempts has changed.
@@ -110,9 +115,10 @@ pub struct RequestCount {
     pub verb: &'static str,
     /// The path that served them.
     pub path: RequestPath,
-    /// Why they did not take a faster path; none if the verb has no faster path.
+    /// Why they took the general path. None on the other paths, for verbs that have only the general path, and for
+    /// `submit_in`.
     pub reason: Option<FallbackReason>,
-    /// How many there were.
+    /// Number of requests.
     pub requests: u64,
 }
 

@@ -1,16 +1,18 @@
-//! Outages of the store, as this process sees them.
+//! Outages of the store, as this process records them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tidegate_core::{ErrorKind, Result};
+use tidegate_core::{Error, Result};
 use tokio::sync::Notify;
 
 use crate::time;
 
 /// Decides when this process may reap. Workers whose heartbeats failed during an outage are alive, and
-/// their leases have expired: a process that reaped them at once would count crashes. So it waits
-/// until they have had the time to renew or release their leases.
+/// their leases have expired: a process that reaped them at once would count crashes. After an outage the
+/// process therefore waits one heartbeat interval before it reaps: the workers renew or release their leases
+/// first. An outage begins when a call fails with a retryable error and none has succeeded for half a
+/// heartbeat interval. It ends with the first call that succeeds.
 #[derive(Debug)]
 pub(crate) struct Outage {
     /// How often workers send heartbeats.
@@ -24,7 +26,7 @@ struct State {
     /// When a call last succeeded.
     succeeded_at: Instant,
     is_lost: bool,
-    /// From when on this process may reap.
+    /// This process may reap from this time on.
     reap_from: Instant,
 }
 
@@ -35,9 +37,10 @@ impl Outage {
         Self { interval, state: Mutex::new(state), begun: Notify::new() }
     }
 
-    /// Notes the result of a call that cannot be answered without the store.
+    /// Records the result of a call that cannot be answered without the store.
     pub(crate) fn note<T>(&self, result: &Result<T>) {
-        let is_failure = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable);
+        // A store that refuses all writes for a while, such as a read-only server, renews no leases either.
+        let is_failure = result.as_ref().is_err_and(Error::is_retryable);
         self.note_at(!is_failure, time::now());
     }
 
@@ -66,7 +69,7 @@ impl Outage {
         !state.is_lost && now >= state.reap_from
     }
 
-    /// Runs a call that reaps, and gives it up when an outage begins: the store might execute it as
+    /// Runs a call that reaps, and cancels it when an outage begins: the store might execute it as
     /// the first call after the outage.
     pub(crate) async fn unless_begun<T>(&self, call: impl Future<Output = T>) -> Option<T> {
         let begun = self.begun.notified();
@@ -87,6 +90,8 @@ impl Outage {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_core::ErrorKind;
+
     use super::*;
 
     const INTERVAL: Duration = Duration::from_secs(10);
@@ -119,12 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn answer_that_refuses_a_call_is_no_outage() {
-        let outage = Outage::new(Duration::ZERO);
-        outage.note::<()>(&Err(tidegate_core::Error::invalid("no")));
-        assert!(outage.may_reap());
-        outage.note::<()>(&Err(tidegate_core::Error::new(ErrorKind::Unavailable, "away")));
-        assert!(!outage.may_reap());
+    fn only_errors_that_may_pass_are_an_outage() {
+        for kind in [ErrorKind::Unavailable, ErrorKind::Refused] {
+            let outage = Outage::new(Duration::ZERO);
+            outage.note::<()>(&Err(Error::invalid("no")));
+            assert!(outage.may_reap());
+            outage.note::<()>(&Err(Error::new(kind, "away")));
+            assert!(!outage.may_reap(), "{kind:?}");
+        }
     }
 
     #[tokio::test]

@@ -97,6 +97,13 @@ impl Place {
                      postgres://USER@HOST/DATABASE",
                 ));
             }
+            // The text is not shown: it can contain a password.
+            _ if url.contains("://") || url.contains("//") && url.contains('@') => {
+                return Err(Error::invalid(
+                    "the store looks like a URL and is none; write postgres://USER@HOST/DATABASE or \
+                     sqlite:PATH, without quotes or spaces around it",
+                ));
+            }
             // A bare path has no settings: a question mark is a part of it.
             _ => (url, None),
         };
@@ -126,15 +133,7 @@ impl fmt::Display for Place {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite { path, .. } => write!(f, "sqlite:{}", path.display()),
-            Self::Postgres(url) => {
-                let url = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
-                // A password may contain a question mark that is not encoded, and a parameter an `@`.
-                let rest = match url.rsplit_once('@') {
-                    Some((before, rest)) if !before.contains('?') || before.contains(':') => rest,
-                    _ => url,
-                };
-                write!(f, "postgres://{}", rest.split('?').next().unwrap_or_default())
-            }
+            Self::Postgres(url) => f.write_str(&postgres::address(url)),
         }
     }
 }
@@ -223,6 +222,8 @@ mod tests {
         let shown = |url: &str| Place::parse(url).unwrap().to_string();
         assert_eq!(shown("postgres://me:secret@host:1/db?password=x"), "postgres://host:1/db");
         assert_eq!(shown("postgresql://host/db"), "postgres://host/db");
+        let with_at = "postgres://db:5432/app?user=me&password=p@ss";
+        assert_eq!(shown(with_at), "postgres://db:5432/app");
         assert_eq!(shown("a.db"), "sqlite:a.db");
     }
 
@@ -232,6 +233,9 @@ mod tests {
             "mysql://me:secret@host/db",
             "postgress://me:se@secret@host/db?password=secret",
             "host=a password=secret",
+            "postgres//me:secret@host/db",
+            " postgres://me:secret@host/db",
+            "\"postgres://me:secret@host/db\"",
         ] {
             let error = Place::parse(url).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");

@@ -51,7 +51,7 @@ impl Requests {
         request: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let began_at = now();
-        let answer = request.instrument(span(verb)).await;
+        let answer = request.instrument(general_span(verb)).await;
         self.record(verb, RequestPath::General, None, now() - began_at);
         answer
     }
@@ -88,6 +88,13 @@ pub(crate) fn span(verb: &'static str) -> Span {
         round_trips = field::Empty,
         retries = field::Empty,
     )
+}
+
+/// Opens the span of a request of a store that has only the general path, and no round trips.
+pub(crate) fn general_span(verb: &'static str) -> Span {
+    let span = span(verb);
+    span.record("path", RequestPath::General.as_str());
+    span
 }
 
 /// Reads the clock that measures requests.

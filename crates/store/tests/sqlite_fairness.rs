@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tidegate_core::{Claim, Extend, Inspect, NewTask, Store, Submission, Token, WorkerId};
 use tidegate_store::sqlite::{Options, Sqlite};
+use tidegate_testkit::wait;
 
 const FILE: &str = "TIDEGATE_TEST_FAIR_FILE";
 const NAME: &str = "TIDEGATE_TEST_FAIR_NAME";
@@ -175,10 +176,14 @@ async fn heartbeat_whose_caller_gave_up_while_it_waited_for_the_turn_renews_noth
     });
     // A process that waits for the turn holds the lock before it.
     let last_room = lock_file(&path, "-lock1");
-    while last_room.try_lock().is_ok() {
-        last_room.unlock().unwrap();
-        tokio::task::yield_now().await;
-    }
+    wait::until_async("the heartbeat waits for the turn", async || {
+        let is_free = last_room.try_lock().is_ok();
+        if is_free {
+            last_room.unlock().unwrap();
+        }
+        !is_free
+    })
+    .await;
     late.abort();
     late.await.expect_err("the caller is gone");
     turn.unlock().unwrap();

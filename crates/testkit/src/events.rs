@@ -1,4 +1,4 @@
-//! Captures the `tracing` events of the store crate.
+//! Captures the `tracing` events of the store crate, and the spans of its requests.
 //!
 //! The store runs on threads of its own, so the subscriber is the global one of the process. Tests that
 //! look at events rely on cargo-nextest, which runs each test in its own process.
@@ -28,9 +28,14 @@ pub struct Event {
 #[derive(Debug, Clone, Default)]
 pub struct Events(Arc<Inner>);
 
+/// The target of the spans of requests.
+const REQUEST: &str = "tidegate_store::request";
+
 #[derive(Debug, Default)]
 struct Inner {
     events: Mutex<Vec<Event>>,
+    /// The fields of each request, as `name=value`. The id of its span is its place, counted from 1.
+    requests: Mutex<Vec<String>>,
     added: Notify,
 }
 
@@ -69,6 +74,15 @@ impl Events {
         found.unwrap_or_else(|_| panic!("no {level} event with {part:?}: {:?}", self.events()))
     }
 
+    /// Returns the fields of the spans of requests so far, as `name=value`.
+    pub fn requests(&self) -> Vec<String> {
+        self.request_texts().clone()
+    }
+
+    fn request_texts(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn events(&self) -> MutexGuard<'_, Vec<Event>> {
         self.0.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,14 +92,26 @@ struct Capture(Events);
 
 impl Subscriber for Capture {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && metadata.target().starts_with("tidegate_store")
+        if metadata.is_event() {
+            return metadata.target().starts_with("tidegate_store");
+        }
+        metadata.target() == REQUEST
     }
 
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let mut text = Text(String::new());
+        attributes.record(&mut text);
+        let mut requests = self.0.request_texts();
+        requests.push(text.0);
+        Id::from_u64(requests.len() as u64)
     }
 
-    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record(&self, id: &Id, fields: &Record<'_>) {
+        let mut requests = self.0.request_texts();
+        let mut text = Text(std::mem::take(&mut requests[id.into_u64() as usize - 1]));
+        fields.record(&mut text);
+        requests[id.into_u64() as usize - 1] = text.0;
+    }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 

@@ -81,6 +81,11 @@ impl OwnServer {
         self.server.promote().expect("promote the standby");
     }
 
+    /// Reads what it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.server.folder().join("log")).expect("read the log")
+    }
+
     /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port

@@ -1,7 +1,6 @@
-//! A way to PostgreSQL that can be cut at the worst moment, after the server has committed and before
-//! the client hears of it; on which every notice is lost, unless the test lets it deliver them; and that can
-//! go silent: it accepts and acknowledges all bytes of all connections and delivers none of them. A
-//! connection that one side closes meanwhile stays open for the other side.
+//! A TCP proxy before PostgreSQL that injects faults: it drops the answer to a chosen COMMIT, discards
+//! notifications (NOTIFY) until `deliver_notifications` is called, and can go silent: it accepts bytes on all
+//! connections and forwards none. During a silence a close by one side is not forwarded.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,29 +14,29 @@ use tokio::task::JoinHandle;
 
 use crate::postgres::Database;
 
-/// What the server says when a COMMIT is done: a message that is complete.
+/// The complete CommandComplete message of a COMMIT.
 const COMMITTED: &[u8] = b"C\0\0\0\x0bCOMMIT\0";
 
-/// The kind of message that tells of a NOTIFY.
-const NOTICE: u8 = b'A';
+/// Message type of NotificationResponse.
+const NOTIFICATION: u8 = b'A';
 
-/// Forwards connections to a database; ends when it is dropped.
+/// Forwards connections to a database until it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     url: String,
-    /// COMMITs until the one whose answer is lost; none of them at 0.
+    /// Number of COMMITs up to the one whose answer is dropped; 0 if no cut is armed.
     until_cut: Arc<AtomicU32>,
-    /// Notices that were lost.
-    lost: Arc<AtomicU32>,
+    /// Notifications that were discarded.
+    discarded: Arc<AtomicU32>,
     silence: Arc<Silence>,
-    /// Whether notices are delivered.
-    has_notices: Arc<AtomicBool>,
-    /// Connections that were accepted so far.
+    /// Whether notifications are forwarded.
+    forwards_notifications: Arc<AtomicBool>,
+    /// Number of connections accepted so far.
     connections: watch::Sender<u32>,
     task: JoinHandle<()>,
 }
 
-/// Whether bytes are thrown away.
+/// Whether bytes are discarded instead of forwarded.
 #[derive(Debug, Default)]
 struct Silence {
     is_on: AtomicBool,
@@ -49,7 +48,7 @@ impl Silence {
         self.is_on.load(Ordering::SeqCst)
     }
 
-    /// Waits until bytes are delivered.
+    /// Waits until bytes are forwarded.
     async fn until_over(&self) {
         loop {
             let ended = self.ended.notified();
@@ -62,57 +61,61 @@ impl Silence {
 }
 
 impl Proxy {
-    /// A proxy on a port of its own.
+    /// Starts a proxy on a free port.
     pub async fn start(database: &Database) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let (until_cut, lost) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-        let (socket, armed, lose) = (database.socket(), until_cut.clone(), lost.clone());
-        let (silence, has_notices) = (Arc::<Silence>::default(), Arc::<AtomicBool>::default());
+        let (until_cut, discarded) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (socket, armed, counted) = (database.socket(), until_cut.clone(), discarded.clone());
+        let silence = Arc::<Silence>::default();
+        let forwards_notifications = Arc::<AtomicBool>::default();
         let connections = watch::Sender::new(0);
-        let (silent, notices, accepted) =
-            (silence.clone(), has_notices.clone(), connections.clone());
+        let (silent, forwards, accepted) =
+            (silence.clone(), forwards_notifications.clone(), connections.clone());
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 accepted.send_modify(|connections| *connections += 1);
-                let (until_cut, lost) = (armed.clone(), lose.clone());
-                let (silence, has_notices) = (silent.clone(), notices.clone());
-                let answers = Answers { until_cut, lost, silence, has_notices };
+                let answers = Answers {
+                    until_cut: armed.clone(),
+                    discarded: counted.clone(),
+                    silence: silent.clone(),
+                    forwards_notifications: forwards.clone(),
+                };
                 tokio::spawn(forward(client, socket.clone(), answers));
             }
         });
         // The proxy reads the messages, so they must not be encrypted.
         let (ip, port, name) = (address.ip(), address.port(), database.name());
         let url = format!("postgres://postgres@{ip}:{port}/{name}?sslmode=disable");
-        Ok(Self { url, until_cut, lost, silence, has_notices, connections, task })
+        Ok(Self { url, until_cut, discarded, silence, forwards_notifications, connections, task })
     }
 
-    /// The URL of the database by this way.
+    /// Returns the URL of the database through this proxy.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The `nth` COMMIT from now is carried out, and its connection is lost before the answer.
+    /// Drops the connection in place of the answer to the `nth` COMMIT from now; 0 disarms.
     pub fn cut_commit(&self, nth: u32) {
         self.until_cut.store(nth, Ordering::SeqCst);
     }
 
-    /// From now on the bytes of all connections, also of new ones, are read and thrown away.
+    /// Discards the bytes of all connections, also of new ones, from now on.
     pub fn go_silent(&self) {
         self.silence.is_on.store(true, Ordering::SeqCst);
     }
 
-    /// Returns whether bytes are thrown away.
+    /// Returns whether bytes are discarded.
     pub fn is_silent(&self) -> bool {
         self.silence.is_on()
     }
 
-    /// From now on notices are delivered.
-    pub fn deliver_notices(&self) {
-        self.has_notices.store(true, Ordering::SeqCst);
+    /// Forwards notifications from now on.
+    pub fn deliver_notifications(&self) {
+        self.forwards_notifications.store(true, Ordering::SeqCst);
     }
 
-    /// Returns the number of connections that were accepted so far.
+    /// Returns the number of connections accepted so far.
     pub fn connections(&self) -> u32 {
         *self.connections.borrow()
     }
@@ -123,19 +126,19 @@ impl Proxy {
         accepted.wait_for(|now| *now > connections).await.expect("the proxy has the sender");
     }
 
-    /// From now on bytes are delivered again. Those that were thrown away stay lost, so a connection
-    /// that sent a request meanwhile never gets an answer.
+    /// Ends the silence: bytes are forwarded again. Discarded bytes stay lost, so a connection that sent a
+    /// request during the silence never gets an answer.
     pub fn deliver(&self) {
         self.silence.is_on.store(false, Ordering::SeqCst);
         self.silence.ended.notify_waiters();
     }
 
-    /// How many notices were lost so far: no client behind it ever gets one.
-    pub fn notices_lost(&self) -> u32 {
-        self.lost.load(Ordering::SeqCst)
+    /// Returns the number of notifications discarded so far.
+    pub fn notifications_discarded(&self) -> u32 {
+        self.discarded.load(Ordering::SeqCst)
     }
 
-    /// Whether that has happened.
+    /// Returns whether no cut is armed: the last armed one has happened, or none was armed.
     pub fn has_cut(&self) -> bool {
         self.until_cut.load(Ordering::SeqCst) == 0
     }
@@ -147,8 +150,8 @@ impl Drop for Proxy {
     }
 }
 
-/// Both directions of one connection. The direction that ends first ends both, but not during a silence:
-/// then the other side does not get to know.
+/// Forwards both directions of one connection. The direction that ends first ends both, but not during a
+/// silence: the close is forwarded only after it.
 async fn forward(client: TcpStream, socket: PathBuf, answers: Answers) -> io::Result<()> {
     let server = UnixStream::connect(socket).await?;
     client.set_nodelay(true)?;
@@ -180,12 +183,12 @@ async fn copy(
     Ok(())
 }
 
-/// What the server says on the way to a client.
+/// State for forwarding server messages to one client.
 struct Answers {
     until_cut: Arc<AtomicU32>,
-    lost: Arc<AtomicU32>,
+    discarded: Arc<AtomicU32>,
     silence: Arc<Silence>,
-    has_notices: Arc<AtomicBool>,
+    forwards_notifications: Arc<AtomicBool>,
 }
 
 impl Answers {
@@ -197,9 +200,10 @@ impl Answers {
         let (mut buffer, mut answer) = (Vec::new(), Vec::new());
         while server.read_buf(&mut buffer).await? > 0 {
             while let Some(message) = split_message(&mut buffer) {
-                if message[0] == NOTICE && !self.has_notices.load(Ordering::SeqCst) {
-                    self.lost.fetch_add(1, Ordering::SeqCst);
-                } else if *message == *COMMITTED && self.is_to_cut() {
+                let is_notification = message[0] == NOTIFICATION;
+                if is_notification && !self.forwards_notifications.load(Ordering::SeqCst) {
+                    self.discarded.fetch_add(1, Ordering::SeqCst);
+                } else if *message == *COMMITTED && self.count_commit() {
                     return client.write_all(&answer).await;
                 } else {
                     answer.extend(message);
@@ -213,13 +217,15 @@ impl Answers {
         Ok(())
     }
 
-    fn is_to_cut(&self) -> bool {
+    /// Counts a COMMIT. Returns whether its answer is to be dropped together with the connection.
+    fn count_commit(&self) -> bool {
         let (order, less) = (Ordering::SeqCst, |commits: u32| commits.checked_sub(1));
         self.until_cut.fetch_update(order, order, less) == Ok(1)
     }
 }
 
-/// A kind, its length with itself, and what there is to say; none where it has not all come yet.
+/// Removes one complete message (type byte, length including itself, body). None if it has not arrived
+/// completely.
 fn split_message(buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
     let length = u32::from_be_bytes(buffer.get(1..5)?.try_into().ok()?);
     let end = 1 + length as usize;

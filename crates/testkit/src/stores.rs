@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tempfile::TempDir;
@@ -100,9 +101,7 @@ impl Backend for InPostgres {
     }
 
     async fn open(&self, clock: Clock) -> Handle {
-        let options =
-            postgres::Options { pool_size: 4, clock: Some(clock), ..postgres::Options::default() };
-        Handle::new(Postgres::connect(&self.url, options).await.expect("PostgreSQL answers"))
+        self.connect(clock, Duration::ZERO).await
     }
 
     fn address(&self) -> Option<String> {
@@ -111,6 +110,42 @@ impl Backend for InPostgres {
 
     fn at(address: &str) -> Option<Self> {
         Some(Self { url: address.to_owned(), _database: None })
+    }
+}
+
+impl InPostgres {
+    async fn connect(&self, clock: Clock, due_grace: Duration) -> Handle {
+        let options = postgres::Options {
+            pool_size: 4,
+            due_grace,
+            clock: Some(clock),
+            ..postgres::Options::default()
+        };
+        Handle::new(Postgres::connect(&self.url, options).await.expect("PostgreSQL answers"))
+    }
+}
+
+/// The same, where claims may pass tasks that became due a moment ago. It does not answer every step as the
+/// reference does.
+#[derive(Debug)]
+pub struct InPostgresWithGrace(InPostgres);
+
+#[async_trait]
+impl Backend for InPostgresWithGrace {
+    fn create() -> Self {
+        Self(InPostgres::create())
+    }
+
+    async fn open(&self, clock: Clock) -> Handle {
+        self.0.connect(clock, postgres::Options::default().due_grace).await
+    }
+
+    fn address(&self) -> Option<String> {
+        self.0.address()
+    }
+
+    fn at(address: &str) -> Option<Self> {
+        InPostgres::at(address).map(Self)
     }
 }
 
@@ -133,8 +168,12 @@ impl Backend for InPgBouncer {
     }
 
     async fn open(&self, clock: Clock) -> Handle {
-        let options =
-            postgres::Options { pool_size: 4, clock: Some(clock), ..postgres::Options::default() };
+        let options = postgres::Options {
+            pool_size: 4,
+            due_grace: Duration::ZERO,
+            clock: Some(clock),
+            ..postgres::Options::default()
+        };
         Handle::new(Postgres::connect(&self.url, options).await.expect("PgBouncer answers"))
     }
 

@@ -1,13 +1,13 @@
-//! Waits for conditions of other processes and of servers, which send no signal to the test. A test that polls
-//! without a pause takes the processor from the process that it waits for.
+//! Waits for conditions in other processes and on servers, which send no signal to the test. The functions
+//! pause between two checks: a busy loop would take the processor from the process that the test waits for.
 
 use std::time::{Duration, Instant};
 
-/// Pause between two looks.
+/// Pause between two checks of a condition.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long a condition may take. A run on a busy machine must not fail for its slowness.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum wait for a condition. It is long, so that a test does not fail only because the machine is busy.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until a condition holds.
 ///
@@ -15,36 +15,36 @@ const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// If the condition does not hold within a minute.
 #[track_caller]
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    until_some(what, || is_so().then_some(()));
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    until_some(what, || condition().then_some(()));
 }
 
-/// Waits until there is a value, and returns it.
+/// Waits until `value` returns a value, and returns it.
 ///
 /// # Panics
 ///
-/// If there is no value within a minute.
+/// If it returns no value within a minute.
 #[track_caller]
 pub fn until_some<T>(what: &str, mut value: impl FnMut() -> Option<T>) -> T {
-    let latest = now() + PATIENCE;
+    let latest = now() + TIMEOUT;
     loop {
         if let Some(value) = value() {
             return value;
         }
-        assert!(now() < latest, "waited for {PATIENCE:?}: {what}");
+        assert!(now() < latest, "waited for {TIMEOUT:?}: {what}");
         pause_thread();
     }
 }
 
-/// Waits in a runtime until a condition holds.
+/// Waits until a condition holds, without blocking the thread of the runtime.
 ///
 /// # Panics
 ///
 /// If the condition does not hold within a minute.
-pub async fn until_async(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let latest = now() + PATIENCE;
-    while !is_so().await {
-        assert!(now() < latest, "waited for {PATIENCE:?}: {what}");
+pub async fn until_async(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let latest = now() + TIMEOUT;
+    while !condition().await {
+        assert!(now() < latest, "waited for {TIMEOUT:?}: {what}");
         pause().await;
     }
 }

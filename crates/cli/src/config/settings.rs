@@ -302,7 +302,8 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         default: "10000",
         default_words: None,
         meaning: "Milliseconds for opening a connection to PostgreSQL, with TLS and \
-                  authentication; the URL parameter `connect_timeout` has precedence.",
+                  authentication; each of several hosts has an equal part. The URL parameter \
+                  `connect_timeout` has precedence.",
         example: "10000",
     },
     Setting {

@@ -517,3 +517,23 @@ fn lists_of_an_empty_store_say_so() {
     let nowhere = Shell::new().run(&["queue", "pause", "x"]);
     assert!(nowhere.starts_with("exit 1\nerror: "), "a mistyped store is not made: {nowhere}");
 }
+
+/// With `TIDEGATE_LOG=tidegate_store=debug` each request to the store is a line, without its payload.
+#[test]
+fn log_of_the_store_shows_each_request_and_no_payload() {
+    let shell = Shell::new();
+    shell.good(&["migrate"]);
+    let submit = ["submit", "noop", "--payload", "\"s3cr3t\""];
+    let log = |levels: &str| {
+        let output = shell.command(&submit).env("TIDEGATE_LOG", levels).output().expect("submit");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let lines = log("tidegate_store=debug");
+    let is_request = |line: &&str| {
+        line.contains("store request{verb=\"submit\" path=\"general\"}: ") && line.contains("close")
+    };
+    assert_eq!(lines.lines().filter(is_request).count(), 1, "{lines}");
+    assert!(!lines.contains("s3cr3t"), "{lines}");
+    assert!(!log("info").contains("store request"), "only where it is asked for");
+}

@@ -182,7 +182,7 @@ fn every_example_runs() {
 /// `bench.rs`.
 #[test]
 fn every_measurement_runs() {
-    let (has_scenarios, number) = Cases { small: (false, 1), full: (true, 19) }.of_this_run();
+    let (has_scenarios, number) = Cases { small: (false, 1), full: (true, 21) }.of_this_run();
     let ran = all_run(|example| {
         is_measured(example) && (has_scenarios || example.starts_with("tidegate run"))
     });

@@ -172,7 +172,8 @@ impl Heartbeat {
             ran: beat.ran.clone(),
             report: Some(self.shared.report()),
         };
-        let latest = sent_at + self.interval;
+        // Not the interval: on a busy store an answer may take longer than a short interval.
+        let latest = sent_at + self.shared.options.lease / 3;
         let latest = self.shared.board.next_deadline().map_or(latest, |at| at.min(latest));
         let call = AssertUnwindSafe(self.shared.store.extend(extend)).catch_unwind();
         let cut_off = |what| Error::new(ErrorKind::Unavailable, what);

@@ -287,3 +287,20 @@ async fn a_report_that_is_refused_costs_nobody_the_lease() {
     rig.store.no_progress.store(true, Ordering::SeqCst);
     assert_eq!(beside_a_report(&rig, "fine").await, None);
 }
+
+/// A heartbeat may take a third of the lease, however short the interval is.
+#[tokio::test]
+async fn heartbeat_that_takes_longer_than_its_interval_renews_the_leases() {
+    let rig = Rig::new();
+    rig.store.slow_heartbeats_ms.store(200, Ordering::SeqCst);
+    let options = Options {
+        lease: Duration::from_secs(6),
+        heartbeat_interval: Some(Duration::from_millis(20)),
+        ..Options::default()
+    };
+    let noop = |_: Context, (): ()| std::future::ready(Ok::<(), Failure>(()));
+    let worker = rig.start(rig.worker_with(options).handle("noop", noop));
+    let mut beats = rig.store.beats.subscribe();
+    soon("heartbeats", beats.wait_for(|beats| *beats >= 3)).await.expect("the store lives");
+    rig.end(worker).await;
+}

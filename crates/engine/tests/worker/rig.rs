@@ -50,6 +50,8 @@ pub(crate) struct Faulty {
     /// Claims that never arrive.
     pub(crate) lose_claims: AtomicU32,
     pub(crate) no_heartbeats: AtomicBool,
+    /// How long the store takes for each heartbeat.
+    pub(crate) slow_heartbeats_ms: AtomicU32,
     /// Every call of a worker fails.
     pub(crate) is_away: AtomicBool,
     /// Every finish fails.
@@ -82,6 +84,7 @@ impl Faulty {
             late_finish_replies: AtomicU32::new(0),
             lose_claims: AtomicU32::new(0),
             no_heartbeats: AtomicBool::new(false),
+            slow_heartbeats_ms: AtomicU32::new(0),
             is_away: AtomicBool::new(false),
             is_finish_away: AtomicBool::new(false),
             reaped_at: watch::Sender::new(None),
@@ -168,6 +171,8 @@ impl Store for Faulty {
         if self.no_progress.load(Ordering::SeqCst) && !extend.progress.is_empty() {
             return Err(Error::invalid("progress is refused by the test"));
         }
+        let delay = self.slow_heartbeats_ms.load(Ordering::SeqCst);
+        time::sleep(Duration::from_millis(delay.into())).await;
         let extended = self.memory.extend(extend).await?;
         self.lost_leases.fetch_add(extended.lost.len() as u32, Ordering::SeqCst);
         self.beats.send_modify(|beats| *beats += 1);

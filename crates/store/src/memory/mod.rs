@@ -77,7 +77,7 @@ impl Memory {
         verb: &'static str,
         body: impl FnOnce(&mut State) -> Result<T>,
     ) -> Result<T> {
-        let _span = requests::span(verb).entered();
+        let _span = requests::general_span(verb).entered();
         let began_at = requests::now();
         let now = (self.inner.clock)();
         let mut transaction = Transaction(self.state());

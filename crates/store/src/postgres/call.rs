@@ -1,7 +1,7 @@
 //! The context of one call of the store: which verb it runs, whether its caller still waits for the
-//! answer, and its deadline.
+//! answer, and the deadline of each of its transactions.
 //!
-//! A verb runs as a task of its own on the runtime of the store (see `Postgres::detached`). Its
+//! A verb runs as a tokio task on the runtime of the store (see `Postgres::detached`). Its
 //! context is a task-local value, so the transaction code can read it without a parameter in
 //! every function in between.
 
@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::requests::{FallbackReason, RequestPath};
-use tidegate_core::{Extend, Millis};
+use tidegate_core::{Error, Extend, Millis};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use super::error::Fault;
@@ -51,7 +52,7 @@ pub(super) enum Verb {
 
 impl Verb {
     /// Returns how long one transaction of this verb may take.
-    fn deadline(self, timeouts: &Timeouts) -> Duration {
+    fn transaction_timeout(self, timeouts: &Timeouts) -> Duration {
         match self {
             Self::Migrate | Self::Prune | Self::Repair => timeouts.maintenance,
             Self::Read => timeouts.read,
@@ -94,7 +95,8 @@ impl Verb {
 #[derive(Debug)]
 pub(super) struct Call {
     verb: Verb,
-    deadline: Duration,
+    /// Applies to each transaction separately.
+    transaction_timeout: Duration,
     is_abandoned: AtomicBool,
     abandoned: Notify,
     retries: AtomicU32,
@@ -112,22 +114,23 @@ struct Route {
 
 impl Call {
     pub(super) fn new(verb: Verb, timeouts: &Timeouts) -> Arc<Self> {
-        Self::with_deadline(verb, verb.deadline(timeouts))
+        Self::with_timeout(verb, verb.transaction_timeout(timeouts))
     }
 
-    /// A heartbeat that takes longer than a third of its lease comes too late for the next try.
+    /// Returns the context of a heartbeat. Its timeout is at most a third of the lease, so that the worker can
+    /// retry before the lease expires.
     pub(super) fn heartbeat(extend: &Extend, timeouts: &Timeouts) -> Arc<Self> {
-        let mut deadline = Verb::Extend.deadline(timeouts);
+        let mut timeout = Verb::Extend.transaction_timeout(timeouts);
         if !extend.leaves() {
-            deadline = deadline.min(millis(extend.lease_ms) / 3);
+            timeout = timeout.min(millis(extend.lease_ms) / 3);
         }
-        Self::with_deadline(Verb::Extend, deadline)
+        Self::with_timeout(Verb::Extend, timeout)
     }
 
-    fn with_deadline(verb: Verb, deadline: Duration) -> Arc<Self> {
+    fn with_timeout(verb: Verb, transaction_timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
             verb,
-            deadline,
+            transaction_timeout,
             is_abandoned: AtomicBool::new(false),
             abandoned: Notify::new(),
             retries: AtomicU32::new(0),
@@ -137,7 +140,16 @@ impl Call {
         })
     }
 
-    /// Runs a verb in the context and the span of this call, and records how it went.
+    /// Runs a background step in the context of this call. The step continues after the caller is dropped,
+    /// and it is not recorded as a request.
+    pub(super) fn run_background<F: Future>(
+        self: Arc<Self>,
+        step: F,
+    ) -> impl Future<Output = F::Output> {
+        CURRENT.scope(self, step)
+    }
+
+    /// Runs a verb in the context and the span of this call, and records its path and its duration.
     pub(super) async fn run<T>(
         self: Arc<Self>,
         requests: &Requests,
@@ -161,6 +173,13 @@ impl Call {
         span.record("rows", self.rows.load(Ordering::Relaxed));
         span.record("round_trips", self.round_trips.load(Ordering::Relaxed));
         span.record("retries", self.retries.load(Ordering::Relaxed));
+    }
+
+    /// Logs the error of a call whose caller is gone and does not get it.
+    pub(super) fn log_if_abandoned(&self, error: &Error) {
+        if self.is_abandoned.load(Ordering::Acquire) {
+            tracing::debug!(verb = self.verb.name(), %error, "a call failed whose caller is gone");
+        }
     }
 
     fn route(&self) -> MutexGuard<'_, Route> {
@@ -207,26 +226,31 @@ pub(super) async fn unless_abandoned<T>(
     }
 }
 
-/// Runs a transaction, or a statement outside of one, within the deadline of the current call. After
+/// Runs a transaction, or a statement outside a transaction, within the deadline of the current call. After
 /// a missed deadline it is unknown whether the server has committed.
 pub(super) async fn within_deadline<T>(
     timeouts: &Timeouts,
     transaction: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
-    let deadline = current().map_or(timeouts.request, |call| call.deadline);
+    let deadline = current().map_or(timeouts.request, |call| call.transaction_timeout);
     let outcome = tokio::time::timeout(deadline, transaction).await;
     outcome.unwrap_or(Err(Fault::NoAnswer(deadline)))
+}
+
+/// Returns when half of the transaction timeout of the current call has passed, counted from now.
+pub(super) fn half_of_deadline() -> Instant {
+    let half = current().map(|call| call.transaction_timeout / 2).unwrap_or_default();
+    Instant::from_std(requests::now()) + half
 }
 
 /// Returns the `statement_timeout` that a transaction of the current call has to set for itself.
 pub(super) fn own_statement_timeout_ms() -> Option<u64> {
     let call = current().filter(|call| call.verb.is_maintenance())?;
-    Some(super::timeouts::statement_timeout_ms(call.deadline))
+    Some(super::timeouts::statement_timeout_ms(call.transaction_timeout))
 }
 
-/// Notes that the current call was served by a fast path of its verb. A call that has fallen back stays on the
-/// general path, whatever serves the rest of it. A claim behind a finish is a part of that finish, so what
-/// another verb than that of the call notes is ignored.
+/// Records the fast path that served the current call. Ignored after a fallback, and ignored for a verb that
+/// runs inside another one, such as the claim of a finish.
 pub(super) fn note_path(verb: Verb, path: RequestPath) {
     if let Some(call) = current().filter(|call| call.verb == verb) {
         let mut route = call.route();
@@ -236,9 +260,9 @@ pub(super) fn note_path(verb: Verb, path: RequestPath) {
     }
 }
 
-/// Notes why the current call takes the general path of its verb. The first reason counts: the others follow
-/// from it.
-pub(super) fn fall_back(verb: Verb, reason: FallbackReason) {
+/// Records why the current call takes the general path. Only the first reason is kept; later ones are
+/// consequences. Ignored for a verb that runs inside another one.
+pub(super) fn note_fallback(verb: Verb, reason: FallbackReason) {
     if let Some(call) = current().filter(|call| call.verb == verb) {
         let mut route = call.route();
         if route.reason.is_none() {

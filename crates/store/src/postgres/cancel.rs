@@ -10,9 +10,9 @@ use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
-use super::pack::unpack_tasks;
 use super::rows;
 use super::session::Tx;
+use super::unpack::unpack_tasks;
 use super::{Inner, transact};
 
 const PLACES_OF: &str = include_str!("queries/places_of.sql");

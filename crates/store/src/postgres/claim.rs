@@ -1,7 +1,6 @@
 //! Hands out ready tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use tidegate_core::requests::{FallbackReason, RequestPath};
@@ -11,94 +10,20 @@ use tokio_postgres::Row;
 
 use super::back::Stale;
 use super::call::{self, Verb};
+use super::claim_texts::Sort;
 use super::draft::Left;
+use super::due::{NewlyReady, admit_expected};
 use super::error::{Fault, log_behind_commit};
 use super::floors::{Found, From, Key, Look};
 use super::gate::{before_claim, follow_briefly};
 use super::leased::{Bodies, Leased, bodies};
 use super::listen::Since;
 use super::look::{View, last_task, look, look_idly, names, open};
-use super::paged::Paged;
 use super::session::{Params, Tx, at_once, glimpse, once};
 use super::{Bug, Inner, transact};
 
 const VERSION_SHARED: &str = include_str!("queries/version_shared.sql");
 const SEE_WORKER: &str = include_str!("queries/see_worker.sql");
-
-/// The texts of a claim: of one lane, and of several; for whatever is ready, and for what holds no slots
-/// and no limit began to apply to.
-pub(super) struct Texts {
-    pub(super) one: &'static str,
-    pub(super) many: Paged,
-    pub(super) plain_one: &'static str,
-    pub(super) plain_many: Paged,
-    /// Behind tasks that the same transaction has let in.
-    pub(super) admitted: Paged,
-}
-
-macro_rules! text {
-    ($lanes:literal, $pick:literal, $take:literal) => {
-        concat!(
-            include_str!("queries/look.sql"),
-            include_str!("queries/wanted.sql"),
-            include_str!($lanes),
-            include_str!($pick),
-            include_str!($take)
-        )
-    };
-}
-
-impl Texts {
-    /// As they are, or as something makes them.
-    pub(super) fn made_by(made: fn(&'static str) -> &'static str) -> Self {
-        Self {
-            one: made(text!("queries/lanes.sql", "queries/pick_one.sql", "queries/take.sql")),
-            many: Paged::new(made(text!(
-                "queries/lanes.sql",
-                "queries/pick_many.sql",
-                "queries/take.sql"
-            ))),
-            plain_one: made(text!(
-                "queries/lanes.sql",
-                "queries/pick_one.sql",
-                "queries/take_plain.sql"
-            )),
-            plain_many: Paged::new(made(text!(
-                "queries/lanes.sql",
-                "queries/pick_many.sql",
-                "queries/take_plain.sql"
-            ))),
-            admitted: Paged::new(made(text!(
-                "queries/lanes_admitted.sql",
-                "queries/pick_many.sql",
-                "queries/take.sql"
-            ))),
-        }
-    }
-
-    fn of(&'static self, pick: &Pick<'_>, sort: Sort) -> &'static str {
-        match (pick.lanes, sort) {
-            (1, Sort::Any) => self.one,
-            (1, Sort::Plain) => self.plain_one,
-            (lanes, Sort::Any) => self.many.of(lanes).0,
-            (lanes, Sort::Plain) => self.plain_many.of(lanes).0,
-            (lanes, Sort::Admitted) => self.admitted.of(lanes).0,
-        }
-    }
-}
-
-pub(super) static TEXTS: LazyLock<Texts> = LazyLock::new(|| Texts::made_by(|text| text));
-
-/// What a claim reckons with.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Sort {
-    /// Whatever is ready.
-    Any,
-    /// What holds no slots and no limit began to apply to.
-    Plain,
-    /// Whatever is ready, and what the same transaction has let in.
-    Admitted,
-}
 
 /// Steps in which a claim may send back what a younger limit applies to, at most, and how many of them
 /// are only about those that it met.
@@ -144,25 +69,36 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
         }
         Since::NothingHeard(news) | Since::News(news) => news,
     };
+    let mut new = admit_expected(store, 0).await;
+    let claimed = claim_ready(store, claim, news, &mut new).await?;
+    new.claimed(&claimed.attempts);
+    Ok(claimed)
+}
+
+/// Takes ready tasks, and where there are none, those that admission makes ready.
+async fn claim_ready(
+    store: &Inner,
+    claim: &Claim,
+    news: u64,
+    new: &mut NewlyReady<'_>,
+) -> Result<Claimed> {
     let mut pick = Pick::new(store, claim);
-    let mut taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
-    if let Taken::Wider(open) = &taken {
-        call::fall_back(Verb::Claim, FallbackReason::ManyQueues);
-        pick.widen(open);
-        taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
-    }
-    if matches!(taken, Taken::Nothing(..)) && std::mem::take(&mut pick.look.arrived_from) > 0 {
-        // Nobody is told that there is nothing before all that has come was looked at.
-        taken = at_once!(store, tx => take_at_once(store, &tx, &pick));
+    let mut taken = take_first(store, &mut pick).await?;
+    let mut at_gate = None;
+    if let Taken::Nothing(view, _) = &taken
+        && view.has_due()
+    {
+        at_gate = new.admit_due_before(claim).await?;
+        if at_gate.is_none() {
+            pick.look = store.floors.look();
+            taken = take_first(store, &mut pick).await?;
+        }
     }
     let Taken::Nothing(view, took) = taken else {
-        if !pick.look.is_plain {
-            call::fall_back(Verb::Claim, FallbackReason::TasksHoldSlots);
-        }
         return go_on(store, pick, taken).await;
     };
     let is_complete = pick.closed.is_empty() && pick.look.is_complete(&view.open);
-    let has_looked = view.is_noted && !view.has_gate_work;
+    let has_looked = view.is_noted && !view.needs_admission();
     if has_looked {
         let (open, last_task) = (pick.read(view.open.clone()), view.last_task);
         pick.look.found(Found { open, took, is_all: true, last_task, ..Found::default() });
@@ -173,12 +109,12 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
     }
     let is_thorough = !pick.look.again(&view.open);
     if !view.is_noted {
-        call::fall_back(Verb::Claim, FallbackReason::WorkerNotRecorded);
+        call::note_fallback(Verb::Claim, FallbackReason::WorkerNotRecorded);
         transact!(store, tx => see(&tx, claim, &view));
     }
-    if view.has_gate_work {
-        call::fall_back(Verb::Claim, FallbackReason::AdmissionPending);
-        before_claim(store, claim).await?;
+    if view.needs_admission() {
+        call::note_fallback(Verb::Claim, FallbackReason::AdmissionPending);
+        before_claim(store, claim, at_gate).await?;
         // What has come through the gate may be anywhere.
         pick.look = store.floors.look();
     } else if view.is_noted && is_thorough {
@@ -190,10 +126,25 @@ async fn claim_once(store: &Inner, claim: &Claim) -> Result<Claimed> {
     go_on(store, pick, Taken::Again).await
 }
 
+/// Takes ready tasks, if nothing waits for admission.
+async fn take_first(store: &Inner, pick: &mut Pick<'_>) -> Result<Taken> {
+    let mut taken = at_once!(store, tx => take_at_once(store, &tx, pick));
+    if let Taken::Wider(open) = &taken {
+        call::note_fallback(Verb::Claim, FallbackReason::ManyQueues);
+        pick.widen(open);
+        taken = at_once!(store, tx => take_at_once(store, &tx, pick));
+    }
+    if matches!(taken, Taken::Nothing(..)) && std::mem::take(&mut pick.look.arrived_from) > 0 {
+        // The claim reports an empty result only after it has examined every submitted task.
+        taken = at_once!(store, tx => take_at_once(store, &tx, pick));
+    }
+    Ok(taken)
+}
+
 /// A look of a worker that had nothing to do: whether that is still so.
 async fn is_idle(store: &Inner, claim: &Claim, news: u64) -> Result<bool> {
     let (view, has_ready) = glimpse!(store, tx => look_idly(store, &tx, claim));
-    if has_ready || view.has_gate_work {
+    if has_ready || view.needs_admission() {
         return Ok(false);
     }
     if !view.is_noted {
@@ -210,6 +161,9 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Cl
     loop {
         match taken {
             Taken::Some(batch) => {
+                if !pick.look.is_plain {
+                    call::note_fallback(Verb::Claim, FallbackReason::TasksHoldSlots);
+                }
                 let (claimed, windows) = pick.settle(batch);
                 follow_briefly(store, Left { windows, ..Left::default() }).await;
                 return Ok(claimed);
@@ -234,13 +188,12 @@ async fn go_on(store: &Inner, mut pick: Pick<'_>, mut taken: Taken) -> Result<Cl
             }
             Taken::Wider(open) => pick.widen(&open),
             Taken::Special => {
-                call::fall_back(Verb::Claim, FallbackReason::TasksHoldSlots);
                 store.floors.meet_special();
                 pick.look.is_plain = false;
             }
             Taken::Again => {}
             Taken::Stale(stale) => {
-                call::fall_back(Verb::Claim, FallbackReason::NewLimit);
+                call::note_fallback(Verb::Claim, FallbackReason::NewLimit);
                 store.floors.meet_special();
                 steps += 1;
                 if steps <= STEPS_MAX && store.back.may_go_on() {
@@ -324,7 +277,7 @@ impl<'a> Pick<'a> {
         let Found { open, is_all, .. } = &batch.found;
         let is_behind = self.look.arrived_from > 0 || !self.look.is_thorough(open);
         let has_left_some = batch.has_left_some || !self.closed.is_empty();
-        let is_all_there_is = !(has_left_some || *is_all && is_behind);
+        let is_all_there_is = !(has_left_some || *is_all && (is_behind || batch.has_due));
         self.look.found(batch.found);
         (Claimed { attempts: batch.attempts, is_all_there_is }, batch.windows)
     }
@@ -357,6 +310,8 @@ pub(super) struct Batch {
     windows: Vec<LimitId>,
     /// Some that a younger limit applies to were left.
     has_left_some: bool,
+    /// A task is due that this claim has passed.
+    has_due: bool,
     found: Found,
 }
 
@@ -380,7 +335,8 @@ impl Batch {
         };
         let windows: Vec<i64> = row.get("windows");
         let windows = windows.into_iter().map(LimitId).collect();
-        Ok(Self { attempts, windows, has_left_some: !stale.tasks.is_empty(), found })
+        let (has_left_some, has_due) = (!stale.tasks.is_empty(), View::of(row).has_due());
+        Ok(Self { attempts, windows, has_left_some, has_due, found })
     }
 
     /// These with slots were to be met; others would be special.
@@ -399,9 +355,10 @@ impl Batch {
     }
 
     fn nothing(view: View, took: Duration) -> Self {
+        let has_due = view.has_due();
         let View { open, last_task, .. } = view;
         let found = Found { open, is_all: true, took, last_task, ..Found::default() };
-        Self { attempts: Vec::new(), windows: Vec::new(), has_left_some: false, found }
+        Self { attempts: Vec::new(), windows: Vec::new(), has_left_some: false, has_due, found }
     }
 }
 
@@ -507,7 +464,7 @@ async fn ask(
     from: &From,
     sort: Sort,
 ) -> Result<Row, Fault> {
-    let sql = store.options.claim_texts().of(pick, sort);
+    let sql = store.options.claim_texts().of(pick.lanes, sort);
     let (queues, kinds) = names(Some(pick.claim));
     let Claim { worker, tasks_max, lease_ms, .. } = pick.claim;
     let (worker, wanted, now) = (&*worker.0, i64::from(*tasks_max), store.options.now());
@@ -533,6 +490,7 @@ async fn ask(
     ];
     let row = tx.one(sql, params).await?;
     store.floors.meet_lanes(open(&row).len());
+    store.next_due.update_from(&row);
     Ok(row)
 }
 

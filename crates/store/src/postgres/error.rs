@@ -160,6 +160,20 @@ pub(super) fn log_behind_commit(step: &'static str, error: &Error) {
     }
 }
 
+/// Logs an error of a step that a verb can do without. The verb goes on.
+pub(super) fn log_optional_step(step: &'static str, error: &Error) {
+    match error.kind() {
+        ErrorKind::Incompatible => tracing::error!(
+            step,
+            %error,
+            "an optional step found rows that break an invariant; run `tidegate doctor`"
+        ),
+        _ => {
+            tracing::info!(step, %error, "an optional step failed; the request goes on without it")
+        }
+    }
+}
+
 pub(super) fn translate(error: &tokio_postgres::Error) -> Error {
     let Some(answer) = error.as_db_error() else {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));

@@ -1,19 +1,23 @@
 //! Heartbeats.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::tables::{Pace, Tables};
-use tidegate_core::{Extend, Extended, Result, TaskId, Token, WorkerReport, rules};
+use tidegate_core::{Extend, Extended, Result, TaskId, Token, WorkerId, WorkerReport, rules};
+use tokio::time::{Instant, timeout_at};
 
+use super::call::{self, Call, Verb};
 use super::claim::share_version;
 use super::draft::{Draft, Left};
 use super::error::{Fault, log_behind_commit};
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
+use super::home::Pending;
 use super::load::{Wanted, gather, moment};
-use super::pack::{unpack, unpack_in};
 use super::rows;
 use super::session::{Params, Tx};
+use super::unpack::{unpack, unpack_in};
 use super::{Inner, transact};
 use crate::memory::State;
 
@@ -29,7 +33,38 @@ const PUT_PACES: &str = include_str!("queries/put_paces.sql");
 const PUT_PROGRESS: &str = include_str!("queries/put_progress.sql");
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 
-pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
+/// Workers of a store whose unlisted leases are being released.
+#[derive(Debug, Default)]
+pub(super) struct Releasing(Mutex<HashSet<WorkerId>>);
+
+/// A release that is under way; it has ended when this is dropped.
+struct ReleaseGuard {
+    store: Arc<Inner>,
+    worker: WorkerId,
+}
+
+impl ReleaseGuard {
+    /// Returns none if a release for this worker is under way.
+    fn new(store: &Arc<Inner>, worker: &WorkerId) -> Option<Self> {
+        let is_first = store.releasing.workers().insert(worker.clone());
+        is_first.then(|| Self { store: store.clone(), worker: worker.clone() })
+    }
+}
+
+impl Drop for ReleaseGuard {
+    fn drop(&mut self) {
+        self.store.releasing.workers().remove(&self.worker);
+    }
+}
+
+impl Releasing {
+    fn workers(&self) -> MutexGuard<'_, HashSet<WorkerId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) async fn extend(store: &Arc<Inner>, extend: Extend) -> Result<Extended> {
+    let answer_at = call::half_of_deadline();
     // Refusals come before any write: the rules are asked over empty tables.
     rules::extend(&mut State::default(), &extend)?;
     let (peers, unlisted) = transact!(beating store, tx => alive(store, &tx, &extend));
@@ -40,12 +75,11 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
     }
     extended.peers = peers;
     if !unlisted.is_empty() {
-        // The renewal is committed, and its answer does not depend on this: what is not released now
-        // is released by the next heartbeat.
-        match release_unlisted(store, &extend, unlisted).await {
-            Ok(released) => extended.released = released,
-            Err(error) => log_behind_commit("release of leases of a heartbeat", &error),
-        }
+        extended.released = match extend.leaves() {
+            // No later heartbeat would release what is left when the process ends.
+            true => release_or_log(store, &extend, unlisted).await,
+            false => release_in_background(store, &extend, unlisted, answer_at).await,
+        };
     }
     if !extend.progress.is_empty() || !extend.ran.is_empty() {
         // The renewal is committed: a lost progress report must not look like a lost lease.
@@ -56,6 +90,45 @@ pub(super) async fn extend(store: &Inner, extend: Extend) -> Result<Extended> {
     Ok(extended)
 }
 
+/// Releases leases in a tokio task, and waits for it no longer than until `answer_at`: the renewal is
+/// committed, and an answer that comes too late would look like a heartbeat that failed. Returns how many
+/// attempts were released until then. What this task does not release is released after a later heartbeat.
+async fn release_in_background(
+    store: &Arc<Inner>,
+    extend: &Extend,
+    tokens: Vec<i64>,
+    answer_at: Instant,
+) -> u32 {
+    let Some(guard) = ReleaseGuard::new(store, &extend.worker) else {
+        return 0;
+    };
+    let call = Call::new(Verb::Extend, &store.options.timeouts);
+    let (extend, pending) = (extend.clone(), Pending::new(&store.pending));
+    let mut release = store.home.spawn(call.run_background(async move {
+        let _pending = pending;
+        release_or_log(&guard.store, &extend, tokens).await
+    }));
+    match timeout_at(answer_at, &mut release).await {
+        Ok(Ok(released)) => released,
+        Ok(Err(cause)) => {
+            tracing::warn!(%cause, "the release of leases of a heartbeat was cut off");
+            0
+        }
+        Err(_) => {
+            tracing::debug!("the release of leases of a heartbeat goes on behind its answer");
+            0
+        }
+    }
+}
+
+/// Releases leases. An error is only logged: what comes before is committed.
+async fn release_or_log(store: &Inner, extend: &Extend, tokens: Vec<i64>) -> u32 {
+    release_unlisted(store, extend, tokens).await.unwrap_or_else(|error| {
+        log_behind_commit("release of leases of a heartbeat", &error);
+        0
+    })
+}
+
 async fn tell(store: &Inner, extend: &Extend) -> Result<()> {
     if !extend.progress.is_empty() {
         let reports = || extend.progress.iter();
@@ -63,7 +136,7 @@ async fn tell(store: &Inner, extend: &Extend) -> Result<()> {
         let tokens: Vec<i64> = tokens.into_iter().collect();
         let tasks: Vec<i64> = reports().map(|(task, _, _)| task.0).collect();
         // An attempt with rows of its own cannot hand its slot on.
-        store.holding.forget(reports().map(|(task, token, _)| (*token, *task)));
+        store.holding.expand(reports().map(|(task, token, _)| (*token, *task)));
         transact!(beating store, tx => unpack_in(&tx, &tokens, Some(&tasks)));
         transact!(beating store, tx => progress(&tx, extend));
     }

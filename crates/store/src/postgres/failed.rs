@@ -1,8 +1,8 @@
-//! Failed attempts on the fast path of `finish`: the store reads what decides about them, the rules
-//! decide, and one statement writes the decisions.
+//! Failed attempts on the fast path of `finish`: the store reads the task rows, the rules decide, and
+//! one statement writes the decisions.
 //!
-//! Only attempts that a lease lists are eligible, and only if their task is scheduled or has ended
-//! afterwards. Everything else that a failure can lead to needs the general path.
+//! Eligible are attempts that a lease lists, without job and workflow, whose task is then scheduled for
+//! later or final. All others need the general path.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -44,7 +44,8 @@ pub(super) struct FailedBatch {
 }
 
 impl FailedBatch {
-    /// Reads and decides, under the locks of the leases of these exits. Completed exits are ignored.
+    /// Reads the tasks and decides. The caller has locked the leases of `exits`, or sends the statement
+    /// that locks them first. Completed exits are ignored.
     pub(super) async fn decide(store: &Inner, tx: &Tx<'_>, exits: &[Exit]) -> Result<Self, Fault> {
         let failed = || exits.iter().filter(|exit| may_be_fast(exit));
         let tasks: Vec<i64> = failed().map(|exit| exit.task.0).collect();
@@ -65,13 +66,14 @@ impl FailedBatch {
         let mut batch = Self::default();
         for exit in failed() {
             if let Some(row) = listed.get(&(exit.task, exit.token)) {
-                batch.add(exit, row, kinds.get(row.get::<_, &str>("kind")))?;
+                batch.decide_one(exit, row, kinds.get(row.get::<_, &str>("kind")))?;
             }
         }
         Ok(batch)
     }
 
-    fn add(&mut self, exit: &Exit, row: &Row, kind: Option<&Kind>) -> Result<(), Fault> {
+    /// Decides about one failed attempt, and adds the decision unless the general path is needed.
+    fn decide_one(&mut self, exit: &Exit, row: &Row, kind: Option<&Kind>) -> Result<(), Fault> {
         let unknown;
         let kind = match kind {
             Some(kind) => kind,
@@ -111,14 +113,14 @@ impl FailedBatch {
         Ok(())
     }
 
-    /// Splits exits: those that the fast path supports, and failed attempts that need the general path.
+    /// Splits exits into those that the fast path supports and failed attempts that need the general path.
     pub(super) fn partition(&self, exits: Vec<Exit>) -> (Vec<Exit>, Vec<Exit>) {
         let decided: BTreeSet<i64> = self.tasks.iter().copied().collect();
         let is_fast = |exit: &Exit| !may_be_fast(exit) || decided.contains(&exit.task.0);
         exits.into_iter().partition(is_fast)
     }
 
-    /// Writes the decisions. Comes after the statement that takes the attempts off their leases.
+    /// Writes the decisions. Call it after the statement that removes the attempts from their leases.
     pub(super) async fn write(&self, tx: &Tx<'_>) -> Result<(), Fault> {
         if self.tasks.is_empty() {
             return Ok(());
@@ -127,5 +129,12 @@ impl FailedBatch {
         let params: Params<'_> =
             &[tasks, tokens, spent, deaths, errors, run_at, states, remove_at, now];
         tx.one(FAIL, params).await.map(drop)
+    }
+
+    /// Updates the due hint with the earliest retry. Call it after the commit.
+    pub(super) fn note_due(&self, store: &Inner) {
+        if let Some(run_at) = self.run_at.iter().flatten().min() {
+            store.next_due.note_scheduled(run_at - self.now);
+        }
     }
 }

@@ -11,6 +11,7 @@ use tidegate_core::{
 use super::call::{self, Verb};
 use super::claim::{Batch, Claimed, Pick, share_version, take_along};
 use super::draft::{Draft, Left};
+use super::due::{NewlyReady, admit_expected};
 use super::error::{Fault, log_behind_commit};
 use super::failed::{FailedBatch, may_be_fast};
 use super::floors::first_of_lanes;
@@ -18,10 +19,10 @@ use super::flush::flush_and;
 use super::gate::follow_briefly;
 use super::load::{Wanted, gather};
 use super::look::{View, look};
-use super::pack::unpack;
 use super::relay::{Relay, relay};
 use super::rows;
 use super::session::{Params, Tx, at_once};
+use super::unpack::unpack;
 use super::{Inner, claim};
 
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
@@ -37,35 +38,73 @@ const EXITS_MAX: usize = 500;
 
 pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
     rules::check_finish(&finish)?;
+    let mut new = match &finish.claim {
+        Some(_) => admit_expected(store, finish.exits.len()).await,
+        None => NewlyReady::none(store),
+    };
+    let finished = finish_and_claim(store, finish, &mut new).await?;
+    new.claimed(&finished.claimed);
+    Ok(finished)
+}
+
+async fn finish_and_claim(
+    store: &Inner,
+    finish: Finish,
+    new: &mut NewlyReady<'_>,
+) -> Result<Finished> {
     let told: Vec<_> = finish.exits.iter().map(|exit| (exit.task, exit.token)).collect();
     let (mut quick, mut slow) = sort(finish.exits);
     call::note_path(Verb::Finish, RequestPath::Fast);
     if !slow.is_empty() {
-        call::fall_back(Verb::Finish, FallbackReason::AttemptsNotCompleted);
+        call::note_fallback(Verb::Finish, FallbackReason::AttemptsNotCompleted);
+    }
+    // Attempts with rows of their own would keep the others from being handed on.
+    let (listed, with_rows, reason) = store.holding.split_off_rows(quick);
+    quick = listed;
+    slow.extend(with_rows);
+    if let Some(reason) = reason {
+        call::note_fallback(Verb::Finish, reason);
     }
     let wanted = finish.claim;
-    let mut ends = Ends { store, told: &told, lost: Vec::new(), claimed: None };
+    let mut ends =
+        Ends { store, told: &told, lost: Vec::new(), claimed: None, has_new_ready: false };
+    let mut has_admitted = false;
     while let Some(claim) = wanted.as_ref().filter(|_| (1..=EXITS_MAX).contains(&quick.len())) {
         // The hand-off comes last: its claim may take the tasks that the general path admits.
         ends.slowly(std::mem::take(&mut slow), None).await?;
         // In a box, as all that sends statements together.
-        match Box::pin(relay(store, quick, claim)).await? {
+        match Box::pin(relay(store, quick, claim, ends.has_new_ready)).await? {
             Relay::Done(claimed) => {
                 call::note_path(Verb::Finish, RequestPath::HandOff);
                 let claimed = claim::fill_up(store, claim.clone(), claimed).await;
                 let lost = in_order(told.clone(), &ends.lost);
                 return Ok(Finished { claimed, lost });
             }
-            Relay::Left { slow: held, quick: others } => {
+            Relay::Left { slow: held, quick: others, is_refused } => {
                 (slow, quick) = (held, others);
                 if !slow.is_empty() {
-                    call::fall_back(Verb::Finish, FallbackReason::HandOffRefused);
+                    let reason = match is_refused {
+                        true => FallbackReason::HandOffRefused,
+                        false => FallbackReason::LeaseExpanded,
+                    };
+                    call::note_fallback(Verb::Finish, reason);
                 }
                 break;
             }
             Relay::NotEligible { failed, others } => {
-                call::fall_back(Verb::Finish, FallbackReason::AttemptsNotCompleted);
+                call::note_fallback(Verb::Finish, FallbackReason::AttemptsNotCompleted);
                 (slow, quick) = (failed, others);
+            }
+            Relay::AdmissionPending { exits, is_due } => {
+                let may_admit = is_due && !std::mem::replace(&mut has_admitted, true);
+                // Parts of the finish may be committed.
+                if may_admit && new.try_admit_due(exits.len()).await {
+                    quick = exits;
+                    continue;
+                }
+                call::note_fallback(Verb::Finish, FallbackReason::AdmissionPending);
+                (slow, quick) = (exits, Vec::new());
+                break;
             }
         }
     }
@@ -73,11 +112,11 @@ pub(super) async fn finish(store: &Inner, finish: Finish) -> Result<Finished> {
         // Limits are locked for what has to be done under them, and not while a claim looks around.
         ends.slowly(std::mem::take(&mut slow), None).await?;
     }
-    let expanded = ends.quickly(quick, wanted.as_ref().filter(|_| slow.is_empty())).await?;
-    if !expanded.is_empty() {
-        call::fall_back(Verb::Finish, FallbackReason::LeaseExpanded);
+    let rest = ends.quickly(quick, wanted.as_ref().filter(|_| slow.is_empty())).await?;
+    if !rest.is_empty() {
+        call::note_fallback(Verb::Finish, store.holding.reason(&rest));
     }
-    slow.extend(expanded);
+    slow.extend(rest);
     ends.slowly(slow, wanted.as_ref()).await?;
     let Ends { lost, claimed, .. } = ends;
     let lost = in_order(told, &lost);
@@ -102,6 +141,8 @@ struct Ends<'a> {
     lost: Vec<Lost>,
     /// None where the claim has to follow.
     claimed: Option<Claimed>,
+    /// Tasks have become ready on the general path.
+    has_new_ready: bool,
 }
 
 impl Ends<'_> {
@@ -130,18 +171,26 @@ impl Ends<'_> {
             return Ok(());
         }
         let store = self.store;
+        let have_rows = store.holding.forget(&exits);
         let told = self.told.iter().enumerate().rev();
         let places: BTreeMap<_, _> = told.map(|(place, exit)| (*exit, place)).collect();
         exits.sort_by_key(|exit| places.get(&(exit.task, exit.token)).copied());
-        let tokens: BTreeSet<i64> = exits.iter().map(|exit| exit.token.0).collect();
-        let tokens: Vec<i64> = tokens.into_iter().collect();
-        let tasks: Vec<i64> = exits.iter().map(|exit| exit.task.0).collect();
-        unpack(store, &tokens, Some(&tasks)).await?;
+        if !have_rows {
+            unpack_exits(store, &exits).await?;
+        }
         let mut parts = exits.chunks(EXITS_MAX).peekable();
         while let Some(exits) = parts.next() {
             let along = wanted.filter(|_| parts.peek().is_none());
             let along = along.map(|claim| Pick::told_to(store, claim));
-            let mut ended = at_once!(store, tx => end(store, &tx, exits, along.as_ref()));
+            let mut is_guess = have_rows;
+            let mut ended = loop {
+                match at_once!(store, tx => end(store, &tx, exits, along.as_ref(), is_guess)) {
+                    Some(ended) => break ended,
+                    None => unpack_exits(store, exits).await?,
+                }
+                is_guess = false;
+            };
+            self.has_new_ready |= ended.left.ready;
             self.lost.extend(ended.lost);
             if let Some((claimed, windows)) = settled(along, ended.claimed) {
                 ended.left.windows.extend(windows);
@@ -253,6 +302,7 @@ async fn end_quickly(
         take_along(store, tx, along, &[]),
         tx.commit(),
     )?;
+    failed.note_due(store);
     // A claim that found exits before it has not looked at all.
     let claimed = claimed.filter(|_| tasks.len() == exits.len());
     Ok(EndedQuickly { tasks, claimed })
@@ -270,6 +320,14 @@ pub(super) async fn end_told(
     Ok(row.get::<_, Vec<i64>>("tasks").into_iter().map(TaskId).collect())
 }
 
+/// Gives attempts rows of their own.
+async fn unpack_exits(store: &Inner, exits: &[Exit]) -> Result<()> {
+    let tokens: BTreeSet<i64> = exits.iter().map(|exit| exit.token.0).collect();
+    let tokens: Vec<i64> = tokens.into_iter().collect();
+    let tasks: Vec<i64> = exits.iter().map(|exit| exit.task.0).collect();
+    unpack(store, &tokens, Some(&tasks)).await
+}
+
 struct Ended {
     lost: Vec<Lost>,
     /// None where the claim has to follow.
@@ -277,12 +335,15 @@ struct Ended {
     left: Left,
 }
 
+/// Ends attempts that have rows of their own. Returns none, and does nothing, if `is_guess` and one of them has no
+/// row: it may have to be unpacked first.
 async fn end(
     store: &Inner,
     tx: &Tx<'_>,
     exits: &[Exit],
     along: Option<&Pick<'_>>,
-) -> Result<Ended, Fault> {
+    is_guess: bool,
+) -> Result<Option<Ended>, Fault> {
     let tasks: BTreeSet<i64> = exits.iter().map(|exit| exit.task.0).collect();
     let tasks: Vec<i64> = tasks.into_iter().collect();
     let attempts: Params<'_> = &[&tasks];
@@ -301,6 +362,9 @@ async fn end(
     let ending: BTreeSet<_> = exits.iter().map(|exit| (exit.task, exit.token)).collect();
     let ending = |(task, token, _): &(TaskId, Token, _)| ending.contains(&(*task, *token));
     let ending: Vec<_> = running.into_iter().filter(ending).collect();
+    if is_guess && ending.len() < tasks.len() {
+        return Ok(None);
+    }
     let tasks = ending.iter().map(|(task, _, _)| *task).collect();
     // As many as give way to others, and a few that move on to another line.
     let budget = exits.len() as u32 + 2;
@@ -323,7 +387,7 @@ async fn end(
         left.ready = others().next().is_some();
         left.new = first_of_lanes(others());
     }
-    Ok(Ended { lost: finished.lost, claimed, left })
+    Ok(Some(Ended { lost: finished.lost, claimed, left }))
 }
 
 /// Whether the claim may go along: nothing waits at the gate that would come before.

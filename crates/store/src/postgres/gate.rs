@@ -8,11 +8,12 @@ use tidegate_core::tables::{Position, ReadyRow, Tables};
 use tidegate_core::{Admitted, Claim, LimitId, Result, TaskId};
 
 use super::draft::{Draft, Left};
+use super::due::admit_due_and_glance;
 use super::error::{Fault, log_behind_commit, unless_unavailable};
 use super::flush::flush_and_commit;
 use super::listen::Since;
 use super::load::{Moment, Wanted, gather, moment};
-use super::look::{glance, glance_at_gate};
+use super::look::{AtGate, glance_at_gate};
 use super::paged::Paged;
 use super::rows;
 use super::session::{Params, Tx, at_once, glimpse};
@@ -54,27 +55,37 @@ pub(super) async fn admit(store: &Inner) -> Result<Admitted> {
         Since::Nothing => return Ok(admitted),
         Since::NothingHeard(news) | Since::News(news) => news,
     };
-    let (view, at_gate) = glance(store).await?;
-    if !view.has_gate_work {
+    // The fast path for due tasks goes along, and the look shows what it has left.
+    let (due, view, at_gate) = admit_due_and_glance(store).await?;
+    (admitted.ready, admitted.parked) = (due.ready, due.parked);
+    drop(due);
+    if !view.needs_admission() {
         store.changed.nothing_for(None, news, view.due_in());
         return Ok(admitted);
     }
     follow(store, Left { dirty: at_gate.dirty, ..Left::default() }).await?;
     if at_gate.arrivals {
-        admitted = arrivals(store).await?;
+        admitted = arrivals(store, admitted).await?;
     }
     Ok(admitted)
 }
 
-/// What a claim does before it takes ready tasks.
-pub(super) async fn before_claim(store: &Inner, claim: &Claim) -> Result<()> {
-    let mut at_gate = glance_at_gate(store, Some(claim)).await?;
+/// What a claim does before it takes ready tasks. `at_gate` is what the claim has seen already.
+pub(super) async fn before_claim(
+    store: &Inner,
+    claim: &Claim,
+    at_gate: Option<AtGate>,
+) -> Result<()> {
+    let mut at_gate = match at_gate {
+        Some(at_gate) => at_gate,
+        None => glance_at_gate(store, claim).await?,
+    };
     let mut seen = 0;
     while !at_gate.no_worker.is_empty() && seen < GATE_STEP as usize {
         let left = at_once!(store, tx => reconsider(store, &tx, &at_gate.no_worker));
         follow(store, left).await?;
         seen += at_gate.no_worker.len();
-        at_gate = glance_at_gate(store, Some(claim)).await?;
+        at_gate = glance_at_gate(store, claim).await?;
     }
     if !at_gate.dirty.is_empty() {
         // Whoever has one of them locked looks itself, as a rule; otherwise the next claim does.
@@ -83,7 +94,7 @@ pub(super) async fn before_claim(store: &Inner, claim: &Claim) -> Result<()> {
         follow(store, Left { dirty: Vec::new(), ..left }).await?;
     }
     if at_gate.arrivals {
-        arrivals(store).await?;
+        arrivals(store, Admitted::default()).await?;
     }
     Ok(())
 }
@@ -212,10 +223,11 @@ async fn reconsider(store: &Inner, tx: &Tx<'_>, tasks: &[TaskId]) -> Result<Left
     Ok(draft.left())
 }
 
-/// Brings what is due and what arrived to the gate, as long as nobody else does.
-async fn arrivals(store: &Inner) -> Result<Admitted> {
-    let mut admitted = Admitted::default();
-    let mut seen = 0;
+/// Admits due and submitted tasks, unless another transaction holds the admission lock. `admitted` counts tasks
+/// that the caller has admitted before.
+/// The caller has tried the fast path for due tasks.
+async fn arrivals(store: &Inner, mut admitted: Admitted) -> Result<Admitted> {
+    let mut seen = admitted.ready + admitted.parked;
     loop {
         let (step, left) = at_once!(store, tx => bring(store, &tx));
         follow(store, left).await?;

@@ -1,10 +1,11 @@
-//! What this process remembers for hand-offs: its attempts that hold one slot, and how far it has come
-//! in the wait queues of their limits.
+//! What this process remembers for hand-offs: its attempts that hold slots or have rows of their own, and how far
+//! it has come in the wait queues of their limits.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tidegate_core::requests::FallbackReason;
 use tidegate_core::{Attempt, Exit, LimitId, TaskId, Token};
 
 /// Attempts that are remembered at most.
@@ -24,8 +25,19 @@ pub(super) struct Holding(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    attempts: BTreeMap<(Token, TaskId), LimitId>,
+    attempts: BTreeMap<(Token, TaskId), Kept>,
     lines: HashMap<LimitId, Line>,
+}
+
+/// Where the server keeps an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    /// Its lease lists it with one slot of this limit.
+    Listed(LimitId),
+    /// It has had rows of its own since its claim: it has a job or a workflow, or holds several slots.
+    Rows,
+    /// It got rows of its own later, because it reported progress.
+    Expanded,
 }
 
 /// What is known of the line of a limit.
@@ -56,40 +68,89 @@ impl Holding {
     pub(super) fn add(&self, attempts: &[Attempt]) {
         let mut state = self.state();
         for attempt in attempts {
+            let id = (attempt.token, attempt.task);
             if let [slot] = attempt.slots.as_slice()
                 && attempt.job.is_none()
                 && attempt.workflow.is_none()
             {
-                state.attempts.insert((attempt.token, attempt.task), slot.limit);
+                state.attempts.insert(id, Kept::Listed(slot.limit));
                 let line = state.lines.entry(slot.limit).or_default();
                 if !line.kinds.contains(&attempt.kind) {
                     line.kinds.insert(attempt.kind.clone());
                 }
+            } else if !attempt.slots.is_empty() {
+                state.attempts.insert(id, Kept::Rows);
             }
         }
         if state.lines.len() > LINES_MAX {
             state.lines.clear();
         }
-        // Evicts the oldest entries: attempts that never reported completion, because their worker lost its lease.
-        while state.attempts.len() > ATTEMPTS_MAX {
-            state.attempts.pop_first();
+        state.evict();
+    }
+
+    /// Notes that attempts get rows of their own. Their slots cannot be handed on.
+    pub(super) fn expand(&self, attempts: impl Iterator<Item = (Token, TaskId)>) {
+        let mut state = self.state();
+        for attempt in attempts {
+            let kept = state.attempts.entry(attempt).or_insert(Kept::Expanded);
+            if *kept != Kept::Rows {
+                *kept = Kept::Expanded;
+            }
+        }
+        state.evict();
+    }
+
+    /// Splits off the attempts that have rows of their own, as far as this process knows, and returns why.
+    pub(super) fn split_off_rows(
+        &self,
+        exits: Vec<Exit>,
+    ) -> (Vec<Exit>, Vec<Exit>, Option<FallbackReason>) {
+        let state = self.state();
+        let kept = |exit: &Exit| state.attempts.get(&(exit.token, exit.task)).copied();
+        let is_listed = |exit: &Exit| !matches!(kept(exit), Some(Kept::Rows | Kept::Expanded));
+        let (listed, rows): (Vec<_>, Vec<_>) = exits.into_iter().partition(is_listed);
+        let is_expanded = rows.iter().any(|exit| kept(exit) == Some(Kept::Expanded));
+        let reason = match is_expanded {
+            true => Some(FallbackReason::LeaseExpanded),
+            false => (!rows.is_empty()).then_some(FallbackReason::TasksHoldSlots),
+        };
+        (listed, rows, reason)
+    }
+
+    /// Returns why the fast path did not end these attempts.
+    pub(super) fn reason(&self, exits: &[Exit]) -> FallbackReason {
+        let state = self.state();
+        let is_known = |exit: &Exit| state.attempts.contains_key(&(exit.token, exit.task));
+        match exits.iter().any(is_known) {
+            true => FallbackReason::TasksHoldSlots,
+            // Another process, or a cancel, gave them rows of their own.
+            false => FallbackReason::LeaseExpanded,
         }
     }
 
-    /// Removes attempts that got rows of their own, or that have ended.
-    pub(super) fn forget(&self, attempts: impl Iterator<Item = (Token, TaskId)>) {
+    /// Removes attempts that end on the general path. Returns whether all of them have rows of their own, as far
+    /// as this process knows.
+    pub(super) fn forget(&self, exits: &[Exit]) -> bool {
         let mut state = self.state();
-        for attempt in attempts {
-            state.attempts.remove(&attempt);
+        let mut have_rows = true;
+        for exit in exits {
+            let kept = state.attempts.remove(&(exit.token, exit.task));
+            have_rows &= matches!(kept, Some(Kept::Rows | Kept::Expanded));
         }
+        have_rows
+    }
+
+    /// Returns the number of attempts.
+    pub(super) fn len(&self) -> usize {
+        self.state().attempts.len()
     }
 
     /// Takes off those that end; gives which of them hold a slot of which limit.
     pub(super) fn take(&self, exits: &[Exit]) -> BTreeMap<TaskId, LimitId> {
         let mut state = self.state();
-        let held = |exit: &Exit| {
-            let limit = state.attempts.remove(&(exit.token, exit.task))?;
-            Some((exit.task, limit))
+        let held = |exit: &Exit| match state.attempts.remove(&(exit.token, exit.task))? {
+            Kept::Listed(limit) => Some((exit.task, limit)),
+            Kept::Rows | Kept::Expanded => None,
         };
         exits.iter().filter_map(held).collect()
     }
@@ -99,7 +160,7 @@ impl Holding {
         let mut state = self.state();
         for exit in exits {
             if let Some(limit) = held.get(&exit.task) {
-                state.attempts.insert((exit.token, exit.task), *limit);
+                state.attempts.insert((exit.token, exit.task), Kept::Listed(*limit));
             }
         }
     }
@@ -137,6 +198,15 @@ impl Holding {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Evicts the oldest entries: attempts that never reported completion, because their worker lost its lease.
+    fn evict(&mut self) {
+        while self.attempts.len() > ATTEMPTS_MAX {
+            self.attempts.pop_first();
+        }
     }
 }
 

@@ -268,7 +268,11 @@ impl Link {
             Err(_) => {
                 tracing::debug!("a notification was not answered; its connection is closed");
                 drop(Object::take(client));
+                return;
             }
+        }
+        if !self.connector.is_current(&client) {
+            drop(Object::take(client));
         }
     }
 
@@ -286,8 +290,11 @@ impl Link {
                         let text = format!("connecting was interrupted: {cause}");
                         Err(Error::new(ErrorKind::Unavailable, text))
                     });
-                    if connection.is_ok() || attempts.is_empty() {
-                        return connection;
+                    match connection {
+                        Err(error) if !attempts.is_empty() => {
+                            tracing::debug!(%error, "one of several attempts to connect failed");
+                        }
+                        connection => return connection,
                     }
                 }
                 () = pause(jittered(ATTEMPT_INTERVAL)) => {

@@ -24,6 +24,7 @@ const READ_LIMITS: &str = include_str!("queries/read_limits.sql");
 static UNDER_LOCK: Paged = Paged::new(include_str!("queries/under_lock.sql"));
 const LOCK_AHEAD: &str = include_str!("queries/lock_ahead.sql");
 const SLOTS_OF: &str = include_str!("queries/slots_of.sql");
+const SLOTS_OF_READY: &str = include_str!("queries/slots_of_ready.sql");
 const TAKE_PASSES: &str = include_str!("queries/take_passes.sql");
 const SLOT_GROUPS: &str = include_str!("queries/slot_groups.sql");
 const SERVED: &str = include_str!("queries/served.sql");
@@ -204,7 +205,7 @@ async fn add_ahead(tx: &Tx<'_>, draft: &mut Draft) -> Result<(), Fault> {
     let mut known = known(tx, &tasks).await?;
     known.retain(|known| known.needs.iter().all(is_locked));
     known.into_iter().for_each(|known| draft.add_known(known));
-    for row in slots_of(tx, &ids).await? {
+    for row in tx.query(SLOTS_OF_READY, &[&ids]).await? {
         let (task, limit) = (TaskId(row.get("task")), LimitId(row.get("limit_id")));
         if draft.state.tasks.contains_key(&task) {
             draft.add_held(task, limit, rows::number(&row, "slots", "number")?);

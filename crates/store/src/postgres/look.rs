@@ -41,6 +41,17 @@ impl View {
         }
     }
 
+    /// Whether tasks wait for admission, also those that other claims still pass because they became due a
+    /// moment ago.
+    pub(super) fn needs_admission(&self) -> bool {
+        self.has_gate_work || self.has_due()
+    }
+
+    /// Whether a task is due, or a limit is due to be looked at.
+    pub(super) fn has_due(&self) -> bool {
+        self.next_due.is_some_and(|due| due <= self.moment.now)
+    }
+
     /// How long until the next task is due.
     pub(super) fn due_in(&self) -> Option<Millis> {
         self.next_due.map(|due| due.saturating_sub(self.moment.now))
@@ -76,17 +87,23 @@ impl AtGate {
     }
 }
 
-/// A look outside any transaction, for no worker in particular, in one round trip.
-pub(super) async fn glance(store: &Inner) -> Result<(View, AtGate)> {
-    let both = async |tx: &Tx<'_>| tokio::try_join!(biased; look(store, tx, None), seen(store, tx, AT_GATE, None));
-    let (view, at_gate) = glimpse!(store, tx => both(&tx));
-    Ok((view, AtGate::of(&at_gate)))
+/// A look for no worker in particular, in one round trip.
+pub(super) async fn glance(store: &Inner, tx: &Tx<'_>) -> Result<(View, AtGate), Fault> {
+    tokio::try_join!(biased; look(store, tx, None), look_at_gate(store, tx, None))
 }
 
 /// What waits at the gate before a claim.
-pub(super) async fn glance_at_gate(store: &Inner, claim: Option<&Claim>) -> Result<AtGate> {
-    let row = glimpse!(store, tx => seen(store, &tx, AT_GATE, claim));
-    Ok(AtGate::of(&row))
+pub(super) async fn glance_at_gate(store: &Inner, claim: &Claim) -> Result<AtGate> {
+    Ok(glimpse!(store, tx => look_at_gate(store, &tx, Some(claim))))
+}
+
+/// Reads what waits for admission, for a worker or for no particular one.
+pub(super) async fn look_at_gate(
+    store: &Inner,
+    tx: &Tx<'_>,
+    claim: Option<&Claim>,
+) -> Result<AtGate, Fault> {
+    Ok(AtGate::of(&seen(store, tx, AT_GATE, claim).await?))
 }
 
 /// Looks for a worker, or for nobody in particular.

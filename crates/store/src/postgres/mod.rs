@@ -12,9 +12,10 @@
 //! - What ended well without slots is ended by `finish.sql`.
 //! - What holds one slot and [hands it on](relay) is ended by `relay.sql`, which starts the next in
 //!   line, or by `admit.sql`, which makes it ready for the claim that goes along.
+//! - Tasks that are [due](due) are admitted by `due_lock.sql` and `due_admit.sql`.
 //!
 //! What runs without slots, or with one that can be handed on, is listed in its lease and has no row.
-//! A verb that needs more of an attempt than that it runs [unpacks](pack) it first: then it is a row of
+//! A verb that needs more of an attempt than that it runs [unpacks](unpack) it first: then it is a row of
 //! `running`, and of `slots`, as all others. The other attempts of the lease stay listed. A [failure](failed)
 //! does not unpack the attempt where its task is scheduled or has ended afterwards.
 //!
@@ -86,8 +87,10 @@ mod behalf;
 mod call;
 mod cancel;
 mod claim;
+mod claim_texts;
 mod connection;
 mod draft;
+mod due;
 mod error;
 mod extend;
 mod failed;
@@ -108,7 +111,6 @@ mod look;
 mod made;
 mod migrate;
 mod network;
-mod pack;
 mod paged;
 mod pause;
 mod planted;
@@ -127,11 +129,13 @@ mod snapshot;
 mod submit;
 mod timeouts;
 mod traffic;
+mod unpack;
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::repair::Repair;
@@ -150,10 +154,14 @@ use session::{Params, once, transact};
 
 use crate::requests::Requests;
 
+pub(crate) use connection::address;
 pub use planted::Bug;
 pub use session::Step;
 pub use timeouts::Timeouts;
 pub use traffic::Traffic;
+
+/// The session setting from which `look.sql` reads [`Options::due_grace`].
+const DUE_GRACE: &str = "tidegate.due_grace_ms";
 
 /// Every statement of a verb walks indexes and nothing else. Said once, its plan does not depend on
 /// what the statistics happen to be, and is made once per connection. The statistics of a queue are
@@ -194,6 +202,9 @@ pub struct Options {
     pub pool_size: usize,
     /// How long to wait for the server.
     pub timeouts: Timeouts,
+    /// How long a task may be due before claims that find enough other tasks admit it: tasks that become due
+    /// within this time are admitted together. A claim that finds fewer admits every due task. Default: 100 ms.
+    pub due_grace: Duration,
     /// The time. Default: the server's.
     pub clock: Option<Clock>,
     /// Called before every statement. Default: nothing.
@@ -208,6 +219,7 @@ impl Default for Options {
         Self {
             pool_size: 8,
             timeouts: Timeouts::default(),
+            due_grace: Duration::from_millis(100),
             clock: None,
             step: None,
             #[cfg(feature = "planted")]
@@ -258,6 +270,8 @@ pub(crate) struct Inner {
     floors: Arc<floors::Floors>,
     back: back::Pace,
     holding: holding::Holding,
+    releasing: extend::Releasing,
+    next_due: due::NextDue,
     names: put::Names,
     home: Home,
 }
@@ -275,12 +289,13 @@ impl Postgres {
     pub async fn connect(url: &str, options: Options) -> Result<Self> {
         let (home, timeouts) = (Home::new()?, &options.timeouts);
         let connector = Connector::new(url, timeouts, home.handle()?)?;
-        let make = |settings, deadline, size| {
+        let make = |settings: &str, deadline, size| {
             pool(&connector, setup_text(&connector, settings, deadline), size, timeouts)
         };
         let readers = make(READS, timeouts.read, READERS)?;
         let heartbeats = make(PLANS, timeouts.heartbeat, HEARTBEATS)?;
-        let pool = make(PLANS, timeouts.request, options.pool_size.max(1))?;
+        let for_verbs = format!("{PLANS} -c {DUE_GRACE}={}", options.due_grace.as_millis());
+        let pool = make(&for_verbs, timeouts.request, options.pool_size.max(1))?;
         let floors = Arc::<floors::Floors>::default();
         let network = Arc::<network::Network>::default();
         let link = listen::Link {
@@ -306,6 +321,8 @@ impl Postgres {
             floors,
             back: back::Pace::default(),
             holding: holding::Holding::default(),
+            releasing: extend::Releasing::default(),
+            next_due: due::NextDue::default(),
             names: put::Names::default(),
             home,
         };
@@ -334,6 +351,12 @@ impl Postgres {
         self.inner.pending.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of running attempts that this process remembers for hand-offs.
+    #[doc(hidden)]
+    pub fn attempts_remembered(&self) -> usize {
+        self.inner.holding.len()
+    }
+
     /// What was sent to the server so far.
     pub fn traffic(&self) -> Traffic {
         self.inner.meter.read()
@@ -344,6 +367,8 @@ impl Postgres {
     /// of the same unique key waits for it. After an error the caller's transaction is as it
     /// was before, if the server can be reached. Kinds and jobs that are named for the first
     /// time, and limits that the tasks bring, are made at once and stay if the caller rolls back.
+    /// Statements on the caller's connection have no deadline, and the session keeps its settings: a
+    /// caller that must not wait for long sets a `statement_timeout`.
     /// A submission on behalf of an attempt is refused as `Invalid`: the attempt's lease would be locked
     /// for as long.
     pub async fn submit_in(
@@ -351,7 +376,9 @@ impl Postgres {
         transaction: &tokio_postgres::Transaction<'_>,
         submission: &Submission,
     ) -> Result<Vec<Submitted>> {
-        submit::submit_in(&self.inner, transaction, submission).await
+        let call = Call::new(Verb::Submit, &self.inner.options.timeouts);
+        let verb = Box::pin(submit::submit_in(&self.inner, transaction, submission));
+        call.run(&self.inner.requests, verb).await
     }
 
     /// Brings the schema up to date and applies more, as a newer program would: a name and a text
@@ -362,7 +389,7 @@ impl Postgres {
         self.detached(Verb::Migrate, verb).await
     }
 
-    /// Runs a verb as a task of its own on the store's runtime: a caller that is dropped does not leave
+    /// Runs a verb as a tokio task on the runtime of the store: a caller that is dropped does not leave
     /// a transaction half done on a connection that others will use, and a handler that blocks
     /// its thread does not keep a heartbeat from its connection. A verb whose caller is gone begins
     /// no further transaction.
@@ -384,7 +411,11 @@ impl Postgres {
         let verb = body(inner.clone());
         let verb = async move {
             let _pending = pending;
-            call.run(&inner.requests, verb).await
+            let answer = call.clone().run(&inner.requests, verb).await;
+            if let Err(error) = &answer {
+                call.log_if_abandoned(error);
+            }
+            answer
         };
         self.inner.home.spawn(verb).await.unwrap_or_else(|cause| {
             Err(Error::new(ErrorKind::Unavailable, format!("the verb was cut off: {cause}")))
@@ -437,6 +468,10 @@ impl Inner {
             if fault.is_none() {
                 self.network.note_answer();
             }
+            if !self.connector.is_current(&connection) {
+                // It was in use when all others were closed.
+                drop(Object::take(connection));
+            }
             return;
         }
         drop(Object::take(connection));
@@ -444,8 +479,12 @@ impl Inner {
         if is_lost {
             self.network.note_lost();
         }
-        if is_lost || fault.is_some_and(Fault::is_read_only) {
-            self.connector.close_all();
+        let is_read_only = fault.is_some_and(Fault::is_read_only);
+        if is_read_only {
+            self.connector.forget_failures();
+        }
+        if is_lost || is_read_only {
+            self.connector.invalidate_connections();
             for pool in [&self.pool, &self.readers, &self.heartbeats] {
                 pool.retain(|_, _| false);
                 pool.manager().discard();

@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 
 use super::Options;
 use super::behalf::STILL_RUNS;
-use super::claim::{TEXTS, Texts};
+use super::claim_texts::{TEXTS, Texts};
+use super::due::DUE_LOCK;
 use super::relay::HOLD_LIMITS;
 
 /// A bug that this store can have.
@@ -26,6 +27,8 @@ pub enum Bug {
     WindowUnseen,
     /// An attempt that submits is looked at without a lock, so it may end before the commit.
     SubmitUnkept,
+    /// Due tasks join wait queues while slots are handed on there.
+    DueUnlocked,
 }
 
 #[cfg(feature = "planted")]
@@ -35,6 +38,10 @@ static UNLOCKED: LazyLock<Texts> =
 #[cfg(feature = "planted")]
 static UNSHARED: LazyLock<&str> =
     LazyLock::new(|| without(HOLD_LIMITS, "pg_advisory_xact_lock_shared(7453127, bucket)"));
+
+#[cfg(feature = "planted")]
+static DUE_UNLOCKED: LazyLock<&str> =
+    LazyLock::new(|| without(DUE_LOCK, "pg_advisory_xact_lock(7453127, bucket)"));
 
 #[cfg(feature = "planted")]
 static UNKEPT: LazyLock<&str> = LazyLock::new(|| without(STILL_RUNS, "FOR KEY SHARE"));
@@ -62,6 +69,11 @@ impl Options {
         if self.is_planted(Bug::SubmitUnkept) { &UNKEPT } else { STILL_RUNS }
     }
 
+    /// The locks for the admission of due tasks, or what a bug makes of them.
+    pub(super) fn due_lock_text(&self) -> &'static str {
+        if self.is_planted(Bug::DueUnlocked) { &DUE_UNLOCKED } else { DUE_LOCK }
+    }
+
     /// The claim, or what a bug makes of it.
     pub(super) fn claim_texts(&self) -> &'static Texts {
         if self.is_planted(Bug::ClaimUnlocked) { &UNLOCKED } else { &TEXTS }
@@ -83,6 +95,11 @@ impl Options {
     #[inline(always)]
     pub(super) fn still_runs_text(&self) -> &'static str {
         STILL_RUNS
+    }
+
+    #[inline(always)]
+    pub(super) fn due_lock_text(&self) -> &'static str {
+        DUE_LOCK
     }
 
     #[inline(always)]

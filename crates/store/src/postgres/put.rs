@@ -171,13 +171,13 @@ impl<'a> Columns<'a> {
 /// has to be looked at more closely.
 pub(super) async fn put(store: &Inner, submission: &Submission) -> Result<Option<Stored>> {
     if !is_plain(submission) {
-        call::fall_back(Verb::Submit, FallbackReason::TaskOptions);
+        call::note_fallback(Verb::Submit, FallbackReason::TaskOptions);
         return Ok(None);
     }
     let known = store.names.known();
     let columns = known.as_ref().and_then(|known| Columns::of(known, &submission.tasks));
     let Some((known, columns)) = known.as_ref().zip(columns) else {
-        call::fall_back(Verb::Submit, FallbackReason::UnknownNames);
+        call::note_fallback(Verb::Submit, FallbackReason::UnknownNames);
         return Ok(None);
     };
     let stored = glimpse!(store, tx => insert(store, &tx, known.limits_version, &columns));
@@ -185,7 +185,7 @@ pub(super) async fn put(store: &Inner, submission: &Submission) -> Result<Option
         Some(_) => call::note_path(Verb::Submit, RequestPath::Fast),
         None => {
             store.names.forget();
-            call::fall_back(Verb::Submit, FallbackReason::UnknownNames);
+            call::note_fallback(Verb::Submit, FallbackReason::UnknownNames);
         }
     }
     Ok(stored)

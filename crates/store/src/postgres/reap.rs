@@ -10,10 +10,10 @@ use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
-use super::pack::unpack_expired;
 use super::registered::prune_registered;
 use super::rows;
 use super::session::{Params, Tx, glimpse};
+use super::unpack::unpack_expired;
 use super::{Bug, Inner, transact};
 
 const HAS_LEFT_BEHIND: &str = include_str!("queries/has_left_behind.sql");

@@ -11,7 +11,8 @@ use tidegate_core::{Attempt, Claim, Exit, LaneId, LimitId, Result, TaskId};
 use tokio_postgres::Row;
 
 use super::Inner;
-use super::claim::{Batch, Claimed, Pick, Sort, ask_along, taken_along};
+use super::claim::{Batch, Claimed, Pick, ask_along, taken_along};
+use super::claim_texts::Sort;
 use super::draft::Left;
 use super::error::Fault;
 use super::failed::{FailedBatch, may_be_fast};
@@ -83,32 +84,57 @@ fn admitted(row: &Row) -> Vec<ReadyRow> {
     tasks.zip(places).map(ready).collect()
 }
 
+/// Notes when the next task is due: by the look of the hand-off, and by the retries that were written after it.
+fn note_due(store: &Inner, row: &Row, failed: Option<&FailedBatch>) {
+    store.next_due.update_from(row);
+    if let Some(failed) = failed {
+        failed.note_due(store);
+    }
+}
+
+/// Whether a task is due, or a limit is due to be looked at.
+fn is_due(row: &Row) -> bool {
+    row.get::<_, Option<i64>>("next_due").is_some_and(|due| due <= row.get("now"))
+}
+
 /// What became of exits.
 pub(super) enum Relay {
     /// They are ended, and this runs instead.
     Done(Claimed),
     /// These are yet to be ended, and the claim has to follow: those that hold slots or may, and those
-    /// that do not.
-    Left { slow: Vec<Exit>, quick: Vec<Exit> },
+    /// that do not. `is_refused`: some of the former could have been handed on.
+    Left { slow: Vec<Exit>, quick: Vec<Exit>, is_refused: bool },
     /// Nothing is done: these failed attempts need the general path first. The others may be tried again.
     NotEligible { failed: Vec<Exit>, others: Vec<Exit> },
+    /// These are yet to be ended: tasks wait for admission that may come before the next in line.
+    AdmissionPending { exits: Vec<Exit>, is_due: bool },
 }
 
-/// Ends attempts, and goes on with the next in line.
-pub(super) async fn relay(store: &Inner, exits: Vec<Exit>, claim: &Claim) -> Result<Relay> {
+/// Ends attempts, and goes on with the next in line. `has_new_ready`: the same call has made tasks ready, which
+/// come before the next in line.
+pub(super) async fn relay(
+    store: &Inner,
+    exits: Vec<Exit>,
+    claim: &Claim,
+    has_new_ready: bool,
+) -> Result<Relay> {
     let held = store.holding.take(&exits);
     let (mut mine, mut rest): (Vec<_>, Vec<_>) =
         exits.into_iter().partition(|exit| held.contains_key(&exit.task));
     if mine.is_empty() {
-        return Ok(Relay::Left { slow: mine, quick: rest });
+        return Ok(Relay::Left { slow: mine, quick: rest, is_refused: false });
     }
     // Where fewer are wanted than end, the next in line are ready for any worker.
-    if rest.is_empty() && mine.len() <= claim.tasks_max as usize {
+    if rest.is_empty() && !has_new_ready && mine.len() <= claim.tasks_max as usize {
         let baton = Baton { told: Told::new(&mine), lines: store.holding.lines(&mine, &held) };
         match hand_on(store, &mine, baton, Pick::new(store, claim)).await? {
             HandOff::Done(claimed) => return Ok(Relay::Done(claimed)),
             HandOff::NotEligible(failed) => {
                 return Ok(not_eligible(store, mine, &failed, &held));
+            }
+            HandOff::AdmissionPending { is_due } => {
+                store.holding.put_back(&mine, &held);
+                return Ok(Relay::AdmissionPending { exits: mine, is_due });
             }
             HandOff::Refused { held } => {
                 let is_held = |exit: &Exit| held.contains(&exit.task.0);
@@ -116,7 +142,7 @@ pub(super) async fn relay(store: &Inner, exits: Vec<Exit>, claim: &Claim) -> Res
             }
         }
         if mine.is_empty() {
-            return Ok(Relay::Left { slow: rest, quick: Vec::new() });
+            return Ok(Relay::Left { slow: rest, quick: Vec::new(), is_refused: true });
         }
     }
     let baton = Baton { told: Told::new(&mine), lines: store.holding.lines(&mine, &held) };
@@ -151,6 +177,9 @@ impl Baton {
 enum HandOff {
     Done(Claimed),
     NotEligible(FailedBatch),
+    AdmissionPending {
+        is_due: bool,
+    },
     /// Nothing is done. The next in line may be admitted for these exits; for none of them where the
     /// general path has to do it.
     Refused {
@@ -165,6 +194,7 @@ async fn hand_on(store: &Inner, exits: &[Exit], baton: Baton, pick: Pick<'_>) ->
     {
         Answer::Done(relayed) => *relayed,
         Answer::NotEligible(failed) => return Ok(HandOff::NotEligible(failed)),
+        Answer::AdmissionPending { is_due } => return Ok(HandOff::AdmissionPending { is_due }),
         Answer::Refused(held) => return Ok(HandOff::Refused { held }),
     };
     if is_to_look {
@@ -193,6 +223,9 @@ async fn hand_on(store: &Inner, exits: &[Exit], baton: Baton, pick: Pick<'_>) ->
 enum Answer {
     Done(Box<Relayed>),
     NotEligible(FailedBatch),
+    AdmissionPending {
+        is_due: bool,
+    },
     /// With the exits for which the next in line may be admitted.
     Refused(Vec<i64>),
 }
@@ -255,7 +288,11 @@ async fn send_relay(
         bodies(tx),
         tx.commit(),
     )?;
+    note_due(store, &relayed, failed.as_ref());
     if !relayed.get::<_, bool>("is_on") {
+        if relayed.get("has_gate_work") {
+            return Ok(Answer::AdmissionPending { is_due: is_due(&relayed) });
+        }
         return Ok(Answer::Refused(list(&relayed, "held").collect()));
     }
     let leased = Leased::of(&relayed)?;
@@ -311,8 +348,14 @@ async fn admit(
         Err(failed) => return Ok(not_eligible(store, exits, &failed, held)),
     };
     let mut slow: Vec<Exit> = rest.into_iter().filter(|exit| !ended.contains(&exit.task)).collect();
+    let is_refused = !relayed.get::<_, bool>("is_on");
+    if is_refused && relayed.get("has_gate_work") {
+        store.holding.put_back(&mine, held);
+        slow.extend(mine);
+        return Ok(Relay::AdmissionPending { exits: slow, is_due: is_due(&relayed) });
+    }
     let mut left = Left::default();
-    if relayed.get("is_on") {
+    if !is_refused {
         store.holding.reached(furthest(&relayed), &baton.lines);
         left.new = admitted(&relayed);
         if relayed.get("is_to_look") {
@@ -333,7 +376,7 @@ async fn admit(
     follow_briefly(store, left).await;
     Ok(match settled {
         Some(claimed) => Relay::Done(claimed),
-        None => Relay::Left { slow, quick: Vec::new() },
+        None => Relay::Left { slow, quick: Vec::new(), is_refused },
     })
 }
 
@@ -378,6 +421,7 @@ async fn send_admit(
         bodies(tx),
         tx.commit(),
     )?;
+    note_due(store, &relayed, failed.as_ref());
     // A claim that found exits before it has not looked at all.
     let is_all = relayed.get("is_on") && ended.len() == others.tasks.len();
     let claimed = claimed.filter(|_| is_all);

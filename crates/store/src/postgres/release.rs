@@ -9,9 +9,9 @@ use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
-use super::pack::unpack_tasks;
 use super::rows;
 use super::session::Tx;
+use super::unpack::unpack_tasks;
 use super::{Inner, transact};
 
 const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");

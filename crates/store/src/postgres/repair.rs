@@ -8,8 +8,8 @@ use tokio_postgres::error::SqlState;
 use super::error::Fault;
 use super::flush::put_limits;
 use super::made::{MAKE_LIMITS, Made, workflows};
-use super::pack::unpack_all;
 use super::session::Tx;
+use super::unpack::unpack_all;
 use super::{Inner, snapshot, transact};
 
 const TASK_IDS: &str = include_str!("queries/repair_task_ids.sql");

@@ -256,22 +256,35 @@ impl Tries {
         outcome: Result<T, Fault>,
     ) -> Result<Option<T>> {
         self.0 += 1;
-        match outcome {
+        let fault = match outcome {
             Ok(value) => return Ok(Some(value)),
-            Err(fault) if self.0 >= TRIES_MAX => return Err(fault.into()),
-            Err(Fault::Again) => {}
-            Err(Fault::NoLimit(names)) => make_workflows(store, names).await?,
-            Err(Fault::Unnoted(claim)) => announce(store, &claim).await?,
-            Err(Fault::Stopped(task, token)) => refuse_stopped(store, (task, token)).await?,
-            Err(fault) if fault.is_conflict() => {
+            Err(fault) if self.0 < TRIES_MAX && self.may_try_again(&fault) => fault,
+            Err(fault) => return Err(fault.into()),
+        };
+        call::note_retry();
+        self.pause().await;
+        // After the pause, because what is announced here holds for a part of a lease only.
+        match fault {
+            Fault::NoLimit(names) => make_workflows(store, names).await?,
+            Fault::Unnoted(claim) => announce(store, &claim).await?,
+            Fault::Stopped(task, token) => refuse_stopped(store, (task, token)).await?,
+            fault if fault.is_conflict() => {
                 store.conflicts.fetch_add(1, Ordering::Relaxed);
             }
-            Err(fault) if fault.is_read_only() && self.0 == 1 => {
-                // The server was demoted. The next connection may lead to the new primary.
-            }
-            Err(fault) => return Err(fault.into()),
+            _ => {}
         }
-        call::note_retry();
+        Ok(None)
+    }
+
+    fn may_try_again(&self, fault: &Fault) -> bool {
+        match fault {
+            Fault::Again | Fault::NoLimit(_) | Fault::Unnoted(_) | Fault::Stopped(..) => true,
+            // A server that was demoted: the next connection may lead to the new primary.
+            fault => fault.is_conflict() || (fault.is_read_only() && self.0 == 1),
+        }
+    }
+
+    async fn pause(&self) {
         match self.0.checked_sub(TRIES_AT_ONCE) {
             None => tokio::task::yield_now().await,
             Some(doubled) => {
@@ -279,7 +292,6 @@ impl Tries {
                 pause(jittered(longest)).await;
             }
         }
-        Ok(None)
     }
 }
 

@@ -10,10 +10,10 @@ use super::error::Fault;
 use super::flush::flush;
 use super::gate::{BUDGET, follow};
 use super::load::{Wanted, gather, moment};
-use super::pack::unpack_groups;
 use super::reap::turn_days;
 use super::rows;
 use super::session::Tx;
+use super::unpack::unpack_groups;
 use super::{Inner, migrate, transact};
 use crate::memory::State;
 

@@ -7,12 +7,15 @@ use std::time::Duration;
 /// packets that it never delivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Opening a connection: TCP, TLS, authentication and session settings together. The URL
-    /// parameter `connect_timeout` has precedence. Default: 10 s.
+    /// Opening a connection: TCP, TLS, authentication and session settings together. The bound is
+    /// divided evenly among the servers, and the part of a server among its addresses. The lookup of
+    /// a host name may take as long as the part of its server, in addition. The URL parameter
+    /// `connect_timeout` replaces the bound and applies to each lookup and each address, undivided.
+    /// Default: 10 s.
     pub connect: Duration,
     /// Waiting for a free connection of the pool. Default: 10 s.
     pub pool_wait: Duration,
-    /// One transaction, or one statement outside of a transaction. Default: 10 s.
+    /// One transaction, or one statement outside a transaction. Default: 10 s.
     pub request: Duration,
     /// One transaction of a heartbeat. A third of the lease applies if that is shorter. Default: 5 s.
     pub heartbeat: Duration,
@@ -21,7 +24,8 @@ pub struct Timeouts {
     /// One transaction of a migration, a repair or a prune. Default: 1 h.
     pub maintenance: Duration,
     /// Idle time of a TCP connection before the first keepalive probe. The URL parameter
-    /// `keepalives_idle` has precedence. Default: 10 s.
+    /// `keepalives_idle` has precedence. Values below 1 s count as 1 s, and values above 32,767 s as
+    /// 32,767 s. Default: 10 s.
     pub tcp_keepalive: Duration,
     /// How long sent data may stay unacknowledged before the kernel closes the connection. The URL
     /// parameter `tcp_user_timeout` has precedence. Default: 10 s.

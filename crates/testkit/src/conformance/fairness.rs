@@ -7,6 +7,7 @@ use tidegate_core::bounds::{JOB_WINDOW, SUBMIT_TASKS_MAX};
 use tidegate_core::{Attempt, Exit, Finish, JobSpec, NewTask, SetJob};
 
 use super::fixture::{Fixture, asks, done, job, task};
+use crate::tier::Cases;
 
 /// What is scarce, and how much there is of it.
 #[derive(Debug, Clone, Copy)]
@@ -82,14 +83,17 @@ impl<'a> Crew<'a> {
     }
 }
 
-/// One job with a hundred thousand tasks and 99 with ten each: the small ones are done before the
-/// large one has had more than its share.
+/// Tasks of the large job.
+const LARGE: Cases<usize> = Cases { small: 20_000, full: 100_000 };
+
+/// One large job and 99 jobs with ten tasks each: the small ones are done before the large one has had more
+/// than its share.
 async fn small_jobs_are_not_held_up(fx: &Fixture, scarce: Scarce) {
     const SMALL: usize = 99;
     const TASKS: usize = 10;
     const STARTS_MAX: usize = 1_100;
     let mut crew = Crew::new(fx, scarce).await;
-    submit(fx, "large", 100_000).await;
+    submit(fx, "large", LARGE.of_this_run()).await;
     for number in 0..SMALL {
         submit(fx, &format!("small-{number}"), TASKS).await;
     }
@@ -113,8 +117,12 @@ pub async fn small_jobs_are_not_held_up_behind_a_limit(fx: &Fixture) {
 
 const WEIGHTS: [u32; 3] = [1, 2, 4];
 
+/// Starts over which shares are compared.
+const STARTS: Cases<usize> = Cases { small: 700, full: 1_400 };
+
 /// Weights give shares while all have a backlog, and so do those to which they are changed.
 async fn shares_are_as_weights(fx: &Fixture, scarce: Scarce) {
+    let number = STARTS.of_this_run();
     let mut crew = Crew::new(fx, scarce).await;
     for weight in WEIGHTS {
         fx.job(JobSpec { weight, ..job(&named(weight), None) }).await;
@@ -122,7 +130,7 @@ async fn shares_are_as_weights(fx: &Fixture, scarce: Scarce) {
     }
     // Free slots go to whoever comes first: the first starts are no contest.
     crew.starts(100).await;
-    let starts = crew.starts(1_400).await;
+    let starts = crew.starts(number).await;
     within_a_tenth(&starts, WEIGHTS.map(|weight| (named(weight), weight)));
     for weight in WEIGHTS {
         let set = SetJob { job: named(weight), weight: Some(4 / weight), ..SetJob::default() };
@@ -131,7 +139,7 @@ async fn shares_are_as_weights(fx: &Fixture, scarce: Scarce) {
     }
     // What is past the jobs' lines goes by the old weights.
     crew.starts(WEIGHTS.len() * JOB_WINDOW as usize).await;
-    let starts = crew.starts(1_400).await;
+    let starts = crew.starts(number).await;
     within_a_tenth(&starts, WEIGHTS.map(|weight| (named(weight), 4 / weight)));
 }
 

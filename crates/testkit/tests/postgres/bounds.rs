@@ -70,7 +70,6 @@ async fn finish_under_a_limit_with_ten_thousand_held_slots_stays_within_its_boun
     store.migrate().await.expect("migrate");
     let few = running(&store, "few", 2 * FINISHES).await;
     let many = running(&store, "many", HELD).await;
-    // The first finish of a lease gives each of its tasks a row of its own.
     let few = general_finish(&store, &few).await;
     let many = general_finish(&store, &many).await;
     println!("{} slots held: {few:?}; {HELD} slots held: {many:?}", 2 * FINISHES);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tidegate_core::check::check;
 use tidegate_core::{
     CancelOutcome, Claim, Error, ErrorKind, Exit, Extend, Finish, Inspect, NewTask, Outcome,
-    Progress, Result, RetryOutcome, SetLimit, Source, Store, Submission, TaskId, Token, WorkerId,
+    Progress, Result, RetryOutcome, SetLimit, Source, State, Store, Submission, TaskId, Token,
+    WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::events::Events;
@@ -306,4 +307,46 @@ async fn progress_of_a_task_that_two_leases_list_is_logged_and_the_leases_are_re
     let extended = fixture.store.extend(extend).await.expect("the leases are renewed");
     assert_eq!(extended.lost, []);
     events.wait_for(Level::ERROR, &format!("task {first}")).await;
+}
+
+#[tokio::test]
+async fn task_that_two_expired_leases_list_does_not_keep_other_leases_from_being_reaped() {
+    let events = Events::capture();
+    let fixture = Fixture::new().await;
+    let [(first, _), (_, second_token)] = two_leases(&fixture).await;
+    let [(clean, _), _] = two_leases(&fixture).await;
+    list_again(&fixture, first, second_token).await;
+    let expire = "UPDATE tidegate.leases SET expires_at = 1 WHERE token <=";
+    fixture.run(&format!("{expire} (SELECT max(token) - 1 FROM tidegate.leases)")).await;
+    // A second pass does not make it worse.
+    for expired in [1, 0] {
+        let reaped = bounded(fixture.store.reap()).await.expect("reap");
+        assert_eq!(reaped.expired, expired);
+        events.wait_for(Level::ERROR, &format!("task {first}")).await;
+    }
+    let shown = fixture.store.task(clean).await.expect("task").expect("the task");
+    assert_eq!(shown.state, State::Pending, "{shown:?}");
+    assert_repaired(&fixture).await;
+    assert_eq!(bounded(fixture.store.reap()).await.expect("reap").expired, 2);
+}
+
+#[tokio::test]
+async fn slot_that_two_expired_leases_list_does_not_keep_other_leases_from_being_reaped() {
+    let fixture = Fixture::new().await;
+    let set = SetLimit { name: "group:a".into(), capacity: Some(4), source: Source::Operator };
+    fixture.store.set_limit(set).await.expect("set the limit");
+    let [(_, first), (_, second)] = two_leases(&fixture).await;
+    let [(clean, _), _] = two_leases(&fixture).await;
+    let same = "UPDATE tidegate.leases SET numbers = '{0}' WHERE token IN";
+    fixture.run(&format!("{same} ({first}, {second})")).await;
+    let expire = "UPDATE tidegate.leases SET expires_at = 1 WHERE token <=";
+    fixture.run(&format!("{expire} (SELECT max(token) - 1 FROM tidegate.leases)")).await;
+    for expired in [1, 0] {
+        let reaped = bounded(fixture.store.reap()).await.expect("reap");
+        assert_eq!(reaped.expired, expired);
+    }
+    let shown = fixture.store.task(clean).await.expect("task").expect("the task");
+    assert_eq!(shown.state, State::Pending, "{shown:?}");
+    assert_repaired(&fixture).await;
+    assert_eq!(bounded(fixture.store.reap()).await.expect("reap").expired, 2);
 }

@@ -3,14 +3,18 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use tidegate_core::{
     Claim, Error, ErrorKind, Extend, Inspect, NewTask, Store, Submission, Token, WorkerId,
 };
-use tidegate_store::postgres::{Options, Postgres, Timeouts};
+use tidegate_engine::time;
+use tidegate_store::postgres::{Options, Postgres, Step, Timeouts};
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::proxy::Proxy;
+use tidegate_testkit::wait;
 use tokio::sync::Semaphore;
 use tokio_postgres::NoTls;
 
@@ -226,6 +230,146 @@ async fn heartbeat_whose_caller_is_gone_renews_nothing() {
         store.extend(other.clone()).await.expect("a heartbeat behind the abandoned one");
     }
     assert_eq!(lease_end(&store, token).await, before, "the lease was not renewed");
+}
+
+/// The leases are renewed, and another session keeps the store from releasing one that the heartbeat does not list.
+#[tokio::test]
+async fn slow_release_of_an_unlisted_lease_does_not_delay_the_heartbeat() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    let two = Submission { tasks: vec![NewTask::new("a", "null"); 2], ..Submission::default() };
+    store.submit(two).await.expect("submit");
+    let one = Claim { tasks_max: 1, ..claim() };
+    let short = Claim { lease_ms: 1500, ..one.clone() };
+    let expired = store.claim(short).await.expect("claim")[0].token;
+    let listed = store.claim(one).await.expect("claim")[0].token;
+    let (mut other, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    wait::until_async("the lease expires", async || {
+        let sql = "SELECT expires_at < extract(epoch FROM clock_timestamp()) * 1000 \
+            FROM tidegate.leases WHERE token = $1";
+        other.query_one(sql, &[&expired.0]).await.expect("the lease").get(0)
+    })
+    .await;
+    let lock = other.transaction().await.expect("begin");
+    let sql = "SELECT FROM tidegate.leases WHERE token = $1 FOR UPDATE";
+    lock.execute(sql, &[&expired.0]).await.expect("lock");
+    for _ in 0..3 {
+        let began_at = now();
+        // The deadline of a heartbeat with this lease is 2 s.
+        let extended = store.extend(heartbeat(listed, 6000)).await.expect("renewed");
+        assert!(now() - began_at < Duration::from_millis(1800), "{:?}", now() - began_at);
+        assert_eq!((extended.lost.len(), extended.released), (0, 0));
+    }
+    lock.rollback().await.expect("rollback");
+    let is_ready = "SELECT count(*) FROM tidegate.ready";
+    wait::until_async("the lease is released", async || {
+        store.extend(heartbeat(listed, 6000)).await.expect("renewed");
+        other.query_one(is_ready, &[]).await.expect("count").get::<_, i64>(0) == 1
+    })
+    .await;
+}
+
+/// Longer than the deadline of a request, and than the timeouts of the server that belong to it.
+const LONG: Duration = Duration::from_secs(2);
+
+/// Blocks the tables of tasks for a while.
+async fn lock_tasks(database: &Database) -> tokio::task::JoinHandle<()> {
+    let (mut client, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    let (locked, is_locked) = tokio::sync::oneshot::channel();
+    let task = tokio::spawn(async move {
+        let lock = client.transaction().await.expect("begin");
+        let tables = "LOCK TABLE tidegate.tasks, tidegate.ended";
+        lock.batch_execute(tables).await.expect("lock");
+        locked.send(()).expect("the test waits");
+        time::sleep(LONG).await;
+        lock.rollback().await.expect("rollback");
+    });
+    is_locked.await.expect("locked");
+    task
+}
+
+/// Pauses one transaction before its second statement.
+fn pausing(is_armed: &Arc<AtomicU32>) -> Step {
+    let is_armed = is_armed.clone();
+    Arc::new(move |_| {
+        let counted = is_armed.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        Box::pin(async move {
+            if counted == Ok(1) {
+                time::sleep(LONG).await;
+            }
+        })
+    })
+}
+
+const SLOW_MIGRATION: &[(&str, &str)] = &[("9999_slow", "-- Online: a test\nSELECT pg_sleep(2)")];
+
+#[tokio::test]
+async fn maintenance_and_reads_of_whole_tables_may_take_longer_than_a_request() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let statements = Arc::new(AtomicU32::new(0));
+    let timeouts = Timeouts { request: DEADLINE, ..Timeouts::default() };
+    let options = Options { timeouts, step: Some(pausing(&statements)), ..Options::default() };
+    let store = Postgres::connect(&database.url(), options).await.expect("connect");
+    store.submit(submission()).await.expect("submit");
+
+    let locked = lock_tasks(&database).await;
+    fails_soon(store.submit(submission())).await;
+    store.snapshot().await.expect("a snapshot");
+    locked.await.expect("no panic");
+    let locked = lock_tasks(&database).await;
+    store.prune().await.expect("prune");
+    locked.await.expect("no panic");
+    let locked = lock_tasks(&database).await;
+    store.repair().await.expect("repair");
+    locked.await.expect("no panic");
+    // The server ends a transaction that is idle for longer than the deadline of a request.
+    for verb in ["prune", "repair", "snapshot"] {
+        statements.store(2, SeqCst);
+        match verb {
+            "prune" => store.prune().await.map(drop),
+            "repair" => store.repair().await.map(drop),
+            _ => store.snapshot().await.map(drop),
+        }
+        .expect(verb);
+        assert_eq!(statements.load(SeqCst), 0, "{verb} has paused");
+    }
+    statements.store(2, SeqCst);
+    fails_soon(store.submit(submission())).await;
+    statements.store(0, SeqCst);
+    store.migrate_more(SLOW_MIGRATION).await.expect("migrate");
+}
+
+#[tokio::test]
+async fn maintenance_and_reads_of_whole_tables_fail_at_their_own_deadlines() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let statements = Arc::new(AtomicU32::new(0));
+    let timeouts = Timeouts { read: DEADLINE, maintenance: DEADLINE, ..Timeouts::default() };
+    let options = Options { timeouts, step: Some(pausing(&statements)), ..Options::default() };
+    let store = Postgres::connect(&database.url(), options).await.expect("connect");
+    let locked = lock_tasks(&database).await;
+    fails_soon(store.snapshot()).await;
+    fails_soon(store.prune()).await;
+    locked.await.expect("no panic");
+    for verb in ["prune", "repair", "snapshot"] {
+        statements.store(2, SeqCst);
+        let error = match verb {
+            "prune" => fails_soon(store.prune()).await,
+            "repair" => fails_soon(store.repair()).await,
+            _ => fails_soon(store.snapshot()).await,
+        };
+        assert!(error.to_string().contains("did not answer within 0.3 s"), "{verb}: {error}");
+        statements.store(0, SeqCst);
+    }
+    let error = fails_soon(store.migrate_more(SLOW_MIGRATION)).await;
+    assert!(error.to_string().contains("did not answer within 0.3 s"), "{error}");
+    store.submit(submission()).await.expect("the deadline of a request is longer");
 }
 
 #[tokio::test]

@@ -3,11 +3,13 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tidegate_core::{
-    Claim, Exit, Finish, JobSpec, NewTask, Outcome, SetLimit, Source, Store, Submission, WorkerId,
+    CancelOutcome, Claim, Exit, Finish, Inspect, JobSpec, NewTask, Outcome, SetLimit, Source,
+    Store, Submission, TaskId, WorkerId,
 };
-use tidegate_store::postgres::{Options, Postgres, Step};
+use tidegate_store::postgres::{Options, Postgres, Step, Timeouts};
 use tidegate_testkit::events::Events;
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::wait;
@@ -84,12 +86,43 @@ impl Cut {
             return;
         }
         if self.monitor.query_one(self.when, &[]).await.expect("look").get::<_, bool>(0) {
-            self.is_armed.store(false, Ordering::SeqCst);
-            let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                WHERE datname = current_database() AND pid <> pg_backend_pid()";
-            self.monitor.batch_execute(end).await.expect("end the connections");
+            self.cut().await;
         }
     }
+
+    async fn cut(&self) {
+        self.is_armed.store(false, Ordering::SeqCst);
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+            WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        self.monitor.batch_execute(end).await.expect("end the connections");
+    }
+
+    /// Ends the connections before the first statement whose text contains `part`.
+    fn step_before(&self, part: &'static str) -> Step {
+        let cut = self.clone();
+        Arc::new(move |sql| {
+            let cut = cut.clone();
+            let stepped: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+                if sql.contains(part) && cut.is_armed.load(Ordering::SeqCst) {
+                    cut.cut().await;
+                }
+            });
+            stepped
+        })
+    }
+}
+
+/// Claims after the connections were ended. The pool may not have noticed yet that some of its connections are
+/// closed.
+async fn claim_again(store: &Postgres, tasks_max: u32) -> usize {
+    let mut claimed = 0;
+    wait::until_async("a claim gets a connection", async || {
+        let attempts = store.claim(claim(tasks_max)).await;
+        claimed = attempts.as_ref().map_or(0, Vec::len);
+        attempts.is_ok()
+    })
+    .await;
+    claimed
 }
 
 #[tokio::test]
@@ -132,7 +165,7 @@ async fn claim_that_fails_behind_a_committed_finish_is_logged() {
     assert_eq!((finished.lost.len(), finished.claimed.len()), (0, 0));
     let event = events.wait_for(Level::INFO, "claim").await;
     assert!(!event.text.contains("secret"), "{event:?}");
-    assert_eq!(store.claim(claim(5)).await.expect("claim").len(), 1, "the waiting task");
+    assert_eq!(claim_again(&store, 5).await, 1, "the waiting task");
 }
 
 #[tokio::test]
@@ -155,6 +188,67 @@ async fn second_look_of_a_claim_that_fails_is_logged_and_the_first_is_returned()
 }
 
 #[tokio::test]
+async fn admission_of_due_tasks_that_fails_during_a_finish_is_logged_and_the_finish_goes_on() {
+    let events = Events::capture();
+    let database = Server::shared().database();
+    let store = connect(&database, Options::default()).await;
+    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    store.set_limit(set).await.expect("set the limit");
+    let cut = Cut::new(&database, "").await;
+    let options = Options {
+        pool_size: 1,
+        due_grace: Duration::ZERO,
+        step: Some(cut.step_before("fast admission of due tasks")),
+        ..Options::default()
+    };
+    let held = connect(&database, options).await;
+    submit(&store, vec![NewTask::new("a", "null"); 6]).await;
+    let running = held.claim(claim(2)).await.expect("claim");
+    assert_eq!(running.len(), 2);
+    // Another process schedules the task, so the finish does not know beforehand that it is due.
+    let now = store.snapshot().await.expect("snapshot").now;
+    submit(&store, vec![NewTask { run_at: Some(now + 50), ..NewTask::new("a", "null") }]).await;
+    wait::until_async("the task is due", async || {
+        store.snapshot().await.expect("snapshot").now > now + 50
+    })
+    .await;
+    cut.arm();
+    let retried = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms: Some(0) };
+    let outcomes = [retried, Outcome::Completed(b"null".to_vec())];
+    let exits = running.iter().zip(outcomes);
+    let exits = exits.map(|(one, outcome)| Exit { task: one.task, token: one.token, outcome });
+    let finish = Finish { exits: exits.collect(), claim: Some(claim(2)) };
+    let finished = held.finish(finish).await.expect("finish");
+    assert!(cut.is_over(), "the finish admitted no due tasks");
+    assert_eq!((finished.lost.len(), finished.claimed.len()), (0, 2));
+    events.wait_for(Level::INFO, "admission of due tasks").await;
+}
+
+#[tokio::test]
+async fn admission_behind_a_cancel_that_fails_is_logged_and_the_outcome_is_returned() {
+    let events = Events::capture();
+    let database = Server::shared().database();
+    let cut = Cut::new(&database, "SELECT EXISTS (SELECT FROM tidegate.ended)").await;
+    let store = connect(&database, Options { step: Some(cut.step()), ..Options::default() }).await;
+    let set = SetLimit { name: "group:a".into(), capacity: Some(31), source: Source::Operator };
+    store.set_limit(set).await.expect("set the limit");
+    submit(&store, vec![NewTask::new("a", "null")]).await;
+    assert_eq!(store.claim(claim(1)).await.expect("claim").len(), 1);
+    let tasks = vec![NewTask::new("a", "null"); 60];
+    let submission = Submission { tasks, ..Submission::default() };
+    let submitted = store.submit(submission).await.expect("submit");
+    store.admit().await.expect("admit");
+    // More slots become free than one transaction hands to waiters.
+    let ready: Vec<TaskId> = submitted[..30].iter().map(|one| one.task).collect();
+    cut.arm();
+    let outcomes = store.cancel(ready).await.expect("the outcome of the commit");
+    assert!(cut.is_over(), "the cancel sent no statement behind its commit");
+    assert_eq!(outcomes, [CancelOutcome::Cancelled; 30]);
+    events.wait_for(Level::INFO, "admission behind a commit").await;
+    assert_eq!(claim_again(&store, 30).await, 30, "the waiting tasks");
+}
+
+#[tokio::test]
 async fn lost_listen_connection_is_logged() {
     let events = Events::capture();
     let database = Server::shared().database();
@@ -174,4 +268,24 @@ async fn lost_listen_connection_is_logged() {
     wait::until_async("the store listens", listens).await;
     events.wait_for(Level::INFO, "LISTEN").await;
     waiting.abort();
+}
+
+#[tokio::test]
+async fn error_of_a_call_whose_caller_is_gone_is_logged() {
+    let events = Events::capture();
+    let database = Server::shared().database();
+    let request = Duration::from_millis(300);
+    let timeouts = Timeouts { request, ..Timeouts::default() };
+    let store = connect(&database, Options { timeouts, ..Options::default() }).await;
+    let mut sql = client(&database).await;
+    let lock = sql.transaction().await.expect("begin");
+    lock.batch_execute("LOCK TABLE tidegate.tasks").await.expect("lock");
+    let given_up =
+        tokio::time::timeout(request / 3, submit(&store, vec![NewTask::new("a", "\"secret\"")]));
+    assert!(given_up.await.is_err(), "the table is locked");
+    let event = events.wait_for(Level::DEBUG, "caller is gone").await;
+    assert!(event.text.contains("verb=\"submit\""), "{event:?}");
+    assert!(event.text.contains("did not answer within 0.3 s"), "{event:?}");
+    assert!(!event.text.contains("secret"), "{event:?}");
+    lock.rollback().await.expect("rollback");
 }

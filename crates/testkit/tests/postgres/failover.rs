@@ -1,14 +1,20 @@
 //! Several servers: work continues on a standby that was promoted.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{
     Attempt, Claim, Exit, Finish, Inspect, NewTask, Outcome, State, Store, Submission, TaskId,
     WorkerId,
 };
+use tidegate_engine::{Context, Failure, Shutdown, Worker, time};
 use tidegate_measure::server::Stop;
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::own_server::OwnServer;
+use tidegate_testkit::wait;
+use tokio::task::JoinSet;
 
 /// Longer than anything here may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -122,6 +128,115 @@ async fn work_continues_on_a_promoted_standby_and_no_acknowledged_task_is_lost()
     }
 }
 
+/// Submitters under load.
+const SUBMITTERS: usize = 4;
+
+/// Tasks that are acknowledged before the primary is lost, and after that.
+const ACKNOWLEDGED: usize = 200;
+
+/// Submits until the stop flag is set, and returns the acknowledged tasks, each with its payload.
+async fn submit_all(
+    store: Postgres,
+    submitter: usize,
+    total: Arc<AtomicUsize>,
+    is_over: Arc<AtomicBool>,
+) -> Vec<(TaskId, String)> {
+    let mut acknowledged = Vec::new();
+    for number in 0.. {
+        if is_over.load(Ordering::SeqCst) {
+            break;
+        }
+        let payload = format!("\"{submitter}-{number}\"");
+        let tasks = vec![NewTask::new("work", payload.clone())];
+        match store.submit(Submission { tasks, ..Submission::default() }).await {
+            Ok(submitted) => {
+                acknowledged.push((submitted[0].task, payload));
+                total.fetch_add(1, Ordering::SeqCst);
+            }
+            Err(error) => {
+                assert!(error.is_retryable(), "{error}");
+                time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+    acknowledged
+}
+
+async fn work(_: Context, _: String) -> Result<(), Failure> {
+    time::sleep(Duration::from_millis(2)).await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_acknowledged_task_is_lost_when_the_primary_stops_under_load() {
+    let (primary, standby) = pair().await;
+    let store = connect(&primary, &standby).await;
+    let (total, is_over) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+    let mut submitters = JoinSet::new();
+    for submitter in 0..SUBMITTERS {
+        let (total, is_over) = (total.clone(), is_over.clone());
+        submitters.spawn(submit_all(store.clone(), submitter, total, is_over));
+    }
+    let options = tidegate_engine::Options {
+        concurrency: 8,
+        lease: Duration::from_secs(6),
+        ..tidegate_engine::Options::default()
+    };
+    let worker_store = connect(&primary, &standby).await;
+    let worker = Worker::builder(Arc::new(worker_store))
+        .options(options)
+        .handle("work", work)
+        .build()
+        .expect("a worker");
+    let shutdown = Shutdown::new();
+    let worker = tokio::spawn(worker.run(shutdown.clone()));
+    wait::until_async("tasks are acknowledged", async || {
+        total.load(Ordering::SeqCst) >= ACKNOWLEDGED
+    })
+    .await;
+    let acknowledged_before = total.load(Ordering::SeqCst);
+    // `pg_ctl` blocks until the server has stopped, while the submitters go on.
+    let (primary, standby) = tokio::task::spawn_blocking(move || {
+        primary.stop(Stop::Immediate);
+        standby.promote();
+        (primary, standby)
+    })
+    .await
+    .expect("no panic");
+    wait::until_async("tasks are acknowledged by the new primary", async || {
+        total.load(Ordering::SeqCst) >= acknowledged_before + ACKNOWLEDGED
+    })
+    .await;
+    is_over.store(true, Ordering::SeqCst);
+    let acknowledged: Vec<(TaskId, String)> =
+        submitters.join_all().await.into_iter().flatten().collect();
+    assert_eq!(acknowledged.len(), total.load(Ordering::SeqCst));
+    wait::until_async("every task is completed", async || {
+        let counts = store.counts().await.expect("counts");
+        counts.iter().all(|(state, count)| *state == State::Completed || *count == 0)
+    })
+    .await;
+    shutdown.stop();
+    worker.await.expect("no panic").expect("the worker goes on through the failover");
+
+    let sql = standby.connect().await;
+    let ids: HashSet<TaskId> = acknowledged.iter().map(|(task, _)| *task).collect();
+    assert_eq!(ids.len(), acknowledged.len(), "one id was acknowledged twice");
+    for (task, payload) in &acknowledged {
+        let view = store.task(*task).await.expect("read");
+        let view = view.unwrap_or_else(|| panic!("task {task} {payload} is lost"));
+        assert_eq!(view.state, State::Completed, "task {task} {payload}");
+        assert_eq!(view.deaths, 0, "task {task} {payload}");
+    }
+    let copies = "SELECT count(*), count(DISTINCT id) FROM tidegate.ended";
+    let row = sql.query_one(copies, &[]).await.expect("count");
+    let (rows, distinct): (i64, i64) = (row.get(0), row.get(1));
+    assert_eq!(rows, distinct, "a task is kept twice");
+    // Of a call that failed without an answer it is unknown whether it has committed.
+    assert!(rows >= acknowledged.len() as i64, "{rows} of {}", acknowledged.len());
+    drop(primary);
+}
+
 #[tokio::test]
 async fn connections_to_a_server_that_became_read_only_are_closed() {
     let (primary, standby) = pair().await;
@@ -162,4 +277,30 @@ async fn connections_to_a_server_that_became_read_only_are_closed() {
         }
     };
     tokio::time::timeout(PATIENCE, left).await.expect("connections to the old primary stay open");
+}
+
+/// With the default `target_session_attrs` a standby is accepted while the primary restarts, and refuses every
+/// write. The store returns to the primary.
+#[tokio::test(flavor = "multi_thread")]
+async fn store_that_accepts_any_server_returns_to_the_restarted_primary() {
+    let (primary, standby) = pair().await;
+    let client = primary.connect().await;
+    client.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").await.expect("configure");
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres",
+        primary.port(),
+        standby.port()
+    );
+    let store = Postgres::connect(&url, Options::default()).await.expect("connect");
+    store.migrate().await.expect("migrate");
+    submit(&store).await;
+    primary.stop(Stop::Immediate);
+    wait::until_async("the standby refuses a write", async || {
+        let error = store.submit(submission()).await.expect_err("the primary is away");
+        assert!(error.is_retryable(), "{error}");
+        error.to_string().contains("read-only")
+    })
+    .await;
+    primary.start();
+    wait::until_async("a submission", async || store.submit(submission()).await.is_ok()).await;
 }

@@ -103,7 +103,7 @@ impl Observer for InVain {
     }
 }
 
-/// A worker that every notice is lost on the way to, which it does not know.
+/// A worker whose notifications are all discarded by a proxy. The worker has no sign of that.
 struct Deaf {
     store: Postgres,
     proxy: Proxy,
@@ -147,7 +147,7 @@ impl Deaf {
     }
 
     async fn end(self) {
-        assert!(self.proxy.notices_lost() > 0, "there was nothing to lose");
+        assert!(self.proxy.notifications_discarded() > 0, "no notification was discarded");
         self.shutdown.drain();
         self.working.await.expect("no panic").expect("the worker ends well");
     }

@@ -20,5 +20,6 @@ mod server;
 mod sessions;
 mod silence;
 mod slots;
+mod spans;
 mod sql;
 mod tls;

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_core::{ErrorKind, NewTask, SetLimit, Source, Store, Submission};
+use tidegate_core::{ErrorKind, Extend, NewTask, SetLimit, Source, Store, Submission, WorkerId};
 use tidegate_engine::time;
 use tidegate_store::postgres::{Options, Postgres, Step, Timeouts};
 use tidegate_testkit::postgres::{Database, Server};
@@ -59,6 +59,48 @@ async fn connection_attempt_without_answer_fails_at_the_connect_timeout() {
     let error = connected.expect_err("the proxy is silent");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("no connection within 0.3 s"), "{error}");
+}
+
+/// The host accepts connections and never answers. A heartbeat is given up before it has waited for such a host, so the
+/// next one must not wait for the same host again.
+#[tokio::test]
+async fn heartbeat_connects_to_the_second_host_while_the_first_is_silent() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let (first, second) = (
+        Proxy::start(&database).await.expect("a proxy"),
+        Proxy::start(&database).await.expect("a proxy"),
+    );
+    let port = |proxy: &Proxy| {
+        let rest = proxy.url().split("127.0.0.1:").nth(1).expect("a port");
+        rest.split('/').next().expect("a port").to_owned()
+    };
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/{}?sslmode=disable&target_session_attrs=read-write",
+        port(&first),
+        port(&second),
+        database.name()
+    );
+    let store = connect(&url, Timeouts::default()).await;
+    let heartbeat = || {
+        let (progress, ran) = (vec![], vec![]);
+        let worker = WorkerId("worker".into());
+        store.extend(Extend { worker, tokens: vec![], lease_ms: 3000, progress, ran, report: None })
+    };
+    heartbeat().await.expect("the first host answers");
+    first.go_silent();
+    let renewed = async {
+        // As a worker does: it waits no longer than a third of the lease.
+        while !matches!(tokio::time::timeout(Duration::from_secs(1), heartbeat()).await, Ok(Ok(_)))
+        {
+        }
+    };
+    soon("a heartbeat", renewed).await;
+    // A store that starts now waits for the first host no longer than its part of the time.
+    let options = Options::default();
+    let opened =
+        tokio::time::timeout(Duration::from_secs(9), Postgres::connect(&url, options)).await;
+    opened.expect("within the connect timeout").expect("the second host answers");
 }
 
 /// The listener finds out that the network is back, and the call that waits for its connection starts
@@ -129,7 +171,7 @@ async fn silent_listener_is_noticed_and_connects_again() {
     let database = Server::shared().database();
     let other = migrated(&database).await;
     let proxy = Proxy::start(&database).await.expect("a proxy");
-    proxy.deliver_notices();
+    proxy.deliver_notifications();
     let store = connect(proxy.url(), quick()).await;
     soon("the listener", store.changed()).await;
     let before = proxy.connections();

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use tidegate_core::requests::{FallbackReason, RequestPath};
 use tidegate_core::{
-    Attempt, Claim, Exit, Finish, Inspect, NewTask, Outcome, SetLimit, Source, Store, Submission,
-    WorkerId,
+    Attempt, Claim, Exit, Extend, Finish, Inspect, JobSpec, NewTask, Outcome, Progress, SetLimit,
+    Source, Store, Submission, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
 
 struct Lab {
     store: Postgres,
-    _database: Database,
+    database: Database,
 }
 
 impl Lab {
@@ -20,7 +20,7 @@ impl Lab {
         let database = Server::shared().database();
         let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
         store.migrate().await.expect("migrate");
-        Self { store, _database: database }
+        Self { store, database }
     }
 
     async fn submit(&self, tasks: Vec<NewTask>) {
@@ -118,6 +118,227 @@ async fn completed_attempts_under_a_full_limit_are_handed_off() {
     }
     let handed_off = lab.requests("finish", RequestPath::HandOff, None);
     assert!(handed_off >= 3, "{:?}", lab.store.requests().counts);
+}
+
+/// Sets the limit of the kind `a`.
+async fn limit(lab: &Lab, capacity: u32) {
+    let name = "group:a".to_owned();
+    let set = SetLimit { name, capacity: Some(capacity), source: Source::Operator };
+    lab.store.set_limit(set).await.expect("set the limit");
+}
+
+/// A store whose worker is recorded as alive, with one attempt of the kind `a`.
+async fn started() -> (Lab, Vec<Attempt>) {
+    let lab = Lab::new().await;
+    lab.submit(tasks(1)).await;
+    let running = lab.claim(1).await;
+    assert_eq!(running.len(), 1);
+    (lab, running)
+}
+
+#[tokio::test]
+async fn claim_of_tasks_with_slots_names_them_as_the_reason() {
+    let (lab, _) = started().await;
+    limit(&lab, 10).await;
+    lab.submit(tasks(3)).await;
+    lab.store.admit().await.expect("admit");
+    assert_eq!(lab.claim(3).await.len(), 3);
+    let slots = Some(FallbackReason::TasksHoldSlots);
+    assert_eq!(lab.requests("claim", RequestPath::General, slots), 1);
+}
+
+#[tokio::test]
+async fn claim_after_a_limit_was_set_names_the_new_limit_as_the_reason() {
+    let (lab, _) = started().await;
+    lab.submit(tasks(5)).await;
+    limit(&lab, 3).await;
+    assert_eq!(lab.claim(5).await.len(), 2, "one runs already");
+    let new = Some(FallbackReason::NewLimit);
+    assert_eq!(lab.requests("claim", RequestPath::General, new), 1, "{:?}", lab.store.requests());
+}
+
+#[tokio::test]
+async fn first_claim_of_a_worker_names_the_missing_record_as_the_reason() {
+    let (lab, _) = started().await;
+    lab.submit(tasks(1)).await;
+    let unrecorded = Some(FallbackReason::WorkerNotRecorded);
+    let before = lab.requests("claim", RequestPath::General, unrecorded);
+    let claim = Claim { worker: WorkerId("another".into()), ..claim(1) };
+    assert_eq!(lab.store.claim(claim).await.expect("claim").len(), 1);
+    assert_eq!(lab.requests("claim", RequestPath::General, unrecorded), before + 1);
+}
+
+#[tokio::test]
+async fn claim_of_many_kinds_names_them_as_the_reason() {
+    let lab = Lab::new().await;
+    let kinds: Vec<Arc<str>> = (0..20).map(|number| format!("kind {number}").into()).collect();
+    let of_all = || kinds.iter().map(|kind| NewTask::new(&**kind, "null")).collect();
+    lab.submit(of_all()).await;
+    let claim = Claim { kinds: kinds.clone().into(), ..claim(20) };
+    assert_eq!(lab.store.claim(claim.clone()).await.expect("claim").len(), 20);
+    lab.submit(of_all()).await;
+    // Another process does not know yet how many there are.
+    let options = Options::default();
+    let other = Postgres::connect(&lab.database.url(), options).await.expect("connect");
+    assert_eq!(other.claim(claim).await.expect("claim").len(), 20);
+    let other = Lab { store: other, database: lab.database };
+    let many = Some(FallbackReason::ManyQueues);
+    assert_eq!(other.requests("claim", RequestPath::General, many), 1);
+}
+
+#[tokio::test]
+async fn finish_of_an_attempt_that_is_retried_at_once_names_it_as_the_reason() {
+    let (lab, running) = started().await;
+    let outcome = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms: Some(0) };
+    lab.finish(&running, outcome, 0).await;
+    let failed = Some(FallbackReason::AttemptsNotCompleted);
+    assert_eq!(lab.requests("finish", RequestPath::General, failed), 1);
+}
+
+#[tokio::test]
+async fn finish_after_a_progress_report_names_the_expanded_lease_as_the_reason() {
+    let (lab, running) = started().await;
+    report(&lab, &running[0]).await;
+    lab.finish(&running, done(), 0).await;
+    let expanded = Some(FallbackReason::LeaseExpanded);
+    assert_eq!(lab.requests("finish", RequestPath::General, expanded), 1);
+}
+
+#[tokio::test]
+async fn finish_of_a_task_with_a_job_names_the_slots_as_the_reason() {
+    let lab = Lab::new().await;
+    let of_job = NewTask { job: Some("j".into()), ..NewTask::new("a", "null") };
+    let jobs = vec![JobSpec { concurrency: Some(5), ..JobSpec::new("j") }];
+    let submission = Submission { jobs, tasks: vec![of_job; 2], ..Submission::default() };
+    lab.store.submit(submission).await.expect("submit");
+    let running = lab.claim(2).await;
+    assert_eq!(running.len(), 2);
+    lab.finish(&running[..1], done(), 1).await;
+    lab.finish(&running[1..], done(), 0).await;
+    let slots = Some(FallbackReason::TasksHoldSlots);
+    let counts = lab.store.requests().counts;
+    assert_eq!(lab.requests("finish", RequestPath::General, slots), 2, "{counts:?}");
+}
+
+#[tokio::test]
+async fn finish_under_a_limit_without_a_claim_names_the_slots_as_the_reason() {
+    let lab = Lab::new().await;
+    limit(&lab, 2).await;
+    lab.submit(tasks(4)).await;
+    let running = lab.claim(2).await;
+    lab.finish(&running, done(), 0).await;
+    let slots = Some(FallbackReason::TasksHoldSlots);
+    let counts = lab.store.requests().counts;
+    assert_eq!(lab.requests("finish", RequestPath::General, slots), 1, "{counts:?}");
+}
+
+/// Reports progress of an attempt.
+async fn report(lab: &Lab, attempt: &Attempt) {
+    let report = Progress { percent: 50, message: "half".into() };
+    let extend = Extend {
+        worker: WorkerId("worker".into()),
+        tokens: vec![attempt.token],
+        lease_ms: 30_000,
+        progress: vec![(attempt.task, attempt.token, report)],
+        ran: vec![],
+        report: None,
+    };
+    lab.store.extend(extend).await.expect("extend");
+}
+
+/// Two attempts with a slot of the limit `group:g`, which is full, and two without slots.
+async fn mixed() -> (Lab, Vec<Attempt>) {
+    let lab = Lab::new().await;
+    let set = SetLimit { name: "group:g".into(), capacity: Some(2), source: Source::Operator };
+    lab.store.set_limit(set).await.expect("set the limit");
+    let limited = NewTask { group: Some("g".into()), ..NewTask::new("a", "null") };
+    lab.submit(vec![limited.clone(); 2]).await;
+    lab.submit(tasks(2)).await;
+    let running = lab.claim(4).await;
+    assert_eq!(running.iter().filter(|attempt| !attempt.slots.is_empty()).count(), 2);
+    lab.submit(vec![limited; 10]).await;
+    assert_eq!(lab.claim(1).await.len(), 0, "they wait for the slots");
+    (lab, running)
+}
+
+#[tokio::test]
+async fn mixed_batch_is_handed_off() {
+    let (lab, running) = mixed().await;
+    assert_eq!(lab.finish(&running, done(), 4).await.len(), 2);
+    let counts = lab.store.requests().counts;
+    assert_eq!(lab.requests("finish", RequestPath::HandOff, None), 1, "{counts:?}");
+}
+
+#[tokio::test]
+async fn mixed_batch_after_a_progress_report_names_the_expanded_lease_as_the_reason() {
+    for is_limited in [true, false] {
+        let (lab, running) = mixed().await;
+        let reported = running.iter().find(|attempt| attempt.slots.is_empty() != is_limited);
+        report(&lab, reported.expect("an attempt")).await;
+        assert_eq!(lab.finish(&running, done(), 4).await.len(), 2);
+        let expanded = Some(FallbackReason::LeaseExpanded);
+        let counts = lab.store.requests().counts;
+        assert_eq!(lab.requests("finish", RequestPath::General, expanded), 1, "{counts:?}");
+    }
+}
+
+#[tokio::test]
+async fn mixed_batch_whose_attempt_another_process_has_cancelled_names_the_expanded_lease() {
+    let (lab, running) = mixed().await;
+    let options = Options::default();
+    let other = Postgres::connect(&lab.database.url(), options).await.expect("connect");
+    let unlimited = running.iter().find(|attempt| attempt.slots.is_empty()).expect("an attempt");
+    other.cancel(vec![unlimited.task]).await.expect("cancel");
+    assert_eq!(lab.finish(&running, done(), 4).await.len(), 2);
+    let expanded = Some(FallbackReason::LeaseExpanded);
+    let counts = lab.store.requests().counts;
+    assert_eq!(lab.requests("finish", RequestPath::General, expanded), 1, "{counts:?}");
+}
+
+#[tokio::test]
+async fn attempts_that_end_on_the_general_path_are_forgotten() {
+    let lab = Lab::new().await;
+    limit(&lab, 2).await;
+    lab.submit(tasks(8)).await;
+    let running = lab.claim(2).await;
+    assert_eq!(lab.store.attempts_remembered(), 2);
+    lab.submit(tasks(1)).await;
+    let running = lab.finish(&running, done(), 2).await;
+    let pending = Some(FallbackReason::AdmissionPending);
+    assert_eq!(lab.requests("finish", RequestPath::General, pending), 1);
+    assert_eq!((running.len(), lab.store.attempts_remembered()), (2, 2), "admission was pending");
+    let outcome = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms: Some(0) };
+    let running = lab.finish(&running, outcome, 2).await;
+    assert_eq!((running.len(), lab.store.attempts_remembered()), (2, 2), "retried at once");
+    report(&lab, &running[0]).await;
+    lab.finish(&running, done(), 0).await;
+    assert_eq!(lab.store.attempts_remembered(), 0, "no claim");
+}
+
+#[tokio::test]
+async fn hand_off_to_a_task_with_a_job_is_refused_and_counted() {
+    let lab = Lab::new().await;
+    limit(&lab, 1).await;
+    lab.submit(tasks(1)).await;
+    let running = lab.claim(1).await;
+    let waiter = NewTask { job: Some("j".into()), ..NewTask::new("a", "null") };
+    lab.submit(vec![waiter]).await;
+    assert_eq!(lab.claim(1).await.len(), 0, "it waits for the slot");
+    assert_eq!(lab.finish(&running, done(), 1).await.len(), 1);
+    let refused = Some(FallbackReason::HandOffRefused);
+    assert_eq!(lab.requests("finish", RequestPath::General, refused), 1);
+}
+
+#[tokio::test]
+async fn hand_off_while_submitted_tasks_wait_for_admission_names_them_as_the_reason() {
+    let lab = Lab::new().await;
+    limit(&lab, 1).await;
+    lab.submit(tasks(3)).await;
+    let running = lab.claim(1).await;
+    lab.submit(tasks(1)).await;
+    assert_eq!(lab.finish(&running, done(), 1).await.len(), 1);
+    let pending = Some(FallbackReason::AdmissionPending);
+    assert_eq!(lab.requests("finish", RequestPath::General, pending), 1);
 }
 
 #[tokio::test]

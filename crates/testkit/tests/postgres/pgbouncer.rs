@@ -8,6 +8,7 @@ use tidegate_core::{ErrorKind, NewTask, Store, Submission};
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::pgbouncer::{PgBouncer, PoolMode};
 use tidegate_testkit::postgres::Server;
+use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
 
 /// Longer than anything here may take.
@@ -64,6 +65,35 @@ async fn transaction_mode_is_refused_while_other_clients_use_the_pool() {
         is_over.store(true, Ordering::Relaxed);
         for one in busy {
             one.await.expect("no panic");
+        }
+    }
+}
+
+/// PgBouncer starts a server process when a client needs one, so a new one has no processes that are older than the
+/// connections of the check.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transaction_mode_is_refused_while_the_pool_grows() {
+    let database = Server::shared().database();
+    for round in 0..6 {
+        let bouncer = PgBouncer::start(&database, PoolMode::Transaction, 40);
+        let mut busy = JoinSet::new();
+        for _ in 0..4 {
+            let client = client(bouncer.url()).await;
+            busy.spawn(async move {
+                loop {
+                    client.simple_query("SELECT pg_sleep(0.02)").await.expect("select");
+                }
+            });
+        }
+        let mut connecting = JoinSet::new();
+        for _ in 0..10 {
+            let url = bouncer.url().to_owned();
+            connecting.spawn(async move { Postgres::connect(&url, Options::default()).await });
+        }
+        while let Some(connected) = connecting.join_next().await {
+            let refused = connected.expect("no panic").err();
+            let refused = refused.unwrap_or_else(|| panic!("accepted in round {round}"));
+            assert_eq!(refused.kind(), ErrorKind::Invalid, "round {round}: {refused}");
         }
     }
 }

@@ -36,9 +36,13 @@ const WHOLE: &[(&str, &str, &str)] = &[
     ("slot_holder", "leases", LEASES),
     ("slots_of", "leases", LEASES),
     ("places_of", "leases", LEASES),
+    ("packed_twice", "leases", BROKEN),
+    ("packed_twice", "running", BROKEN),
+    ("packed_twice", "slots", BROKEN),
 ];
 
 const LEASES: &str = "an operator's verb; there are no more leases than claims under way";
+const BROKEN: &str = "only after a lease was found that lists a task or a slot twice";
 
 /// Tables with a row for every kind, lane or worker: they do not grow with the tasks, and these
 /// statements may read all of them.
@@ -56,7 +60,10 @@ const OF_NAMES: &[(&str, &[&str])] = &[
             "kinds_unseen",
         ],
     ),
-    ("worker_lanes", &["forget_workers", "has_left_behind", "served", "unserved", "kinds_unseen"]),
+    (
+        "worker_lanes",
+        &["forget_workers", "has_left_behind", "served", "unserved", "kinds_unseen", "due_admit"],
+    ),
     ("registrations", &["forget_workers", "registered_", "registrations", "kinds_unseen"]),
     ("paces", &["forget_paces"]),
 ];

@@ -1,40 +1,53 @@
 //! How many round trips each path takes, by the count of the store itself.
 
 use std::future::Future;
+use std::time::Duration;
 
 use tidegate_core::check::check;
+use tidegate_core::requests::FallbackReason;
+use tidegate_core::tables::Position;
 use tidegate_core::{
     Attempt, Claim, Exit, Extend, Finish, Inspect, NewTask, Outcome, Progress, SetLimit, Source,
-    State, Store, Submission, WorkerId,
+    State, Store, Submission, TaskId, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::wait;
 
 /// A store with one connection: a statement that was prepared once is prepared for the next call.
 struct Rig {
     store: Postgres,
-    _database: Database,
+    database: Database,
 }
 
 impl Rig {
     async fn new() -> Self {
+        Self::with_grace(Options::default().due_grace).await
+    }
+
+    async fn with_grace(due_grace: Duration) -> Self {
         let database = Server::shared().database();
-        let options = Options { pool_size: 1, ..Options::default() };
+        let options = Options { pool_size: 1, due_grace, ..Options::default() };
         let store = Postgres::connect(&database.url(), options).await.expect("connect");
         store.migrate().await.expect("migrate");
-        Self { store, _database: database }
+        Self { store, database }
     }
 
     /// A limit of this capacity, which is full, and so many tasks that wait for it.
     async fn full(capacity: u32, waiting: u32) -> (Self, Vec<Attempt>) {
         let rig = Self::new().await;
+        let running = rig.fill(capacity, waiting).await;
+        (rig, running)
+    }
+
+    async fn fill(&self, capacity: u32, waiting: u32) -> Vec<Attempt> {
         let name = "group:a".to_owned();
         let set = SetLimit { name, capacity: Some(capacity), source: Source::Operator };
-        rig.store.set_limit(set).await.expect("set a limit");
-        rig.submit(capacity + waiting).await;
-        let running = rig.store.claim(claim(capacity)).await.expect("claim");
+        self.store.set_limit(set).await.expect("set a limit");
+        self.submit(capacity + waiting).await;
+        let running = self.store.claim(claim(capacity)).await.expect("claim");
         assert_eq!(running.len(), capacity as usize);
-        (rig, running)
+        running
     }
 
     async fn submit(&self, tasks: u32) {
@@ -145,6 +158,94 @@ async fn finish_with_hand_off_takes_one_round_trip_and_two_with_a_failure() {
     rig.check().await;
 }
 
+/// Fails the first attempt, to be retried a moment later, and waits until the retry is due.
+async fn fail_first(rig: &Rig, attempts: &[Attempt]) -> Vec<Attempt> {
+    let mut exits = completed(attempts);
+    let retry_in_ms = Some(100);
+    exits[0].outcome = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms };
+    let running = rig.finish(exits, attempts.len() as u32).await;
+    is_due(rig, attempts[0].task).await;
+    running
+}
+
+async fn is_due(rig: &Rig, task: TaskId) {
+    wait::until_async("the task is due", async || {
+        let snapshot = rig.store.snapshot().await.expect("snapshot");
+        let row = snapshot.tasks.iter().find(|row| row.id == task).expect("the task");
+        // A margin, so that it is due by the clock of this process too.
+        matches!(row.positions[..], [Position::Scheduled(at)] if at + 5 < snapshot.now)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn finish_with_hand_off_takes_one_more_round_trip_if_a_retry_is_due() {
+    let rig = Rig::with_grace(Duration::ZERO).await;
+    let mut running = rig.fill(10, 90).await;
+    for _ in 0..2 {
+        running = fail_first(&rig, &running).await;
+        running = rig.finish(completed(&running), 10).await;
+    }
+    let running = fail_first(&rig, &running).await;
+    let (running, trips) = rig.counted(rig.finish(completed(&running), 10)).await;
+    assert_eq!((running.len(), trips), (10, 2));
+    assert_eq!(rig.number_of(State::Scheduled).await, 0, "the retry waits for a slot");
+    rig.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn finish_of_unlimited_tasks_takes_one_more_round_trip_if_a_retry_is_due() {
+    let rig = Rig::with_grace(Duration::ZERO).await;
+    rig.submit(100).await;
+    let mut running = rig.store.claim(claim(10)).await.expect("claim");
+    for _ in 0..2 {
+        running = fail_first(&rig, &running).await;
+        running = rig.finish(completed(&running), 10).await;
+    }
+    let failed = running[0].task;
+    let running = fail_first(&rig, &running).await;
+    let (running, trips) = rig.counted(rig.finish(completed(&running), 10)).await;
+    assert_eq!((running.len(), trips), (10, 2));
+    assert!(running.iter().any(|attempt| attempt.task == failed), "the retry runs first");
+    rig.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retry_that_became_due_a_moment_ago_costs_no_round_trip_until_a_worker_lacks_tasks() {
+    let rig = Rig::with_grace(Duration::from_secs(3600)).await;
+    let mut running = rig.fill(10, 30).await;
+    running = rig.finish(completed(&running), 10).await;
+    let failed = running[0].task;
+    let running = fail_first(&rig, &running).await;
+    let (running, trips) = rig.counted(rig.finish(completed(&running), 10)).await;
+    assert_eq!((running.len(), trips), (10, 1));
+    assert_eq!(rig.number_of(State::Scheduled).await, 1, "it is passed");
+    let running = rig.finish(completed(&running), 10).await;
+    assert_eq!(running.iter().map(|attempt| attempt.task).collect::<Vec<_>>(), [failed]);
+    rig.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claim_that_finds_a_due_task_of_another_process_takes_three_round_trips() {
+    let rig = Rig::with_grace(Duration::ZERO).await;
+    let other = Postgres::connect(&rig.database.url(), Options::default()).await.expect("connect");
+    rig.submit(20).await;
+    let mut trips = 0;
+    // The statements are prepared by the first of them.
+    for _ in 0..2 {
+        let running = rig.store.claim(claim(1)).await.expect("claim");
+        let outcome = Outcome::Snoozed { for_ms: 100 };
+        let exits = vec![Exit { task: running[0].task, token: running[0].token, outcome }];
+        other.finish(Finish { exits, claim: None }).await.expect("finish");
+        is_due(&rig, running[0].task).await;
+        let claimed;
+        (claimed, trips) = rig.counted(rig.store.claim(claim(5))).await;
+        assert_eq!(claimed.expect("claim").len(), 5);
+    }
+    assert_eq!(trips, 3);
+    rig.check().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn finish_that_claims_fewer_than_it_ends_takes_one_round_trip() {
     let (rig, running) = Rig::full(10, 90).await;
@@ -159,24 +260,48 @@ async fn finish_that_claims_fewer_than_it_ends_takes_one_round_trip() {
     rig.check().await;
 }
 
+/// Reports progress of an attempt.
+async fn report(rig: &Rig, attempt: &Attempt) {
+    let report = Progress { percent: 50, message: "half".into() };
+    let extend = Extend {
+        worker: WorkerId("worker".into()),
+        tokens: vec![attempt.token],
+        lease_ms: 3_600_000,
+        progress: vec![(attempt.task, attempt.token, report)],
+        ran: vec![],
+        report: None,
+    };
+    rig.store.extend(extend).await.expect("extend");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn finish_of_a_whole_lease_hands_slots_on_after_a_progress_report() {
+    let (rig, mut running) = Rig::full(10, 90).await;
+    let mut trips = 0;
+    // The statements are prepared by the first of them.
+    for _ in 0..3 {
+        report(&rig, &running[4]).await;
+        (running, trips) = rig.counted(rig.finish(completed(&running), 10)).await;
+        assert_eq!(running.len(), 10);
+        assert!(running.iter().all(|attempt| attempt.slots.len() == 1), "{running:?}");
+        rig.check().await;
+    }
+    println!("{trips} round trips");
+    assert!(trips <= 5, "{trips} round trips");
+    let counts = rig.store.requests().counts;
+    let expanded = |count: &&tidegate_core::requests::RequestCount| {
+        count.verb == "finish" && count.reason == Some(FallbackReason::LeaseExpanded)
+    };
+    assert_eq!(counts.iter().find(expanded).map(|count| count.requests), Some(3), "{counts:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn progress_report_leaves_the_other_attempts_of_the_lease_on_the_fast_path() {
     let (rig, mut running) = Rig::full(10, 90).await;
     for _ in 0..2 {
         running = rig.finish(completed(&running), 10).await;
     }
-    let token = running[0].token;
-    let report = Progress { percent: 50, message: "half".into() };
-    let progress = vec![(running[0].task, token, report)];
-    let extend = Extend {
-        worker: WorkerId("worker".into()),
-        tokens: vec![token],
-        lease_ms: 3_600_000,
-        progress,
-        ran: vec![],
-        report: None,
-    };
-    rig.store.extend(extend).await.expect("extend");
+    report(&rig, &running[0]).await;
     rig.check().await;
     let shown = rig.store.task(running[0].task).await.expect("task").expect("it runs");
     assert_eq!(shown.progress.map(|progress| progress.percent), Some(50));
@@ -198,5 +323,52 @@ async fn admission_takes_at_most_five_round_trips() {
         // The statements are prepared by the first of them.
         assert!(parked == 1 || trips <= 5, "{trips} round trips");
     }
+    rig.check().await;
+}
+
+/// Fails the only running attempt, to be retried a moment later, and waits until the retry is due. The limit
+/// has a free slot then, and no task waits for it.
+async fn due_with_a_free_slot(rig: &Rig, store: &Postgres, running: &[Attempt]) {
+    let outcome = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms: Some(100) };
+    let exits = vec![Exit { task: running[0].task, token: running[0].token, outcome }];
+    store.finish(Finish { exits, claim: None }).await.expect("finish");
+    is_due(rig, running[0].task).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admission_of_a_due_retry_takes_at_most_five_round_trips() {
+    let rig = Rig::with_grace(Duration::ZERO).await;
+    let mut running = rig.fill(1, 0).await;
+    let mut trips = 0;
+    // The statements are prepared by the first of them.
+    for _ in 0..3 {
+        due_with_a_free_slot(&rig, &rig.store, &running).await;
+        let admitted;
+        (admitted, trips) = rig.counted(rig.store.admit()).await;
+        assert_eq!(admitted.expect("admit").ready, 1);
+        running = rig.store.claim(claim(1)).await.expect("claim");
+        assert_eq!(running.len(), 1);
+    }
+    println!("{trips} round trips");
+    assert!(trips <= 5, "{trips} round trips");
+    rig.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admission_of_a_due_retry_between_two_claims_takes_at_most_five_round_trips() {
+    let rig = Rig::with_grace(Duration::ZERO).await;
+    // The task of another process: this one does not know beforehand that it is due.
+    let other = Postgres::connect(&rig.database.url(), Options::default()).await.expect("connect");
+    let mut running = rig.fill(1, 0).await;
+    let mut trips = 0;
+    for _ in 0..3 {
+        due_with_a_free_slot(&rig, &other, &running).await;
+        let claimed;
+        (claimed, trips) = rig.counted(rig.store.claim(claim(1))).await;
+        running = claimed.expect("claim");
+        assert_eq!(running.len(), 1);
+    }
+    println!("{trips} round trips");
+    assert!(trips <= 2 + 5, "{trips} round trips");
     rig.check().await;
 }

@@ -1,11 +1,16 @@
 //! Sessions of the store on the server: their settings, and the threads that serve them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use tidegate_core::{Inspect, NewTask, Store, Submission};
-use tidegate_store::postgres::{Options, Postgres, Timeouts};
+use tidegate_core::{Extend, Inspect, NewTask, Store, Submission, WorkerId};
+use tidegate_store::postgres::{Options, Postgres, Step, Timeouts};
+use tidegate_testkit::own_server::OwnServer;
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::wait;
+use tokio::sync::Semaphore;
 use tokio_postgres::{Client, NoTls};
 
 /// Longer than anything here may take.
@@ -103,4 +108,138 @@ async fn socket_is_reported_as_not_encrypted() {
     let store = Postgres::connect(&url, Options::default()).await.expect("connect");
     let encryption = store.encryption().expect("known after the first connection");
     assert!(encryption.is_socket && !encryption.is_encrypted, "{encryption:?}");
+}
+
+/// Every session of a store, with one for each purpose.
+async fn open_every_session(store: &Postgres) -> tokio::task::JoinHandle<()> {
+    let listening = tokio::spawn({
+        let store = store.clone();
+        async move {
+            loop {
+                store.changed().await;
+            }
+        }
+    });
+    store.submit(submission("a")).await.expect("submit");
+    store.counts().await.expect("counts");
+    let heartbeat = Extend {
+        worker: WorkerId("worker".into()),
+        tokens: vec![],
+        lease_ms: 30_000,
+        progress: vec![],
+        ran: vec![],
+        report: None,
+    };
+    store.extend(heartbeat).await.expect("heartbeat");
+    listening
+}
+
+/// A network that goes silent leaves sessions on the server, which holds their locks until it notices.
+#[tokio::test]
+async fn server_probes_the_client_of_every_session() {
+    let settings = ["fsync=off", "log_statement=all", "log_line_prefix=[%p] "];
+    let server = OwnServer::make(&settings);
+    server.start();
+    let admin = server.connect().await;
+    let sessions = "SELECT pid, query LIKE 'LISTEN%' FROM pg_stat_activity \
+        WHERE application_name = 'tidegate'";
+    let url = |parameters: &str| {
+        format!("postgres://postgres@127.0.0.1:{}/postgres?{parameters}", server.port())
+    };
+    // The LISTEN stays the last statement of its session: the first probe comes after this test.
+    let timeouts = Timeouts { heartbeat: PATIENCE, ..Timeouts::default() };
+    let options = Options { timeouts, ..Options::default() };
+    let store = Postgres::connect(&url(""), options.clone()).await.expect("connect");
+    store.migrate().await.expect("migrate");
+    let listening = open_every_session(&store).await;
+    let found = wait_for_listener(&admin, sessions).await;
+    assert!(found.len() >= 4, "{found:?}");
+    let log = server.log();
+    for pid in found {
+        let of_session = |line: &&str| line.starts_with(&format!("[{pid}] "));
+        let text: String = log.lines().filter(of_session).collect();
+        for setting in [
+            "SET tcp_keepalives_idle = 10;",
+            "SET tcp_keepalives_interval = 3;",
+            "SET tcp_keepalives_count = 3;",
+            "SET tcp_user_timeout = 10000;",
+        ] {
+            assert!(text.contains(setting), "session {pid}: no {setting} in {text}");
+        }
+    }
+    listening.abort();
+    drop(store);
+
+    let before = server.log().len();
+    let own = url("options=-c%20tcp_keepalives_idle%3D77&tcp_user_timeout=0&keepalives_count=5");
+    let store = Postgres::connect(&own, options).await.expect("connect");
+    let listening = open_every_session(&store).await;
+    let log = server.log().split_off(before);
+    assert!(!log.contains("SET tcp_keepalives_idle"), "the URL has precedence: {log}");
+    assert!(!log.contains("SET tcp_user_timeout"), "the default of the system: {log}");
+    assert!(log.contains("SET tcp_keepalives_count = 5;"), "{log}");
+    listening.abort();
+}
+
+/// Waits until one of the sessions listens, and returns the process of each.
+async fn wait_for_listener(admin: &Client, sessions: &str) -> Vec<i32> {
+    let mut found = Vec::new();
+    wait::until_async("the store listens", async || {
+        let rows = admin.query(sessions, &[]).await.expect("sessions");
+        found = rows.iter().map(|row| row.get(0)).collect();
+        rows.iter().any(|row| row.get(1))
+    })
+    .await;
+    found
+}
+
+/// The connection was in use when the others were closed.
+#[tokio::test]
+async fn connection_to_a_read_only_server_is_closed_when_it_is_given_back() {
+    let server = OwnServer::make(&["fsync=off"]);
+    server.start();
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port());
+    let (is_armed, arrived) = (Arc::new(AtomicBool::new(false)), Arc::new(Semaphore::new(0)));
+    let may_go_on = Arc::new(Semaphore::new(0));
+    let step: Step = {
+        let (is_armed, arrived, may_go_on) = (is_armed.clone(), arrived.clone(), may_go_on.clone());
+        Arc::new(move |_| {
+            let held = is_armed.swap(false, Ordering::SeqCst);
+            let (arrived, may_go_on) = (arrived.clone(), may_go_on.clone());
+            Box::pin(async move {
+                if held {
+                    arrived.add_permits(1);
+                    may_go_on.acquire().await.expect("never closed").forget();
+                }
+            })
+        })
+    };
+    let options = Options { step: Some(step), ..Options::default() };
+    let store = Postgres::connect(&url, options).await.expect("connect");
+    store.migrate().await.expect("migrate");
+    is_armed.store(true, Ordering::SeqCst);
+    let held = tokio::spawn({
+        let store = store.clone();
+        async move { store.counts().await }
+    });
+    arrived.acquire().await.expect("never closed").forget();
+
+    let admin = server.connect().await;
+    let read_only = "ALTER SYSTEM SET default_transaction_read_only = on";
+    admin.batch_execute(read_only).await.expect("configure");
+    admin.batch_execute("SELECT pg_reload_conf()").await.expect("reload");
+    wait::until_async("the configuration is applied", async || {
+        let setting = "SELECT current_setting('default_transaction_read_only')";
+        admin.query_one(setting, &[]).await.expect("setting").get::<_, &str>(0) == "on"
+    })
+    .await;
+    let refused = store.submit(submission("a")).await.expect_err("the server is read-only");
+    assert!(refused.to_string().contains("read-only"), "{refused}");
+    may_go_on.add_permits(1);
+    held.await.expect("no panic").expect("a read");
+    wait::until_async("every connection is closed", async || {
+        let opened = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tidegate'";
+        admin.query_one(opened, &[]).await.expect("count").get::<_, i64>(0) == 0
+    })
+    .await;
 }

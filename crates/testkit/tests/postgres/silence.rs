@@ -295,7 +295,7 @@ async fn silent_network_counts_no_crash_and_work_resumes() {
         direct.submit(submission).await.expect("submit");
     }
     let proxy = Proxy::start(&database).await.expect("a proxy");
-    proxy.deliver_notices();
+    proxy.deliver_notifications();
     let (log, shutdown, mut workers) = (Arc::<Log>::default(), Shutdown::new(), JoinSet::new());
     let mut stores = Vec::new();
     for _ in 0..WORKERS {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use rcgen::{
@@ -10,9 +11,11 @@ use rcgen::{
     date_time_ymd,
 };
 use tempfile::TempDir;
-use tidegate_core::{Claim, Error, Extend, Inspect, NewTask, Store, Submission, WorkerId};
+use tidegate_core::{
+    Claim, Error, ErrorKind, Extend, Inspect, NewTask, Store, Submission, WorkerId,
+};
 use tidegate_measure::server::Stop;
-use tidegate_store::postgres::{Options, Postgres};
+use tidegate_store::postgres::{Options, Postgres, Timeouts};
 use tidegate_testkit::own_server::OwnServer;
 
 /// Longer than anything here may take.
@@ -226,12 +229,86 @@ async fn client_certificate_authenticates_its_user() {
     fixture.check_refused(&url, &["sslkey", "client.key", "encrypted"]).await;
 }
 
+/// Files of a certificate and its key cannot be replaced in one step, so a connection can meet two that do not
+/// belong together.
+#[tokio::test]
+async fn broken_client_key_fails_a_running_store_only_until_it_is_replaced() {
+    let fixture = Fixture::start().await;
+    let (certificate, key) = fixture.authority.client("by_certificate");
+    fixture.write("client.crt", &certificate);
+    fixture.write("client.key", &key);
+    let parameters = format!(
+        "sslmode=verify-full&sslrootcert={}&sslcert={}&sslkey={}",
+        fixture.path("ca.crt"),
+        fixture.path("client.crt"),
+        fixture.path("client.key")
+    );
+    let url = fixture.url("by_certificate", &parameters);
+    let store = Postgres::connect(&url, Options::default()).await.expect("connect");
+    store.migrate().await.expect("migrate");
+
+    let admin = fixture.server.connect().await;
+    let terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+        WHERE usename = 'by_certificate'";
+    let (_, other_key) = fixture.authority.client("by_certificate");
+    for broken in ["", "no key", &other_key] {
+        fixture.write("client.key", broken);
+        admin.batch_execute(terminate).await.expect("terminate");
+        loop {
+            // The first calls can meet connections that are just being closed.
+            let failed = store.submit(submission()).await.expect_err("the key is broken");
+            assert!(failed.is_retryable(), "{failed}");
+            if failed.to_string().contains("client.key") {
+                break;
+            }
+        }
+        let opened = Postgres::connect(&url, Options::default()).await.expect_err("a broken key");
+        assert_eq!(opened.kind(), ErrorKind::Invalid, "{opened}");
+        fixture.write("client.key", &key);
+        store.submit(submission()).await.expect("the key is back");
+    }
+}
+
+/// The variable that makes `system_ca_verifies_the_server` connect to its URL and end.
+const SYSTEM_CA_URL: &str = "TIDEGATE_TEST_SYSTEM_CA_URL";
+
+/// The CAs of the operating system are read once per process, so the store of this test runs in a process of its
+/// own, in which `SSL_CERT_FILE` is the private CA.
+#[tokio::test]
+async fn system_ca_verifies_the_server() {
+    if let Ok(url) = std::env::var(SYSTEM_CA_URL) {
+        let store = Postgres::connect(&url, Options::default()).await.expect("the CA is known");
+        let encryption = store.encryption().expect("known");
+        assert_eq!(encryption.verified, Some("verify-full"), "{encryption:?}");
+        return;
+    }
+    let fixture = Fixture::start().await;
+    let connects = |ca: &str, parameters: &str| {
+        let mut child = Command::new(std::env::current_exe().expect("the test binary"));
+        child
+            .args(["--exact", "tls::system_ca_verifies_the_server"])
+            .env(SYSTEM_CA_URL, fixture.url("postgres", parameters))
+            .env("SSL_CERT_FILE", fixture.path(ca))
+            .env_remove("SSL_CERT_DIR");
+        let output = child.output().expect("run the test binary");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("running 1 test"), "{output:?}");
+        output.status.success()
+    };
+    assert!(connects("ca.crt", "sslrootcert=system"));
+    assert!(connects("ca.crt", "sslrootcert=system&sslmode=verify-full"));
+    assert!(!connects("other-ca.crt", "sslrootcert=system"), "another CA signed it");
+    assert!(!connects("ca.crt", "sslrootcert=system&host=127.0.0.1"), "another host name");
+}
+
 #[tokio::test]
 async fn every_connection_is_encrypted_also_the_one_for_notifications() {
     let fixture = Fixture::start().await;
     let ca = fixture.path("ca.crt");
-    let parameters = format!("sslmode=verify-full&sslrootcert={ca}");
-    let store = fixture.connect(&parameters).await.expect("connect");
+    let url = fixture.url("postgres", &format!("sslmode=verify-full&sslrootcert={ca}"));
+    // The LISTEN stays the last statement of its session: the first probe comes after this test.
+    let timeouts = Timeouts { heartbeat: PATIENCE, ..Timeouts::default() };
+    let options = Options { timeouts, ..Options::default() };
+    let store = Postgres::connect(&url, options).await.expect("connect");
     store.migrate().await.expect("migrate");
     let changed = tokio::spawn({
         let store = store.clone();

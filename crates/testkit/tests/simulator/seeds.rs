@@ -8,10 +8,10 @@ use tidegate_testkit::simulator::{
 use tidegate_testkit::tier::Cases;
 
 /// Seeds of a run in each tier. Each makes at least `Options::default().transitions`.
-const SEEDS: Cases<u64> = Cases { small: 400, full: 4000 };
+pub(crate) const SEEDS: Cases<u64> = Cases { small: 200, full: 4000 };
 
 /// Seeds of the scenarios with two full limits, and with fair shares.
-const TWO_LIMITS_SEEDS: Cases<u64> = Cases { small: 200, full: 2000 };
+const TWO_LIMITS_SEEDS: Cases<u64> = Cases { small: 100, full: 2000 };
 const FAIR_SHARES_SEEDS: Cases<u64> = Cases { small: 40, full: 200 };
 
 /// Committed transitions that every seed makes on average.

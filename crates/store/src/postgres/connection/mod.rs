@@ -1,6 +1,7 @@
 //! Connections to PostgreSQL: where the servers are, how a session is encrypted and set up, and the
 //! pools that keep connections open.
 
+mod candidates;
 mod channel_binding;
 mod passfile;
 mod pool;
@@ -12,38 +13,36 @@ mod url;
 use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use rustls::ClientConfig;
 use tidegate_core::inspect::Encryption;
 use tidegate_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio_postgres::config::{Host, SslMode as Negotiation, TargetSessionAttrs};
+use tokio_postgres::config::{Host, SslMode as Negotiation};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
 use super::error::translate;
 use super::timeouts::Timeouts;
+use candidates::{Failures, connect_first, resolve};
 use settings::{Environment, Password, Server, Settings, SslMode};
 use tls::{HandshakeError, Tls};
 
 pub(super) use pool::{Object, Pool, PoolError, PooledClient, pool, setup_text};
+pub(crate) use url::address;
 
-/// Opens connections. All of them are served by the threads of the store: a connection is driven by the
-/// runtime it was opened on, so it must not be one whose threads a caller can block.
+/// Opens connections. The runtime of the store drives all of them, because a caller could block the
+/// threads of its own runtime.
 pub(super) struct Connector {
     settings: Settings,
     runtime: Handle,
     /// Connections of an earlier generation are closed instead of used again.
     generation: watch::Sender<u64>,
-    /// The server that accepted the last connection.
-    last_server: AtomicUsize,
+    failures: Failures,
     encryption: Mutex<Option<Encryption>>,
 }
 
@@ -72,14 +71,19 @@ impl Connector {
             settings,
             runtime,
             generation: watch::Sender::new(0),
-            last_server: AtomicUsize::new(0),
+            failures: Failures::default(),
             encryption: Mutex::default(),
         }))
     }
 
-    /// Closes every connection that was opened before: the listener at once, a connection of a pool when
-    /// it would be used next.
-    pub(super) fn close_all(&self) {
+    /// Forgets which servers failed, so the next connections try them in the order of the URL.
+    pub(super) fn forget_failures(&self) {
+        self.failures.forget();
+    }
+
+    /// Starts a new generation: the LISTEN connection closes at once, a pooled connection when it is next
+    /// taken or returned.
+    pub(super) fn invalidate_connections(&self) {
         self.generation.send_modify(|generation| *generation += 1);
     }
 
@@ -98,14 +102,13 @@ impl Connector {
         let (connector, setup) = (self.clone(), setup.to_owned());
         let open = async move {
             let generation = *connector.generation.borrow();
-            let began_at = now();
             let (client, connection) = connector.open(&setup).await?;
             let driver = tokio::spawn(async move {
                 if let Err(error) = connection.await {
-                    tracing::warn!("a connection to PostgreSQL broke: {error}");
+                    tracing::warn!(error = %translate(&error), "a connection to PostgreSQL broke");
                 }
             });
-            Ok(PooledClient::new(client, driver, generation, began_at))
+            Ok(PooledClient::new(client, driver, generation))
         };
         self.on_runtime(Box::pin(open)).await
     }
@@ -114,7 +117,8 @@ impl Connector {
     pub(super) async fn listen(self: &Arc<Self>) -> Result<(Client, Listener)> {
         let mut generation = self.generation.subscribe();
         let connector = self.clone();
-        let (client, connection) = self.on_runtime(async move { connector.open("").await }).await?;
+        let open = async move { connector.open(&connector.settings.server_tcp_text()).await };
+        let (client, connection) = self.on_runtime(open).await.map_err(invalid_to_refused)?;
         let closed = Box::pin(async move {
             // An error means that the store is gone.
             let _ = generation.changed().await;
@@ -122,7 +126,7 @@ impl Connector {
         Ok((client, Listener { connection, closed }))
     }
 
-    /// Runs a task on the threads of the store; it ends when the caller is dropped.
+    /// Runs a future on the runtime of the store. Dropping the returned future aborts it.
     async fn on_runtime<T: Send + 'static>(
         &self,
         task: impl Future<Output = Result<T>> + Send + 'static,
@@ -133,44 +137,42 @@ impl Connector {
         })
     }
 
-    /// Tries one server after the other.
+    /// Tries the servers in order. The error names every server and its cause.
     async fn open(&self, setup: &str) -> Result<Link> {
         let mut failures = Vec::new();
-        for index in self.order() {
+        for index in self.failures.order(self.settings.servers.len(), self.settings.is_random) {
             let server = &self.settings.servers[index];
-            let limit = self.settings.connect_timeout;
-            let opened = tokio::time::timeout(limit, self.open_server(server, setup)).await;
-            let error = match opened {
-                Ok(Ok(link)) => {
-                    self.last_server.store(index, Ordering::Relaxed);
+            let attempt = self.failures.attempt((index, None));
+            match self.open_any_address(index, server, setup).await {
+                Ok(link) => {
+                    attempt.succeed();
                     return Ok(link);
                 }
-                Ok(Err(error)) => error,
-                Err(_) => {
-                    let text = format!("no connection within {} s", limit.as_secs_f64());
-                    Error::new(ErrorKind::Unavailable, text)
+                Err(error) => {
+                    failures.push(Error::new(error.kind(), format!("{server}: {error}")));
                 }
-            };
-            failures.push(Error::new(error.kind(), format!("{server}: {error}")));
+            }
         }
-        // A server that is only out of reach now makes the whole try worth repeating.
+        // If one server failed with a retryable error, the whole error is retryable.
         let kind = failures.iter().find(|failure| failure.is_retryable()).or(failures.first());
         let kind = kind.map_or(ErrorKind::Unavailable, Error::kind);
         let texts: Vec<String> = failures.iter().map(ToString::to_string).collect();
         Err(Error::new(kind, texts.join("; ")))
     }
 
-    /// Returns the order in which servers are tried. Only one of them is the primary: the server that was
-    /// it for the last connection comes first, so that a server that is down does not delay each of them.
-    fn order(&self) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.settings.servers.len()).collect();
-        if self.settings.is_random {
-            order.sort_by_cached_key(|_| RandomState::new().build_hasher().finish());
-        } else if self.settings.config.get_target_session_attrs() == TargetSessionAttrs::ReadWrite {
-            let last = self.last_server.load(Ordering::Relaxed);
-            order.sort_by_key(|index| *index != last);
-        }
-        order
+    /// Tries the addresses of a server in order, each within its own time limit.
+    async fn open_any_address(&self, index: usize, server: &Server, setup: &str) -> Result<Link> {
+        let mut addresses = resolve(server, self.settings.address_limit(1)).await?;
+        self.failures.sort(index, &mut addresses, self.settings.is_random);
+        let limit = self.settings.address_limit(addresses.len());
+        connect_first(&addresses, limit, |address| async move {
+            let attempt = self.failures.attempt((index, address));
+            let server = Server { address, ..server.clone() };
+            let link = self.open_server(&server, setup).await?;
+            attempt.succeed();
+            Ok(link)
+        })
+        .await
     }
 
     async fn open_server(&self, server: &Server, setup: &str) -> Result<Link> {
@@ -181,7 +183,11 @@ impl Connector {
         let opened = match self.connect(server, mode, &secrets).await {
             Err(failure) if mode == SslMode::Prefer && failure.may_work_without_tls() => {
                 let plain = self.connect(server, SslMode::Disable, &secrets).await;
-                plain.map_err(|_| failure)
+                plain.map_err(|second| {
+                    let error = explain(&second.error, server, SslMode::Disable);
+                    tracing::debug!(%error, "connecting without encryption failed as well");
+                    failure
+                })
             }
             opened => opened,
         };
@@ -284,7 +290,7 @@ fn handshake_error(error: &tokio_postgres::Error) -> Option<&HandshakeError> {
     error.source()?.downcast_ref()
 }
 
-/// Says why a connection could not be opened, and what to do about it.
+/// Returns the cause of a failed connection attempt, and what to do.
 fn explain(error: &tokio_postgres::Error, server: &Server, mode: SslMode) -> Error {
     if let Some(handshake) = handshake_error(error) {
         return Error::new(ErrorKind::Unavailable, handshake.to_string());
@@ -334,15 +340,20 @@ impl Listener {
     }
 }
 
+/// Turns `Invalid` into the retryable `Refused`, for connections of a store that is already open. A bad
+/// certificate or key is a configuration error when the store is opened; later the file is probably being
+/// replaced.
+fn invalid_to_refused(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Invalid => Error::new(ErrorKind::Refused, error.to_string()),
+        _ => error,
+    }
+}
+
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "measures how long a connection has been open")]
-fn now() -> Instant {
-    Instant::now()
 }

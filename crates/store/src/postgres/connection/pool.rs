@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deadpool::managed::{self, Metrics, QueueMode, RecycleError, RecycleResult};
 use deadpool_postgres::ClientWrapper;
@@ -10,7 +10,7 @@ use tidegate_core::{Error, ErrorKind, Result};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
-use super::Connector;
+use super::{Connector, invalid_to_refused};
 use crate::postgres::timeouts::{Timeouts, statement_timeout_ms};
 
 pub(in crate::postgres) type Pool = managed::Pool<Manager>;
@@ -21,18 +21,11 @@ pub(in crate::postgres) type PoolError = managed::PoolError<Error>;
 pub(in crate::postgres) struct PooledClient {
     client: ClientWrapper,
     generation: u64,
-    /// When the client began to connect.
-    pub(super) began_at: Instant,
 }
 
 impl PooledClient {
-    pub(super) fn new(
-        client: Client,
-        driver: JoinHandle<()>,
-        generation: u64,
-        began_at: Instant,
-    ) -> Self {
-        Self { client: ClientWrapper::new(client, driver), generation, began_at }
+    pub(super) fn new(client: Client, driver: JoinHandle<()>, generation: u64) -> Self {
+        Self { client: ClientWrapper::new(client, driver), generation }
     }
 }
 
@@ -55,23 +48,30 @@ pub(in crate::postgres) struct Manager {
     connector: Arc<Connector>,
     /// Statements that set up each session.
     setup: String,
-    /// A connection that is open already and not set up yet.
-    ready: Mutex<Option<PooledClient>>,
+    /// A connection of the pooler check, open but without session settings. The next `create` sets it up.
+    preopened: Mutex<Option<PooledClient>>,
 }
 
 impl Manager {
-    /// Hands a connection to the pool, which uses it instead of opening its next one.
+    /// Adds a connection that is already open: the pool uses it instead of opening its next one.
     pub(in crate::postgres) fn keep(&self, client: PooledClient) {
-        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);
+        *self.preopened.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);
     }
 
-    /// Closes the connection that was handed over, if it is not in use yet.
+    /// Closes the connection that [`keep`](Self::keep) added, if the pool has not used it yet.
     pub(in crate::postgres) fn discard(&self) {
-        drop(self.ready.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.preopened.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     fn is_current(&self, client: &PooledClient) -> bool {
-        client.generation == *self.connector.generation.borrow()
+        self.connector.is_current(client)
+    }
+}
+
+impl Connector {
+    /// Returns whether a connection belongs to the current generation.
+    pub(in crate::postgres) fn is_current(&self, client: &PooledClient) -> bool {
+        client.generation == *self.generation.borrow()
     }
 }
 
@@ -80,16 +80,23 @@ impl managed::Manager for Manager {
     type Error = Error;
 
     async fn create(&self) -> Result<PooledClient> {
-        let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(client) = ready.filter(|client| self.is_current(client)) {
+        let preopened = self.preopened.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(client) = preopened.filter(|client| self.is_current(client)) {
             let limit = self.connector.settings.connect_timeout;
-            let setup = tokio::time::timeout(limit, client.batch_execute(&self.setup)).await;
-            if matches!(setup, Ok(Ok(()))) {
-                return Ok(client);
+            match tokio::time::timeout(limit, client.batch_execute(&self.setup)).await {
+                Ok(Ok(())) => return Ok(client),
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "a session was not set up; another one is opened");
+                }
+                Err(_) => tracing::debug!(
+                    "a session was not set up within {} s; another one is opened",
+                    limit.as_secs_f64()
+                ),
             }
         }
         // In a box: the state of a handshake is large, and every request waits for a pool.
-        Box::pin(self.connector.open_pooled(&self.setup)).await
+        let opened = Box::pin(self.connector.open_pooled(&self.setup)).await;
+        opened.map_err(invalid_to_refused)
     }
 
     async fn recycle(&self, client: &mut PooledClient, _: &Metrics) -> RecycleResult<Error> {
@@ -97,7 +104,9 @@ impl managed::Manager for Manager {
             return Err(RecycleError::message("the connection is closed"));
         }
         if !self.is_current(client) {
-            return Err(RecycleError::message("the connection leads to the wrong server"));
+            return Err(RecycleError::message(
+                "the connection was opened before a failover or a network outage",
+            ));
         }
         Ok(())
     }
@@ -110,8 +119,9 @@ pub(in crate::postgres) fn pool(
     size: usize,
     timeouts: &Timeouts,
 ) -> Result<Pool> {
-    let manager = Manager { connector: connector.clone(), setup, ready: Mutex::default() };
-    // The connection that was used last has the statements prepared, and its server is warm.
+    let manager = Manager { connector: connector.clone(), setup, preopened: Mutex::default() };
+    // The connection that was used last has the statements prepared, and the caches of its server process
+    // are filled.
     let pool = Pool::builder(manager)
         .max_size(size)
         .queue_mode(QueueMode::Lifo)
@@ -134,6 +144,7 @@ pub(in crate::postgres) fn setup_text(
     let settings = options.split_whitespace().filter_map(|word| word.split_once('='));
     let mut text: String =
         settings.map(|(name, value)| format!("SET {name} = '{value}';")).collect();
+    text.push_str(&connector.settings.server_tcp_text());
     // The second one ends a transaction whose client was cut off between two statements.
     for name in ["statement_timeout", "idle_in_transaction_session_timeout"] {
         if !connector.sets(name) {

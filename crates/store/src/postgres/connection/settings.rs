@@ -19,6 +19,16 @@ use crate::postgres::timeouts::Timeouts;
 /// Keepalive probes without an answer after which a connection is closed.
 const KEEPALIVE_RETRIES: u32 = 3;
 
+/// The bounds of the operating system for the times of a keepalive, in whole seconds.
+const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
+const KEEPALIVE_MAX: Duration = Duration::from_secs(32_767);
+
+/// The bound of the operating system for the probes of a keepalive.
+const KEEPALIVE_RETRIES_MAX: u32 = 127;
+
+/// The bound of the operating system for the user timeout: milliseconds in 32 bits, with a sign.
+const USER_TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX as u64);
+
 const DEFAULT_PORT: u16 = 5432;
 
 /// How the connection is encrypted and what is verified, as in libpq.
@@ -144,6 +154,10 @@ impl Environment {
         found.map(|(_, value)| &**value).filter(|value| !value.is_empty())
     }
 
+    fn is_empty(&self, name: &str) -> bool {
+        self.variables.iter().any(|(variable, value)| *variable == name && value.is_empty())
+    }
+
     /// Returns a file of the home folder.
     fn home_file(&self, path: &str) -> Option<PathBuf> {
         self.home.as_ref().map(|home| home.join(path))
@@ -161,8 +175,9 @@ pub(super) struct Settings {
     pub(super) password: Option<Password>,
     pub(super) password_file: Option<PathBuf>,
     pub(super) tls: TlsSettings,
-    /// The time limit for one server.
+    /// The time limit for all attempts together, or for one server if the URL sets it.
     pub(super) connect_timeout: Duration,
+    pub(super) is_connect_timeout_per_server: bool,
     /// Everything else, without hosts and password.
     pub(super) config: Config,
 }
@@ -201,11 +216,47 @@ impl Settings {
                 .map(PathBuf::from)
                 .or_else(|| environment.home_file(".pgpass")),
             tls: tls(&given, environment)?,
+            is_connect_timeout_per_server: connect_timeout.is_some(),
             connect_timeout: connect_timeout.map_or(timeouts.connect, Duration::from_secs),
             config: config(&given, &user, &database, timeouts)?,
             user,
             database,
         })
+    }
+
+    /// Returns the time limit for one address of a server that has `addresses`. As in libpq, a limit of
+    /// the URL applies to each address. The limit of the settings is divided, so that an address that does
+    /// not answer leaves time for the others.
+    pub(super) fn address_limit(&self, addresses: usize) -> Duration {
+        if self.is_connect_timeout_per_server {
+            return self.connect_timeout;
+        }
+        let count = self.servers.len() * addresses.max(1);
+        self.connect_timeout / u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the statements by which the server notices a client that is gone, with the same times as the
+    /// client: a network that is silent leaves sessions on the server, and their locks. The server
+    /// ignores them on a Unix socket.
+    pub(super) fn server_tcp_text(&self) -> String {
+        let config = &self.config;
+        let mut text = String::new();
+        let mut set = |name: &str, value: u128| {
+            if !self.sets(name) {
+                text.push_str(&format!("SET {name} = {value};"));
+            }
+        };
+        if config.get_keepalives() {
+            set("tcp_keepalives_idle", config.get_keepalives_idle().as_secs().into());
+            let interval = config.get_keepalives_interval().unwrap_or(KEEPALIVE_MIN);
+            set("tcp_keepalives_interval", interval.as_secs().into());
+            let retries = config.get_keepalives_retries().unwrap_or(KEEPALIVE_RETRIES);
+            set("tcp_keepalives_count", retries.into());
+        }
+        if let Some(timeout) = config.get_tcp_user_timeout() {
+            set("tcp_user_timeout", timeout.as_millis());
+        }
+        text
     }
 
     /// Returns whether the URL itself sets a parameter of the server.
@@ -274,6 +325,10 @@ impl Given {
     fn text(&self, key: &str) -> Option<&str> {
         let found = self.0.iter().rev().find(|(name, _)| name == key);
         found.map(|(_, value)| &**value).filter(|value| !value.is_empty())
+    }
+
+    fn is_empty(&self, key: &str) -> bool {
+        self.0.iter().any(|(name, value)| name == key && value.is_empty())
     }
 
     fn list(&self, key: &str) -> Vec<&str> {
@@ -363,8 +418,13 @@ fn tls(given: &Given, environment: &Environment) -> Result<TlsSettings> {
     ];
     let text = |key, variable| given.text(key).or_else(|| environment.get(variable));
     let existing = |file: Option<PathBuf>| file.filter(|file| file.exists());
-    let mode = match text("sslmode", "PGSSLMODE") {
-        Some(mode) => Some(choose("sslmode", mode, &MODES)?),
+    // As in libpq, an empty mode is an error: a template whose variable is not set must not turn encryption off.
+    let empty = |is_empty: bool| is_empty.then_some("");
+    let of_url = given.text("sslmode").or(empty(given.is_empty("sslmode")));
+    let of_environment = environment.get("PGSSLMODE").or(empty(environment.is_empty("PGSSLMODE")));
+    let of_environment = of_environment.map(|mode| ("PGSSLMODE", mode));
+    let mode = match of_url.map(|mode| ("sslmode", mode)).or(of_environment) {
+        Some((name, mode)) => Some(choose(name, mode, &MODES)?),
         None => None,
     };
     let roots = match text("sslrootcert", "PGSSLROOTCERT") {
@@ -460,31 +520,51 @@ fn config(given: &Given, user: &str, database: &str, timeouts: &Timeouts) -> Res
     Ok(config)
 }
 
-/// Sets when the kernel closes a TCP connection whose other end does not answer.
+/// Sets when the kernel closes a TCP connection whose other end does not answer. Values of the settings are
+/// brought within the bounds of the kernel, which would refuse every connection otherwise; values of the
+/// URL that are out of bounds are errors.
 fn set_tcp(config: &mut Config, given: &Given, timeouts: &Timeouts) -> Result<()> {
-    let seconds = |key| Ok::<_, Error>(given.number(key)?.map(Duration::from_secs));
+    let seconds = |key| bounded(given, key, KEEPALIVE_MAX.as_secs());
     let is_on: Option<u32> = given.number("keepalives")?;
-    let idle = seconds("keepalives_idle")?.filter(|idle| !idle.is_zero());
-    let interval = seconds("keepalives_interval")?.filter(|interval| !interval.is_zero());
-    let retries = match given.number("keepalives_count")? {
-        None => given.number("keepalives_retries")?,
+    let idle = seconds("keepalives_idle")?.map(Duration::from_secs);
+    let interval = seconds("keepalives_interval")?.map(Duration::from_secs);
+    let retries = match bounded(given, "keepalives_count", KEEPALIVE_RETRIES_MAX.into())? {
+        None => bounded(given, "keepalives_retries", KEEPALIVE_RETRIES_MAX.into())?,
         count => count,
     };
-    let idle = idle.unwrap_or(timeouts.tcp_keepalive);
-    let default_interval = (timeouts.tcp_keepalive / KEEPALIVE_RETRIES).max(Duration::from_secs(1));
+    let retries = retries.and_then(|retries| u32::try_from(retries).ok());
+    let in_bounds = |time: Duration| time.clamp(KEEPALIVE_MIN, KEEPALIVE_MAX);
     config
         .keepalives(is_on != Some(0))
-        .keepalives_idle(idle)
-        .keepalives_interval(interval.unwrap_or(default_interval))
-        .keepalives_retries(retries.filter(|retries| *retries > 0).unwrap_or(KEEPALIVE_RETRIES));
-    match given.number("tcp_user_timeout")?.map(Duration::from_millis) {
+        .keepalives_idle(idle.unwrap_or(in_bounds(timeouts.tcp_keepalive)))
+        .keepalives_interval(
+            interval.unwrap_or(in_bounds(timeouts.tcp_keepalive / KEEPALIVE_RETRIES)),
+        )
+        .keepalives_retries(retries.unwrap_or(KEEPALIVE_RETRIES));
+    let user_max = u64::try_from(USER_TIMEOUT_MAX.as_millis()).unwrap_or(u64::MAX);
+    let user = match given.text("tcp_user_timeout") {
         // The default of the operating system.
-        Some(Duration::ZERO) => {}
-        timeout => {
-            config.tcp_user_timeout(timeout.unwrap_or(timeouts.tcp_user));
-        }
+        Some("0") => None,
+        _ => match bounded(given, "tcp_user_timeout", user_max)? {
+            Some(timeout) => Some(Duration::from_millis(timeout)),
+            // Zero would be the default of the operating system.
+            None => Some(timeouts.tcp_user.clamp(Duration::from_millis(1), USER_TIMEOUT_MAX)),
+        },
+    };
+    if let Some(timeout) = user {
+        config.tcp_user_timeout(timeout);
     }
     Ok(())
+}
+
+/// Reads a number from 0 to `max`; 0 means the default.
+fn bounded(given: &Given, key: &'static str, max: u64) -> Result<Option<u64>> {
+    match given.number::<u64>(key)? {
+        Some(value) if value > max => {
+            Err(invalid(key, &value.to_string(), &format!("a number from 0 to {max}")))
+        }
+        value => Ok(value.filter(|value| *value > 0)),
+    }
 }
 
 /// Returns whether a path is a file whose group or other users have access to it.

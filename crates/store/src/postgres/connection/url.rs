@@ -20,9 +20,40 @@ pub(super) fn parameters(text: &str) -> Result<Vec<Parameter>> {
     }
 }
 
+/// Returns where a connection string leads to, for people: its hosts, ports and database, and no other
+/// parameter.
+pub(crate) fn address(text: &str) -> String {
+    let Ok(found) = parameters(text) else {
+        return "postgres://(invalid URL)".to_owned();
+    };
+    let last = |key: &str| {
+        let value = found.iter().rev().find(|(name, _)| name == key);
+        value.map_or("", |(_, value)| &**value)
+    };
+    let hosts = if last("host").is_empty() { last("hostaddr") } else { last("host") };
+    let ports: Vec<&str> = last("port").split(',').collect();
+    let with_port = |(index, host): (usize, &str)| {
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        match *ports.get(index).unwrap_or(&ports[0]) {
+            "" => host,
+            port => format!("{host}:{port}"),
+        }
+    };
+    let database = match last("dbname") {
+        "" => String::new(),
+        name => format!("/{name}"),
+    };
+    if hosts.contains('/') {
+        return format!("postgres://{database}?host={hosts}");
+    }
+    let hosts: Vec<String> = hosts.split(',').enumerate().map(with_port).collect();
+    format!("postgres://{}{database}", hosts.join(","))
+}
+
 fn of_url(rest: &str) -> Result<Vec<Parameter>> {
     let mut found = Vec::new();
-    let rest = match credentials_end(rest) {
+    let credentials_end = credentials_end(rest);
+    let rest = match credentials_end {
         Some(end) => {
             let (user, password) = split_optional(&rest[..end], ':');
             add(&mut found, "user", user)?;
@@ -35,6 +66,13 @@ fn of_url(rest: &str) -> Result<Vec<Parameter>> {
     };
     let (rest, query) = split_optional(rest, '?');
     let (hosts, database) = split_optional(rest, '/');
+    // The `@` may belong to a password: then the parts of the URL are not what they seem to be.
+    let has_at = |part: Option<&str>| part.is_some_and(|part| part.contains('@'));
+    if has_at(database) || credentials_end.is_some() && has_at(query) {
+        return Err(Error::invalid(format!(
+            "the PostgreSQL URL has an @ behind its hosts; {ENCODE}, or in a parameter"
+        )));
+    }
     add_hosts(&mut found, hosts)?;
     if let Some(database) = database.filter(|database| !database.is_empty()) {
         add(&mut found, "dbname", database)?;
@@ -188,6 +226,38 @@ mod tests {
             "postgres://me:a/b@c/d",
             &[("user", "me"), ("password", "a/b"), ("host", "c"), ("dbname", "d")],
         );
+    }
+
+    #[test]
+    fn at_sign_that_may_belong_to_a_password_is_an_error_without_it() {
+        for text in [
+            "postgres://me:5/cret@host/db",
+            "postgres://host/d@cret",
+            "postgres://me@host/db?password=se@cret",
+            "postgres://me:a?b=se@host/db?application_name=x@cret",
+        ] {
+            let error = parameters(text).unwrap_err().to_string();
+            assert!(error.contains("percent-encode") && !error.contains("cret"), "{text}: {error}");
+        }
+        check(
+            "postgres://a:1/db?user=me&password=p@ss",
+            &[("host", "a"), ("port", "1"), ("dbname", "db"), ("user", "me"), ("password", "p@ss")],
+        );
+    }
+
+    #[test]
+    fn address_has_no_user_no_password_and_no_other_parameter() {
+        for (text, shown) in [
+            ("postgres://me:secret@host:1/db?password=x", "postgres://host:1/db"),
+            ("postgres://db:5432/app?user=me&password=p@ss", "postgres://db:5432/app"),
+            ("postgresql://a,b:2/db", "postgres://a,b:2/db"),
+            ("postgres://[::1]:6432/", "postgres://[::1]:6432"),
+            ("postgres:///db?host=/run&sslmode=disable", "postgres:///db?host=/run"),
+            ("postgres://%2Frun/db", "postgres:///db?host=/run"),
+            ("postgres://me:5/cret@host/db", "postgres://(invalid URL)"),
+        ] {
+            assert_eq!(address(text), shown, "{text}");
+        }
     }
 
     #[test]

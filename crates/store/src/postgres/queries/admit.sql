@@ -6,7 +6,7 @@
 --
 -- `held.sql` comes before; `pass.sql`, `end.sql` and `admitted.sql` follow.
 , relay AS MATERIALIZED (
-    SELECT plain.now, plain.limits_version, next.*,
+    SELECT plain.now, plain.next_due, plain.has_gate_work, plain.limits_version, next.*,
            plain.is_so AND next.are_served
            AND NOT EXISTS (SELECT FROM given CROSS JOIN LATERAL (
                SELECT FROM tidegate.line WHERE limit_id = given.id AND class >= 4 LIMIT 1

@@ -1,6 +1,7 @@
--- Writes the decisions about failed attempts ($1 under the tokens $2): a task is scheduled for $6, or it
--- ends in the state $7 and is kept until $8. Tasks that their lease still lists are skipped: the
--- statement before, which takes them off the lease and passes their slots on, did nothing.
+-- Writes the decisions about failed attempts: tasks $1, tokens $2, spent attempts $3, deaths $4, errors $5. A
+-- task is scheduled for $6, or ends in state $7 and is kept until $8; at the time $9 or earlier means it is removed
+-- at once, NULL means it is kept for ever. A task that its lease still lists is skipped: the previous statement did
+-- not end its attempt.
 WITH failed AS MATERIALIZED (
     SELECT f.*
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[], $6::bigint[],

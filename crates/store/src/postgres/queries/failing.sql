@@ -1,6 +1,6 @@
--- What decides about failed attempts ($1 under the tokens $2) that their leases, which this transaction
--- has locked, list. An attempt without a row in the result needs the general path. $3 is the time, if it
--- is not the server's.
+-- Returns kind and counters of the failed attempts ($1, tokens $2) that their leases list and that have no job and
+-- no workflow. The transaction has locked these leases. An attempt without a result row needs the general path. $3
+-- is the time; NULL means the clock of the server.
 SELECT f.task, f.token, t.kind, t.spent, t.deaths, t.max_attempts,
        coalesce($3::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 FROM unnest($1::bigint[], $2::bigint[]) AS f (task, token)

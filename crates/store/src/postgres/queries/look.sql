@@ -34,7 +34,10 @@ WITH moment AS MATERIALIZED (
            open.is_noted,
            -- Whether anything waits at the gate: what has come or is due, a limit with room or one that
            -- is due to be looked at, a task that nobody served.
-           EXISTS (SELECT FROM tidegate.arrived WHERE task >= $6) OR coalesce(due.at <= moment.now, false)
+           -- A task that became due a moment ago does not count yet: it is admitted together with others.
+           EXISTS (SELECT FROM tidegate.arrived WHERE task >= $6)
+               OR coalesce(due.task_at <= moment.now - due.grace, false)
+               OR coalesce(due.look_at <= moment.now, false)
                OR EXISTS (SELECT FROM tidegate.limits WHERE dirty)
                OR EXISTS (SELECT FROM tidegate.passes WHERE urgent)
                -- Lane by lane: the planner would look up all of them at once by the class alone, in
@@ -42,17 +45,19 @@ WITH moment AS MATERIALIZED (
                OR EXISTS (SELECT FROM unnest(open.ids) AS served (id) CROSS JOIN LATERAL (
                    SELECT FROM tidegate.line WHERE class = 4 AND lane = served.id LIMIT 1) AS parked)
                AS has_gate_work,
-           due.at AS next_due,
+           least(due.task_at, due.look_at) AS next_due,
            -- Whatever comes after this look has nearly always a higher id.
            (SELECT last_value FROM tidegate.task_ids) AS last_task
     FROM tidegate.counters c
     CROSS JOIN moment
     CROSS JOIN open
     CROSS JOIN LATERAL (
-        SELECT least(
-            (SELECT run_at FROM tidegate.scheduled ORDER BY run_at, task LIMIT 1),
-            (SELECT look_at FROM tidegate.passes WHERE look_at IS NOT NULL ORDER BY look_at LIMIT 1),
-            (SELECT look_at FROM tidegate.limits WHERE look_at IS NOT NULL ORDER BY look_at LIMIT 1)
-        ) AS at OFFSET 0
+        SELECT (SELECT run_at FROM tidegate.scheduled ORDER BY run_at, task LIMIT 1) AS task_at,
+               least(
+                   (SELECT look_at FROM tidegate.passes WHERE look_at IS NOT NULL ORDER BY look_at LIMIT 1),
+                   (SELECT look_at FROM tidegate.limits WHERE look_at IS NOT NULL ORDER BY look_at LIMIT 1)
+               ) AS look_at,
+               -- Set for each connection of the verbs; 0 elsewhere.
+               coalesce(nullif(current_setting('tidegate.due_grace_ms', true), '')::bigint, 0) AS grace OFFSET 0
     ) AS due
 )

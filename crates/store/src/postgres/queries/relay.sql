@@ -21,7 +21,8 @@
         ORDER BY r.rank, r.tag, r.task LIMIT 1
     ) AS ready
 ), relay AS MATERIALIZED (
-    SELECT plain.now, plain.open, plain.open_attempts, plain.open_timeouts, plain.last_task, next.*,
+    SELECT plain.now, plain.next_due, plain.has_gate_work, plain.open, plain.open_attempts, plain.open_timeouts,
+           plain.last_task, next.*,
            plain.is_so AND next.are_served
            AND coalesce((SELECT key > next.last FROM first), true) AS is_on,
            plain.is_noted AND NOT plain.has_gate_work AND next.are_served

@@ -9,7 +9,7 @@ SELECT relay.is_on, relay.may_admit,
        relay.open_timeouts, relay.tasks, relay.holders, relay.limits, relay.numbers, relay.names,
        relay.refused, relay.ranks, relay.line_tags, relay.places, first.lanes AS first_lanes,
        first.ranks AS first_ranks, first.tags AS first_tags, first.tasks AS first_tasks,
-       relay.last_task, relay.now, NULL::bigint[] AS since, EXISTS (SELECT FROM pass WHERE look_at IS NOT NULL) AS is_to_look,
+       relay.last_task, relay.now, relay.next_due, relay.has_gate_work, NULL::bigint[] AS since, EXISTS (SELECT FROM pass WHERE look_at IS NOT NULL) AS is_to_look,
        set_config('tidegate.has_exits', (NOT relay.is_on)::text, true),
        CASE WHEN lease.token IS NOT NULL THEN set_config('tidegate.lease', lease.token::text, true) END
 FROM relay CROSS JOIN first LEFT JOIN lease ON true

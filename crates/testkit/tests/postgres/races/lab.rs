@@ -14,6 +14,7 @@ use tidegate_core::{
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::events::Events;
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::tier::Cases;
 use tokio::sync::Notify;
 use tokio_postgres::{Client, NoTls};
 use tracing::Level;
@@ -23,6 +24,9 @@ pub(crate) const LEASE_MS: i64 = 30_000;
 
 /// More statements than any verb has.
 const STATEMENTS_MAX: usize = 400;
+
+/// How far the boundaries are apart at which a verb is held.
+const STRIDE: Cases<usize> = Cases { small: 3, full: 1 };
 
 /// Rounds in which everything must be worked off.
 const ROUNDS_MAX: usize = 200;
@@ -52,6 +56,7 @@ pub(crate) struct Lab {
     pub(crate) free: Handle,
     stop: Arc<Stop>,
     events: Events,
+    stride: usize,
 }
 
 /// A store with a clock of its own.
@@ -86,6 +91,10 @@ impl Stop {
 
 impl Lab {
     pub(crate) async fn new(options: Options) -> Arc<Self> {
+        let stride = match options.planted {
+            Some(_) => 1,
+            None => STRIDE.of_this_run(),
+        };
         let database = Server::shared().database();
         let stop = Arc::new(Stop::default());
         let step = {
@@ -104,7 +113,7 @@ impl Lab {
             tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
         tokio::spawn(connection);
         let events = Events::capture();
-        Arc::new(Self { _database: database, monitor, held, free, stop, events })
+        Arc::new(Self { _database: database, monitor, held, free, stop, events, stride })
     }
 
     /// Empties the store. Places in line and ids of limits go on: a store remembers how far it has come in
@@ -126,7 +135,8 @@ impl Lab {
         self.free.clock.store(START, Ordering::SeqCst);
     }
 
-    /// Runs a race over every boundary of each of its verbs. Returns how many there were.
+    /// Runs a race over the boundaries of each of its verbs: every one in the full tier and where a bug is planted,
+    /// every third one in the small tier. Returns how many there are, at least.
     pub(crate) async fn race<F>(
         self: &Arc<Self>,
         setup: impl Fn(Arc<Self>, Handle, Handle) -> F,
@@ -136,7 +146,7 @@ impl Lab {
     {
         let mut boundaries = 0;
         for holds_a in [true, false] {
-            for at in 1..STATEMENTS_MAX {
+            for at in (1..STATEMENTS_MAX).step_by(self.stride) {
                 self.reset().await;
                 self.stop.set(0);
                 let (x, y) =
@@ -154,7 +164,7 @@ impl Lab {
                 if held == Ok(false) {
                     break;
                 }
-                boundaries += 1;
+                boundaries += self.stride;
             }
         }
         Ok(boundaries)
@@ -279,8 +289,11 @@ impl Handle {
     async fn connect(database: &Database, options: Options) -> Self {
         let clock = Arc::new(AtomicI64::new(START));
         let time = clock.clone();
-        let options =
-            Options { clock: Some(Arc::new(move || time.load(Ordering::SeqCst))), ..options };
+        let options = Options {
+            clock: Some(Arc::new(move || time.load(Ordering::SeqCst))),
+            due_grace: Duration::ZERO,
+            ..options
+        };
         let store = Postgres::connect(&database.url(), options).await.expect("connect");
         Self { store, clock }
     }

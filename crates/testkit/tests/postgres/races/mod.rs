@@ -8,6 +8,7 @@
 mod arrivals;
 mod behalf;
 mod cases;
+mod due;
 mod lab;
 mod many;
 mod operator;

@@ -9,16 +9,17 @@ use tidegate_core::{
     TaskId, WorkerId,
 };
 use tidegate_store::postgres::{Options, Step};
+use tidegate_testkit::wait;
 
 use super::cases::{after, ensure, held, nothing_else, race, state};
 use super::lab::{After, Handle, LEASE_MS, Lab, Race, START, Verb, claim, exit, task};
 
 /// Ends an attempt and asks for so many others in the same step.
-fn going_on(handle: &Handle, attempt: &Attempt, tasks_max: u32) -> Verb {
+pub(super) fn going_on(handle: &Handle, attempt: &Attempt, tasks_max: u32) -> Verb {
     all_going_on(handle, std::slice::from_ref(attempt), tasks_max)
 }
 
-fn all_going_on(handle: &Handle, attempts: &[Attempt], tasks_max: u32) -> Verb {
+pub(super) fn all_going_on(handle: &Handle, attempts: &[Attempt], tasks_max: u32) -> Verb {
     let (store, exits) = (handle.store.clone(), attempts.iter().map(exit).collect());
     Box::pin(async move {
         let finish = Finish { exits, claim: Some(claim("worker", tasks_max)) };
@@ -28,7 +29,7 @@ fn all_going_on(handle: &Handle, attempts: &[Attempt], tasks_max: u32) -> Verb {
 
 /// A limit of so many, all of them running, each under a lease of its own, and three in line. The
 /// handles take turns: whoever claimed an attempt can hand its slot on. Gives what runs, and who waits.
-async fn full(x: &Handle, y: &Handle, capacity: u32) -> (Vec<Attempt>, Vec<TaskId>) {
+pub(super) async fn full(x: &Handle, y: &Handle, capacity: u32) -> (Vec<Attempt>, Vec<TaskId>) {
     x.set("group:a", Some(capacity)).await;
     y.claim(0).await;
     let tasks = x.submit(vec![task("a"); capacity as usize + 3]).await;
@@ -336,16 +337,13 @@ async fn who_is_not_first_is_ready_with_its_slot() {
 /// Claims until something is found. A worker that was told that there is nothing asks again when it is
 /// due, and not seconds later.
 async fn found_soon(handle: &Handle) -> Vec<Attempt> {
-    let asking = async {
-        loop {
-            let claimed = handle.claim(1).await;
-            if !claimed.is_empty() {
-                return claimed;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(3), asking).await.expect("it is found soon")
+    let mut claimed = Vec::new();
+    let asking = wait::until_async("a task is found", async || {
+        claimed = handle.claim(1).await;
+        !claimed.is_empty()
+    });
+    tokio::time::timeout(Duration::from_secs(3), asking).await.expect("it is found soon");
+    claimed
 }
 
 /// Whoever ends a task finds only those in line whom another is about to take; and that comes to nothing.

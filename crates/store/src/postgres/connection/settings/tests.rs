@@ -92,6 +92,17 @@ fn unsupported_parameters_are_errors_that_name_them() {
 }
 
 #[test]
+fn empty_sslmode_is_an_error_that_names_its_source() {
+    check_error(parse("postgres://host/db?sslmode="), &["sslmode=\"\"", "verify-full"]);
+    let empty = environment(&[("PGSSLMODE", "")]);
+    check_error(parse_in("postgres://host/db", &empty), &["PGSSLMODE=\"\"", "verify-full"]);
+    let of_url = parse_in("postgres://host/db?sslmode=disable", &empty).unwrap();
+    assert_eq!(of_url.tls.mode, SslMode::Disable);
+    let wrong = environment(&[("PGSSLMODE", "requird")]);
+    check_error(parse_in("postgres://host/db", &wrong), &["PGSSLMODE=\"requird\""]);
+}
+
+#[test]
 fn invalid_values_are_errors_that_name_the_parameter() {
     for (parameter, word) in [
         ("sslmode=allow", "sslmode"),
@@ -108,7 +119,7 @@ fn invalid_values_are_errors_that_name_the_parameter() {
     ] {
         check_error(parse(&format!("postgres://host/db?{parameter}")), &[word]);
     }
-    check_error(parse_in("postgres://host", &environment(&[("PGSSLMODE", "on")])), &["sslmode"]);
+    check_error(parse_in("postgres://host", &environment(&[("PGSSLMODE", "on")])), &["PGSSLMODE"]);
     check_error(parse("postgres:///db"), &["no host"]);
 }
 
@@ -181,6 +192,56 @@ fn timeouts_of_the_url_have_precedence_over_the_settings() {
 }
 
 #[test]
+fn tcp_times_are_within_the_bounds_of_the_kernel() {
+    let of = |tcp_keepalive, tcp_user| {
+        let timeouts = Timeouts { tcp_keepalive, tcp_user, ..Timeouts::default() };
+        let settings = Settings::parse("postgres://h", &environment(&[]), &timeouts).unwrap();
+        let interval = settings.config.get_keepalives_interval().unwrap();
+        let user = *settings.config.get_tcp_user_timeout().unwrap();
+        (settings.config.get_keepalives_idle().as_secs(), interval.as_secs(), user.as_millis())
+    };
+    let (ms, max) = (Duration::from_millis(300), Duration::MAX);
+    assert_eq!(of(ms, ms), (1, 1, 300));
+    assert_eq!(of(Duration::ZERO, Duration::ZERO), (1, 1, 1));
+    assert_eq!(of(Duration::from_secs(32_768), max), (32_767, 10_922, 2_147_483_647));
+    assert_eq!(of(max, max), (32_767, 32_767, 2_147_483_647));
+    for parameter in [
+        "keepalives_idle=32768",
+        "keepalives_interval=32768",
+        "keepalives_count=128",
+        "keepalives_retries=128",
+        "tcp_user_timeout=2147483648",
+    ] {
+        let (name, _) = parameter.split_once('=').unwrap();
+        check_error(parse(&format!("postgres://h?{parameter}")), &[name, "from 0 to"]);
+    }
+}
+
+#[test]
+fn sessions_get_the_tcp_times_of_the_client() {
+    let text = |url: &str| parse(url).unwrap().server_tcp_text();
+    assert_eq!(
+        text("postgres://h"),
+        "SET tcp_keepalives_idle = 10;SET tcp_keepalives_interval = 3;\
+         SET tcp_keepalives_count = 3;SET tcp_user_timeout = 10000;"
+    );
+    assert_eq!(text("postgres://h?keepalives=0&tcp_user_timeout=0"), "");
+    assert_eq!(
+        text("postgres://h?options=-c%20tcp_keepalives_idle%3D5%20-c%20tcp_user_timeout%3D9"),
+        "SET tcp_keepalives_interval = 3;SET tcp_keepalives_count = 3;"
+    );
+}
+
+#[test]
+fn time_limit_of_the_settings_is_divided_among_addresses() {
+    let limit = |url: &str, addresses| parse(url).unwrap().address_limit(addresses).as_millis();
+    assert_eq!(limit("postgres://a", 1), 10_000);
+    assert_eq!(limit("postgres://a,b", 1), 5_000);
+    assert_eq!(limit("postgres://a,b", 2), 2_500);
+    assert_eq!(limit("postgres://a,b?connect_timeout=4", 2), 4_000);
+}
+
+#[test]
 fn password_is_in_no_output() {
     let settings = parse("postgres://me:se%63ret@host/db?application_name=x").unwrap();
     assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
@@ -189,6 +250,8 @@ fn password_is_in_no_output() {
         "postgres://me:se@secret@host/db",
         "postgres://me:a/secret",
         "postgres://me:secret@host/db?sslmood=1",
+        "postgres://me:1/secret@host/db",
+        "postgres://me@host/db?password=a@secret",
         "host=a password=secret sslmode=x",
         "postgres://host/db?password=secret&port=a",
     ] {

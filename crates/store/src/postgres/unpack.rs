@@ -1,4 +1,5 @@
-//! Leases that list what runs under them, and rows for those of which more must be known.
+//! Unpacking: gives attempts that a lease only lists rows of their own in `running` and `slots`. Verbs
+//! that need more than the list (such as cancel, progress, general completion, reaping) unpack first.
 
 use tidegate_core::{Error, ErrorKind, Millis, Result, TaskId};
 use tokio_postgres::Row;
@@ -10,10 +11,11 @@ use super::{Inner, transact};
 const UNPACK: &str = include_str!("queries/unpack.sql");
 const PACKED_WITH: &str = include_str!("queries/packed_with.sql");
 const PACKED_IN_GROUPS: &str = include_str!("queries/packed_in_groups.sql");
+const PACKED_TWICE: &str = include_str!("queries/packed_twice.sql");
 const PACKED_EXPIRED: &str = include_str!("queries/packed_expired.sql");
 
-/// Unpacks tasks of leases, or all tasks of the leases, in a transaction of its own, before one that
-/// has to find their attempts.
+/// Unpacks tasks of leases, or all tasks of the leases, in a transaction of its own, before a transaction
+/// that needs the rows of their attempts.
 pub(super) async fn unpack(store: &Inner, tokens: &[i64], tasks: Option<&[i64]>) -> Result<()> {
     if !tokens.is_empty() {
         transact!(store, tx => unpack_in(&tx, tokens, tasks));
@@ -34,8 +36,8 @@ pub(super) async fn unpack_in(
     }
 }
 
-/// Unpacks every lease, for a repair. Of a task that two leases list one attempt stays, and of two tasks
-/// that hold one slot the first keeps it; the repair deals with the rest.
+/// Unpacks every lease, for a repair. If two leases list one task, one of the attempts is kept. If two tasks
+/// hold one slot, the first keeps it. Each dropped entry is logged; the repair continues from these rows.
 pub(super) async fn unpack_all(tx: &Tx<'_>) -> Result<(), Fault> {
     let all: Option<&[i64]> = None;
     for duplicate in tx.query(UNPACK, &[&all, &all]).await? {
@@ -68,16 +70,40 @@ pub(super) async fn unpack_tasks(store: &Inner, tasks: &[TaskId]) -> Result<()> 
     unpack(store, &found, Some(&tasks)).await
 }
 
-/// Unpacks the leases that have run out, as many as one step of the reaper takes; gives how many.
+/// Unpacks expired leases, at most as many as one step of the reaper. Returns how many it found. Leases that list
+/// a task or a slot twice are logged and left to the repair, so they do not block reaping of the others, as long
+/// as they are fewer than one step takes.
 pub(super) async fn unpack_expired(store: &Inner, now: Millis) -> Result<usize> {
     let find = async |tx: &Tx<'_>| tokens(tx, PACKED_EXPIRED, &[&now]).await;
     let found = transact!(store, tx => find(&tx));
-    let leases = found.len();
-    unpack(store, &found, None).await.map(|()| leases)
+    match unpack(store, &found, None).await {
+        Err(error) if error.kind() == ErrorKind::Incompatible => {
+            unpack_others(store, found, error).await
+        }
+        unpacked => unpacked.map(|()| found.len()),
+    }
 }
 
-/// Unpacks the leases that list tasks of these groups. The caller has the version of the limits
-/// alone, so nobody who has locked a limit waits for a lease, and nothing is claimed meanwhile.
+/// Unpacks the leases that list no task and no slot twice. Returns the original error if no lease lists a task
+/// or a slot twice.
+async fn unpack_others(store: &Inner, mut found: Vec<i64>, error: Error) -> Result<usize> {
+    let find = async |tx: &Tx<'_>| tokens(tx, PACKED_TWICE, &[&found]).await;
+    let broken = transact!(store, tx => find(&tx));
+    if broken.is_empty() {
+        return Err(error);
+    }
+    tracing::error!(%error, leases = broken.len(), "expired leases are not reaped");
+    let page = found.len();
+    found.retain(|token| !broken.contains(token));
+    if found.is_empty() {
+        return Ok(0);
+    }
+    // The broken leases count, so that a full page is followed by the next one.
+    unpack(store, &found, None).await.map(|()| page)
+}
+
+/// Unpacks the leases that list tasks of these groups. The caller holds the lock of the limits version
+/// exclusively. So no transaction that holds a limit waits for a lease, and no claim commits meanwhile.
 pub(super) async fn unpack_groups(tx: &Tx<'_>, groups: &[&str]) -> Result<(), Fault> {
     let found = tokens(tx, PACKED_IN_GROUPS, &[&groups]).await?;
     unpack_in(tx, &found, None).await

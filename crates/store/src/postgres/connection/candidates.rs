@@ -1,0 +1,216 @@
+//! The order in which servers and their addresses are tried.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::{Error, ErrorKind, Result};
+use tokio::time::timeout;
+use tokio_postgres::config::Host;
+
+use super::settings::Server;
+
+/// The index of a server, with one of its resolved addresses, or with none for the server as a whole.
+type Candidate = (usize, Option<IpAddr>);
+
+/// The servers and addresses whose last attempt failed, or was given up by its caller. They are tried after all
+/// others: a heartbeat that is given up before a silent server has used its time would wait for
+/// the same server again and again.
+#[derive(Debug, Default)]
+pub(super) struct Failures(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    failed: HashSet<Candidate>,
+    /// How often each candidate was connected.
+    connected: HashMap<Candidate, u64>,
+}
+
+/// An attempt to connect. It has failed if it is dropped before it succeeds, and no attempt beside it has succeeded.
+pub(super) struct Attempt<'a> {
+    failures: &'a Failures,
+    candidate: Candidate,
+    has_succeeded: bool,
+    /// How often the candidate had been connected when this attempt began.
+    connected_before: u64,
+}
+
+impl Failures {
+    /// Returns the order in which `count` servers are tried.
+    pub(super) fn order(&self, count: usize, is_random: bool) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..count).collect();
+        if is_random {
+            shuffle(&mut order);
+        }
+        let state = self.state();
+        order.sort_by_key(|index| state.failed.contains(&(*index, None)));
+        order
+    }
+
+    /// Sorts the addresses of a server into the order in which they are tried.
+    pub(super) fn sort(&self, index: usize, addresses: &mut [Option<IpAddr>], is_random: bool) {
+        if is_random {
+            shuffle(addresses);
+        }
+        let state = self.state();
+        let has_failed = |address: &Option<IpAddr>| state.failed.contains(&(index, *address));
+        addresses.sort_by_key(|address| address.is_some() && has_failed(address));
+    }
+
+    /// Forgets which candidates failed: the next connection tries them in the order of the URL. Without this, a
+    /// store whose primary was away for a moment would stay on a standby that accepts connections.
+    pub(super) fn forget(&self) {
+        self.state().failed.clear();
+    }
+
+    pub(super) fn attempt(&self, candidate: Candidate) -> Attempt<'_> {
+        let connected_before = self.state().times_connected(candidate);
+        Attempt { failures: self, candidate, has_succeeded: false, connected_before }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn times_connected(&self, candidate: Candidate) -> u64 {
+        self.connected.get(&candidate).copied().unwrap_or_default()
+    }
+}
+
+fn shuffle<T>(items: &mut [T]) {
+    items.sort_by_cached_key(|_| RandomState::new().build_hasher().finish());
+}
+
+impl Attempt<'_> {
+    pub(super) fn succeed(mut self) {
+        self.has_succeeded = true;
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        let mut state = self.failures.state();
+        if self.has_succeeded {
+            state.failed.remove(&self.candidate);
+            *state.connected.entry(self.candidate).or_default() += 1;
+        } else if state.times_connected(self.candidate) == self.connected_before {
+            state.failed.insert(self.candidate);
+        }
+    }
+}
+
+/// Looks up the addresses of a server. A server that needs no lookup (socket, `hostaddr`, or an IP address as
+/// host) returns one entry: its `hostaddr`, or none.
+pub(super) async fn resolve(server: &Server, limit: Duration) -> Result<Vec<Option<IpAddr>>> {
+    let name = match &server.host {
+        Host::Tcp(name) if server.address.is_none() && name.parse::<IpAddr>().is_err() => name,
+        _ => return Ok(vec![server.address]),
+    };
+    let looked_up = timeout(limit, tokio::net::lookup_host((&**name, server.port))).await;
+    let failed = |cause: &str| {
+        Error::new(ErrorKind::Unavailable, format!("the host name cannot be resolved: {cause}"))
+    };
+    let looked_up = looked_up.map_err(|_| failed("no answer within the connect timeout"))?;
+    let mut addresses = Vec::new();
+    for address in looked_up.map_err(|error| failed(&error.to_string()))? {
+        if !addresses.contains(&Some(address.ip())) {
+            addresses.push(Some(address.ip()));
+        }
+    }
+    if addresses.is_empty() { Err(failed("it has no address")) } else { Ok(addresses) }
+}
+
+/// Returns the connection to the first address that answers. Each address has the time `limit`. Any error
+/// except `Unavailable`, such as a wrong password, ends the search within this server.
+pub(super) async fn connect_first<A: Copy, T, F: Future<Output = Result<T>>>(
+    addresses: &[A],
+    limit: Duration,
+    open: impl Fn(A) -> F,
+) -> Result<T> {
+    let mut failure = None;
+    for &address in addresses {
+        let error = match timeout(limit, open(address)).await {
+            Ok(Ok(opened)) => return Ok(opened),
+            Ok(Err(error)) => error,
+            Err(_) => {
+                let text = format!("no connection within {} s", limit.as_secs_f64());
+                Error::new(ErrorKind::Unavailable, text)
+            }
+        };
+        if error.kind() != ErrorKind::Unavailable {
+            return Err(error);
+        }
+        if let Some(earlier) = failure.replace(error) {
+            tracing::debug!(error = %earlier, "one address of a server failed; the next one is tried");
+        }
+    }
+    Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no address")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(50);
+
+    #[tokio::test]
+    async fn silent_address_leaves_time_for_the_next_one() {
+        let opened = connect_first(&[1, 2], LIMIT, |address| async move {
+            match address {
+                1 => std::future::pending().await,
+                address => Ok(address),
+            }
+        });
+        assert_eq!(opened.await.unwrap(), 2);
+        let silent = connect_first(&[1, 2], LIMIT, |_| std::future::pending::<Result<()>>());
+        let error = silent.await.unwrap_err();
+        assert!(error.to_string().contains("no connection within 0.05 s"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn error_other_than_unavailable_ends_the_search() {
+        let refused = connect_first(&[1, 2], LIMIT, |address| async move {
+            match address {
+                1 => Err(Error::new(ErrorKind::Refused, "password")),
+                _ => Ok(()),
+            }
+        });
+        assert_eq!(refused.await.unwrap_err().kind(), ErrorKind::Refused);
+    }
+
+    #[test]
+    fn failed_candidates_are_tried_last() {
+        let failures = Failures::default();
+        assert_eq!(failures.order(3, false), [0, 1, 2]);
+        drop(failures.attempt((0, None)));
+        assert_eq!(failures.order(3, false), [1, 2, 0]);
+        assert_eq!(failures.order(3, true)[2], 0);
+        failures.attempt((0, None)).succeed();
+        drop(failures.attempt((1, None)));
+        assert_eq!(failures.order(3, false), [0, 2, 1]);
+
+        let [first, second] =
+            [Some(IpAddr::from([127, 0, 0, 1])), Some(IpAddr::from([127, 0, 0, 2]))];
+        drop(failures.attempt((0, first)));
+        let mut addresses = [first, second];
+        failures.sort(0, &mut addresses, false);
+        assert_eq!(addresses, [second, first]);
+        failures.sort(1, &mut addresses, false);
+        assert_eq!(addresses, [second, first], "of another server");
+        failures.forget();
+        assert_eq!(failures.order(3, false), [0, 1, 2]);
+    }
+
+    #[test]
+    fn attempt_given_up_beside_one_that_succeeds_is_no_failure() {
+        let failures = Failures::default();
+        let slow = failures.attempt((0, None));
+        failures.attempt((0, None)).succeed();
+        drop(slow);
+        assert_eq!(failures.order(2, false), [0, 1]);
+    }
+}
