@@ -45,6 +45,20 @@ impl PgBouncer {
     ///
     /// If there is no PgBouncer on the machine, or it does not start.
     pub fn start(database: &Database, mode: PoolMode, pool_size: usize) -> Self {
+        Self::start_with_client_limit(database, mode, pool_size, 500)
+    }
+
+    /// Starts one that accepts at most `clients_max` connections.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_with_client_limit(
+        database: &Database,
+        mode: PoolMode,
+        pool_size: usize,
+        clients_max: usize,
+    ) -> Self {
         let folder = tempfile::Builder::new().prefix("tidegate-pgbouncer-").tempdir();
         let folder = folder.expect("a folder");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
@@ -52,7 +66,8 @@ impl PgBouncer {
         let file = folder.path().join("pgbouncer.ini");
         let socket = database.socket();
         let sockets = socket.parent().expect("the folder of the socket");
-        fs::write(&file, configuration(sockets, port, mode, pool_size)).expect("write the file");
+        let configuration = configuration(sockets, port, mode, pool_size, clients_max);
+        fs::write(&file, configuration).expect("write the file");
         let mut process = command()
             .arg(&file)
             .current_dir(folder.path())
@@ -109,7 +124,13 @@ fn command() -> Command {
     command
 }
 
-fn configuration(sockets: &Path, port: u16, mode: PoolMode, pool_size: usize) -> String {
+fn configuration(
+    sockets: &Path,
+    port: u16,
+    mode: PoolMode,
+    pool_size: usize,
+    clients_max: usize,
+) -> String {
     let mode = match mode {
         PoolMode::Session => "session",
         PoolMode::Transaction => "transaction",
@@ -124,7 +145,7 @@ fn configuration(sockets: &Path, port: u16, mode: PoolMode, pool_size: usize) ->
          unix_socket_dir =\n\
          auth_type = any\n\
          pool_mode = {mode}\n\
-         max_client_conn = 500\n\
+         max_client_conn = {clients_max}\n\
          default_pool_size = {pool_size}\n",
         sockets.display()
     )

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client};
 
 use super::connection::{Connector, Listener, Object, Pool};
@@ -330,7 +331,8 @@ type Wake = dyn Fn() + Send + Sync;
 /// Listens until the connection is lost, or does not answer a probe. A connection on which nothing
 /// was received for the deadline of a heartbeat is probed, with the same deadline.
 async fn listen(link: &Link, wake: &Wake, quiet: &Quiet) -> Result<()> {
-    let opened = link.connect(wake).await.inspect_err(|_| link.network.note_lost());
+    let opened = link.connect(wake).await;
+    let opened = opened.inspect_err(|error| link.network.note_failed_attempt(error));
     let (client, mut connection) = opened?;
     link.network.note_answer();
     let is_alive = AtomicBool::new(true);
@@ -355,7 +357,14 @@ async fn listen(link: &Link, wake: &Wake, quiet: &Quiet) -> Result<()> {
             answer = answer => answer,
         };
         let answer = answer.inspect_err(|_| link.network.note_lost());
-        answer.map_err(|_| link.no_answer())?.map_err(|error| translate(&error))?;
+        let answer = answer.map_err(|_| link.no_answer())?;
+        answer.map_err(|error| {
+            // A standby executes no LISTEN. The next attempt begins with the first server of the URL.
+            if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                link.connector.forget_failures();
+            }
+            translate(&error)
+        })?;
         if statement != PROBE {
             // What changed before the LISTEN took effect.
             wake();

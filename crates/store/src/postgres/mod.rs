@@ -146,7 +146,7 @@ use tidegate_core::{
 };
 
 use call::{Call, Caller, Verb};
-use connection::{Connector, Object, Pool, PoolError, pool, setup_text};
+use connection::{Connector, Object, Pool, pool, setup_text};
 use error::Fault;
 use home::{Home, Pending};
 use made::{MAKE_LIMITS, Made, workflows};
@@ -330,9 +330,7 @@ impl Postgres {
         let first = |store: Arc<Inner>| async move {
             let (first, second) = store.connector.open_checked().await?;
             store.pool.manager().keep(first);
-            if let Some(second) = second {
-                store.heartbeats.manager().keep(second);
-            }
+            store.heartbeats.manager().keep(second);
             store.client().await.map(drop)
         };
         store.detached(Verb::Connect, first).await?;
@@ -439,24 +437,9 @@ impl Inner {
 
     async fn connection(&self, pool: &Pool) -> Result<Object> {
         // In a box, as the state of a connection attempt is large and part of every verb.
-        Ok(call::unless_abandoned(Box::pin(self.get(pool))).await?)
-    }
-
-    /// Waits for a connection of a pool. An attempt that began before the network returned starts again:
-    /// its first bytes may be lost.
-    async fn get(&self, pool: &Pool) -> Result<Object, Fault> {
-        loop {
-            let returned = self.network.returned();
-            let got = tokio::select! {
-                biased;
-                got = pool.get() => got,
-                () = returned => continue,
-            };
-            if let Err(PoolError::Backend(_)) = &got {
-                self.network.note_lost();
-            }
-            return got.map_err(Fault::from);
-        }
+        let check_out =
+            async { connection::check_out(pool, &self.network).await.map_err(Fault::from) };
+        Ok(call::unless_abandoned(Box::pin(check_out)).await?)
     }
 
     /// Returns a connection to its pool, or closes it if the outcome of the transaction says that it

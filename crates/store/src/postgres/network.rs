@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tidegate_core::{Error, ErrorKind};
 use tokio::sync::Notify;
 
 /// Shared by all connections of a store. A connection attempt that was sent into a silent network never
@@ -14,7 +15,15 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// A connection attempt failed, or a request got no answer and neither did any other.
+    /// Records that a connection attempt failed. A server that refuses a connection, for example because it has
+    /// too many, was reached.
+    pub(super) fn note_failed_attempt(&self, error: &Error) {
+        if error.kind() == ErrorKind::Unavailable {
+            self.note_lost();
+        }
+    }
+
+    /// Records that a request got no answer, and neither did any other.
     pub(super) fn note_lost(&self) {
         self.is_lost.store(true, Ordering::Relaxed);
     }
@@ -55,6 +64,19 @@ mod tests {
         let returned = network.returned();
         network.note_answer();
         assert!(!is_ready(returned));
+    }
+
+    #[test]
+    fn connection_that_the_server_refuses_is_no_outage() {
+        let network = Network::default();
+        network.note_failed_attempt(&Error::new(ErrorKind::Refused, "too many connections"));
+        let returned = network.returned();
+        network.note_answer();
+        assert!(!is_ready(returned));
+        network.note_failed_attempt(&Error::new(ErrorKind::Unavailable, "no route"));
+        let returned = network.returned();
+        network.note_answer();
+        assert!(is_ready(returned));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::proxy::Proxy;
 use tidegate_testkit::wait;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_postgres::NoTls;
 
 /// The deadline of the calls under test.
@@ -182,6 +183,64 @@ async fn call_waits_for_a_connection_no_longer_than_the_pool_wait_timeout() {
     assert!(error.to_string().contains("pool wait timeout"), "{error}");
     gate.reopen();
     first.await.expect("joined").expect("the first submit has its connection");
+}
+
+/// The server refuses the LISTEN connection again and again, and answers heartbeats meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn pool_wait_ends_while_the_listener_is_refused() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let role = database.name();
+    let grants = format!(
+        "CREATE ROLE {role} LOGIN CONNECTION LIMIT 2; GRANT ALL ON SCHEMA tidegate TO {role}; \
+         GRANT ALL ON ALL TABLES IN SCHEMA tidegate TO {role}; \
+         GRANT ALL ON ALL SEQUENCES IN SCHEMA tidegate TO {role}"
+    );
+    execute(&database, &grants).await;
+    let timeouts = Timeouts { pool_wait: DEADLINE, ..Timeouts::default() };
+    let options = Options { pool_size: 1, timeouts, ..Options::default() };
+    let url = database.url().replace("user=postgres", &format!("user={role}"));
+    let store = Postgres::connect(&url, options).await.expect("connect");
+    store.submit(submission()).await.expect("submit");
+    let mut background = JoinSet::new();
+    let (beating, listening) = (store.clone(), store.clone());
+    background.spawn(async move {
+        loop {
+            beating.extend(heartbeat(Token(0), 30_000)).await.expect("a heartbeat");
+        }
+    });
+    background.spawn(async move {
+        loop {
+            listening.changed().await;
+        }
+    });
+    let (mut admin, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    let lock = admin.transaction().await.expect("begin");
+    lock.batch_execute("LOCK TABLE tidegate.tasks").await.expect("lock");
+    let first = tokio::spawn({
+        let store = store.clone();
+        async move { store.submit(submission()).await }
+    });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    wait::until_async("the first submit waits for the lock", async || {
+        lock.query_one(waiting, &[]).await.expect("locks").get::<_, i64>(0) > 0
+    })
+    .await;
+    for _ in 0..3 {
+        let error = fails_soon(store.submit(submission())).await;
+        assert!(error.to_string().contains("pool wait timeout"), "{error}");
+    }
+    lock.rollback().await.expect("unlock");
+    first.await.expect("joined").expect("the first submit has its connection");
+    drop(background);
+    drop(store);
+    let drop_role = format!("DROP OWNED BY {role}; DROP ROLE {role}");
+    wait::until_async("the role has no session", async || {
+        admin.batch_execute(&drop_role).await.is_ok()
+    })
+    .await;
 }
 
 #[tokio::test]

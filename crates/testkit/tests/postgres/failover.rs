@@ -279,18 +279,75 @@ async fn connections_to_a_server_that_became_read_only_are_closed() {
     tokio::time::timeout(PATIENCE, left).await.expect("connections to the old primary stay open");
 }
 
-/// With the default `target_session_attrs` a standby is accepted while the primary restarts, and refuses every
-/// write. The store returns to the primary.
-#[tokio::test(flavor = "multi_thread")]
-async fn store_that_accepts_any_server_returns_to_the_restarted_primary() {
+/// Returns a primary and its asynchronous standby, and the URL of both for a user.
+async fn asynchronous_pair(user: &str, parameters: &str) -> (OwnServer, OwnServer, String) {
     let (primary, standby) = pair().await;
     let client = primary.connect().await;
     client.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").await.expect("configure");
+    client.batch_execute("SELECT pg_reload_conf()").await.expect("reload");
+    let ports = (primary.port(), standby.port());
     let url = format!(
-        "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres",
-        primary.port(),
-        standby.port()
+        "postgres://{user}@127.0.0.1:{},127.0.0.1:{}/postgres{parameters}",
+        ports.0, ports.1
     );
+    (primary, standby, url)
+}
+
+/// Runs a store while its LISTEN connection is closed and the primary refuses a new one. Waits until the primary has
+/// refused it, or until the standby has if `expects_standby`. Then the primary accepts connections, and the store must
+/// listen there. Returns whether the store ever connected to the standby.
+async fn listener_returns_to_the_primary(parameters: &str, expects_standby: bool) -> bool {
+    let (primary, standby, url) = asynchronous_pair("few", parameters).await;
+    let admin = primary.connect().await;
+    admin.batch_execute("CREATE ROLE few SUPERUSER LOGIN").await.expect("a role");
+    let store = Postgres::connect(&url, Options::default()).await.expect("connect");
+    store.migrate().await.expect("migrate");
+    let (mut listening, listener) = (JoinSet::new(), store.clone());
+    listening.spawn(async move {
+        loop {
+            listener.changed().await;
+        }
+    });
+    const SESSIONS: &str = "FROM pg_stat_activity WHERE usename = 'few'";
+    const LISTENERS: &str = "AND (query LIKE 'LISTEN%' OR query = 'SELECT 1')";
+    let listens = async || {
+        let count = format!("SELECT count(*) {SESSIONS} {LISTENERS}");
+        admin.query_one(&count, &[]).await.expect("count").get::<_, i64>(0) == 1
+    };
+    wait::until_async("the store listens", &listens).await;
+    // A superuser is not limited.
+    let count = format!("SELECT count(*) - 1 {SESSIONS}");
+    let others: i64 = admin.query_one(&count, &[]).await.expect("count").get(0);
+    let limit = format!("ALTER ROLE few NOSUPERUSER CONNECTION LIMIT {others}");
+    admin.batch_execute(&limit).await.expect("limit the role");
+    let end = format!("SELECT pg_terminate_backend(pid) {SESSIONS} {LISTENERS}");
+    admin.batch_execute(&end).await.expect("end the listener");
+    let refusal = match expects_standby {
+        true => (&standby, "cannot execute LISTEN during recovery"),
+        false => (&primary, "too many connections for role"),
+    };
+    wait::until_async(refusal.1, async || refusal.0.log().contains(refusal.1)).await;
+    admin.batch_execute("ALTER ROLE few CONNECTION LIMIT -1").await.expect("lift the limit");
+    wait::until_async("the store listens again", &listens).await;
+    standby.log().contains("cannot execute LISTEN during recovery")
+}
+
+/// A standby executes no LISTEN.
+#[tokio::test(flavor = "multi_thread")]
+async fn listener_of_a_store_that_accepts_any_server_returns_to_the_primary() {
+    assert!(listener_returns_to_the_primary("?target_session_attrs=any", true).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listener_with_several_hosts_uses_no_standby_by_default() {
+    assert!(!listener_returns_to_the_primary("", false).await);
+}
+
+/// With `target_session_attrs=any` a standby is accepted while the primary restarts, and refuses every
+/// write. The store returns to the primary.
+#[tokio::test(flavor = "multi_thread")]
+async fn store_that_accepts_any_server_returns_to_the_restarted_primary() {
+    let (primary, _standby, url) = asynchronous_pair("postgres", "?target_session_attrs=any").await;
     let store = Postgres::connect(&url, Options::default()).await.expect("connect");
     store.migrate().await.expect("migrate");
     submit(&store).await;

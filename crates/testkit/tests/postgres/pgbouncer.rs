@@ -114,6 +114,16 @@ async fn refused_store_leaves_no_settings_in_sessions_of_other_clients() {
     }
 }
 
+/// Without a second connection the mode of the pooler is unknown.
+#[tokio::test]
+async fn store_is_refused_if_the_pooler_accepts_one_connection_only() {
+    let database = Server::shared().database();
+    let bouncer = PgBouncer::start_with_client_limit(&database, PoolMode::Transaction, 20, 2);
+    let _other = client(bouncer.url()).await;
+    let refused = Postgres::connect(bouncer.url(), Options::default()).await.expect_err("refused");
+    assert!(refused.to_string().contains("no more connections allowed"), "{refused}");
+}
+
 #[tokio::test]
 async fn session_mode_delivers_notifications_and_reuses_clean_sessions() {
     let database = Server::shared().database();

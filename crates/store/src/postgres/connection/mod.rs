@@ -32,7 +32,7 @@ use candidates::{Failures, connect_first, resolve};
 use settings::{Environment, Password, Server, Settings, SslMode};
 use tls::{HandshakeError, Tls};
 
-pub(super) use pool::{Object, Pool, PoolError, PooledClient, pool, setup_text};
+pub(super) use pool::{Object, Pool, PoolError, PooledClient, check_out, pool, setup_text};
 pub(crate) use url::address;
 
 /// Opens connections. The runtime of the store drives all of them, because a caller could block the

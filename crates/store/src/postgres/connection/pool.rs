@@ -11,7 +11,12 @@ use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
 use super::{Connector, invalid_to_refused};
+use crate::postgres::network::Network;
 use crate::postgres::timeouts::{Timeouts, statement_timeout_ms};
+use crate::requests;
+
+/// How often a call starts its connection attempt again because the network has returned meanwhile.
+const RESTARTS_MAX: u32 = 3;
 
 pub(in crate::postgres) type Pool = managed::Pool<Manager>;
 pub(in crate::postgres) type Object = managed::Object<Manager>;
@@ -133,6 +138,36 @@ pub(in crate::postgres) fn pool(
     })
 }
 
+/// Waits for a connection of a pool. A connection attempt that began before the network returned starts
+/// again, because its first bytes may be lost. All waits together take at most the pool wait timeout,
+/// and the attempt after [`RESTARTS_MAX`] restarts is not interrupted.
+pub(in crate::postgres) async fn check_out<M: managed::Manager<Error = Error>>(
+    pool: &managed::Pool<M>,
+    network: &Network,
+) -> Result<managed::Object<M>, PoolError> {
+    let began_at = requests::now();
+    let mut timeouts = pool.timeouts();
+    let mut restarts = 0;
+    loop {
+        let returned = network.returned();
+        let waited = requests::now().saturating_duration_since(began_at);
+        timeouts.wait = pool.timeouts().wait.map(|wait| wait.saturating_sub(waited));
+        let got = tokio::select! {
+            biased;
+            got = pool.timeout_get(&timeouts) => got,
+            () = returned, if restarts < RESTARTS_MAX => {
+                restarts += 1;
+                continue;
+            }
+        };
+        return got.inspect_err(|error| {
+            if let PoolError::Backend(error) = error {
+                network.note_failed_attempt(error);
+            }
+        });
+    }
+}
+
 /// Returns the statements that set up a session: settings written as for the start-up `options`
 /// (`-c name=value`), which a pooler such as PgBouncer refuses, and the timeouts that belong to the
 /// deadline of a request. A timeout that the URL sets has precedence.
@@ -152,4 +187,54 @@ pub(in crate::postgres) fn setup_text(
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Numbers;
+
+    impl managed::Manager for Numbers {
+        type Type = ();
+        type Error = Error;
+
+        async fn create(&self) -> Result<()> {
+            Ok(())
+        }
+
+        async fn recycle(&self, (): &mut (), _: &Metrics) -> RecycleResult<Error> {
+            Ok(())
+        }
+    }
+
+    fn pool_in_use(wait: Duration) -> managed::Pool<Numbers> {
+        let pool = managed::Pool::builder(Numbers).max_size(1).wait_timeout(Some(wait));
+        pool.runtime(deadpool::Runtime::Tokio1).build().unwrap()
+    }
+
+    #[tokio::test]
+    async fn pool_wait_ends_while_the_network_is_lost_and_returns_again_and_again() {
+        const WAIT: Duration = Duration::from_millis(200);
+        let pool = pool_in_use(WAIT);
+        let _in_use = pool.get().await.unwrap();
+        let network = Network::default();
+        let returning = async {
+            let mut interval = tokio::time::interval(WAIT / 10 * 9);
+            loop {
+                interval.tick().await;
+                network.note_lost();
+                network.note_answer();
+            }
+        };
+        let began_at = requests::now();
+        let got = tokio::select! {
+            got = check_out(&pool, &network) => got,
+            () = returning => unreachable!(),
+        };
+        assert!(matches!(got, Err(PoolError::Timeout(_))));
+        // With a new wait after each of the three restarts it would take 3.7 times as long.
+        let waited = requests::now().saturating_duration_since(began_at);
+        assert!(waited < WAIT * 2, "{waited:?}");
+    }
 }

@@ -28,20 +28,14 @@ const REASON: &str = "the connection pooler gives server sessions to other clien
 
 impl Connector {
     /// Opens two connections without settings, and fails if a pooler shares server sessions between them
-    /// and other clients. The second connection is missing if the server does not allow it: then the
-    /// check is skipped with a warning.
+    /// and other clients. If the second connection is refused, the check fails: without it a pooler could
+    /// give the settings of a session to other clients.
     pub(in crate::postgres) async fn open_checked(
         self: &Arc<Self>,
-    ) -> Result<(PooledClient, Option<PooledClient>)> {
+    ) -> Result<(PooledClient, PooledClient)> {
         let mut first = Probe::new(self.open_pooled("").await?);
         first.send(None, self.settings.connect_timeout).await?;
-        let mut second = match self.open_pooled("").await {
-            Ok(client) => Probe::new(client),
-            Err(error) => {
-                tracing::warn!("the mode of a connection pooler was not checked: {error}");
-                return Ok((first.client, None));
-            }
-        };
+        let mut second = Probe::new(self.open_pooled("").await?);
         second.send(None, self.settings.connect_timeout).await?;
         let mut probes = [first, second];
         let mut turns = TURNS.iter();
@@ -60,7 +54,7 @@ impl Connector {
             return Err(Error::invalid(REASON));
         }
         let [first, second] = probes;
-        Ok((first.client, Some(second.client)))
+        Ok((first.client, second.client))
     }
 }
 

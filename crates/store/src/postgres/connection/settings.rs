@@ -208,8 +208,10 @@ impl Settings {
             given.number::<u64>("connect_timeout")?.filter(|seconds| *seconds > 0);
         let is_random =
             given.choice("load_balance_hosts", &[("disable", false), ("random", true)])?;
+        let servers = servers(&given)?;
+        let config = config(&given, servers.len(), &user, &database, timeouts)?;
         Ok(Self {
-            servers: servers(&given)?,
+            servers,
             is_random: is_random.unwrap_or(false),
             password: password.map(|password| Password(password.to_owned())),
             password_file: password_file
@@ -218,7 +220,7 @@ impl Settings {
             tls: tls(&given, environment)?,
             is_connect_timeout_per_server: connect_timeout.is_some(),
             connect_timeout: connect_timeout.map_or(timeouts.connect, Duration::from_secs),
-            config: config(&given, &user, &database, timeouts)?,
+            config,
             user,
             database,
         })
@@ -485,7 +487,13 @@ fn client_files<'a>(
     }
 }
 
-fn config(given: &Given, user: &str, database: &str, timeouts: &Timeouts) -> Result<Config> {
+fn config(
+    given: &Given,
+    servers: usize,
+    user: &str,
+    database: &str,
+    timeouts: &Timeouts,
+) -> Result<Config> {
     let mut config = Config::new();
     config.user(user).dbname(database);
     config.application_name(given.text("application_name").unwrap_or("tidegate"));
@@ -500,7 +508,9 @@ fn config(given: &Given, user: &str, database: &str, timeouts: &Timeouts) -> Res
             ("read-only", TargetSessionAttrs::ReadOnly),
         ],
     )?;
-    config.target_session_attrs(attributes.unwrap_or(TargetSessionAttrs::Any));
+    // libpq accepts any server by default. The store writes, so among several servers it needs the primary.
+    let default = if servers > 1 { TargetSessionAttrs::ReadWrite } else { TargetSessionAttrs::Any };
+    config.target_session_attrs(attributes.unwrap_or(default));
     let binding = given.choice(
         "channel_binding",
         &[

@@ -25,6 +25,17 @@ fn check_error(settings: Result<Settings>, words: &[&str]) {
 }
 
 #[test]
+fn several_servers_mean_the_primary_unless_the_url_says_otherwise() {
+    let attributes = |url: &str| parse(url).expect("valid").config.get_target_session_attrs();
+    assert_eq!(attributes("postgres://one/db"), TargetSessionAttrs::Any);
+    assert_eq!(attributes("postgres://one,two/db"), TargetSessionAttrs::ReadWrite);
+    assert_eq!(
+        attributes("postgres://one,two/db?target_session_attrs=any"),
+        TargetSessionAttrs::Any
+    );
+}
+
+#[test]
 fn url_has_precedence_over_environment_over_default() {
     let variables = environment(&[
         ("PGSSLMODE", "verify-ca"),
