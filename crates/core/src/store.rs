@@ -76,8 +76,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// says what it did. Nothing else happens in the store meanwhile. May be repeated.
     async fn repair(&self) -> Result<Vec<Repair>>;
 
-    /// Ends attempts whose lease ran out and parks what no worker has room for. May be
-    /// repeated.
+    /// Ends attempts of expired leases and parks what no worker has room for. An expired lease
+    /// is left for at most one lease length to a worker that sends heartbeats. May be repeated.
     async fn reap(&self) -> Result<Reaped>;
 
     /// Removes finished tasks that were kept long enough, limits nobody uses, and what workers

@@ -322,9 +322,15 @@ pub trait Tables {
         alive_until: Millis,
         lanes: Option<&[Lane]>,
     ) -> Result<()>;
-    /// Notes what a worker says of itself, if it says anything, and counts the other live workers
-    /// that last reported room.
-    fn report(&mut self, worker: &WorkerId, report: Option<&WorkerReport>) -> Result<u32>;
+    /// Records a heartbeat: the worker lives for `lease_ms` from now, and until then the reaper
+    /// leaves its expired leases to it, see [`Tables::abandoned_leases`]. A report replaces the
+    /// one before. Returns the number of other live workers that last reported room.
+    fn put_heartbeat(
+        &mut self,
+        worker: &WorkerId,
+        lease_ms: Millis,
+        report: Option<&WorkerReport>,
+    ) -> Result<u32>;
     /// Whether a worker serves the lane: it asked for its tasks within its last lease. One
     /// that only sends heartbeats is busy or on its way out and has no room for more.
     fn is_served(&mut self, lane: LaneId) -> Result<bool>;
@@ -484,8 +490,13 @@ pub trait Tables {
 
     /// Renews a lease that has not run out; false where there is none.
     fn renew_lease(&mut self, token: Token, worker: &WorkerId, expires_at: Millis) -> Result<bool>;
-    /// Leases that run out at `at` or before, oldest first; those of one worker, or of all.
-    fn expired_leases(&mut self, at: i64, of: Option<&WorkerId>, max: u32) -> Result<Vec<Token>>;
+    /// Leases of a worker that expire at `at` or before, oldest first.
+    fn expired_leases(&mut self, at: Millis, worker: &WorkerId, max: u32) -> Result<Vec<Token>>;
+    /// Leases that expire at `at` or before and that the reaper ends, oldest first. A lease is left
+    /// to its worker while the last heartbeat of the worker is younger than the lease length that
+    /// this heartbeat gave, and the lease expired less than that length ago. Claims are no
+    /// heartbeats.
+    fn abandoned_leases(&mut self, at: Millis, max: u32) -> Result<Vec<Token>>;
     /// Removes those of these leases under which nothing runs any more.
     fn end_leases(&mut self, tokens: &[Token]) -> Result<()>;
     /// Removes a lease.

@@ -18,8 +18,8 @@ pub fn extend(tables: &mut dyn Tables, extend: &Extend) -> Result<Extended> {
     if extend.leaves() {
         tables.forget_worker(&extend.worker)?;
     } else {
-        tables.see_worker(&extend.worker, expires_at, None)?;
-        extended.peers = tables.report(&extend.worker, extend.report.as_ref())?;
+        let (worker, report) = (&extend.worker, extend.report.as_ref());
+        extended.peers = tables.put_heartbeat(worker, extend.lease_ms, report)?;
     }
     for token in &extend.tokens {
         if !tables.renew_lease(*token, &extend.worker, expires_at)? {
@@ -49,7 +49,7 @@ pub fn release_unlisted(tables: &mut dyn Tables, extend: &Extend) -> Result<u32>
         return Ok(0);
     }
     let leases_max = RELEASED_MAX.saturating_add(extend.tokens.len() as u32);
-    let mut expired = tables.expired_leases(tables.now(), Some(&extend.worker), leases_max)?;
+    let mut expired = tables.expired_leases(tables.now(), &extend.worker, leases_max)?;
     expired.retain(|token| !extend.tokens.contains(token));
     expired.truncate(RELEASED_MAX as usize);
     if expired.is_empty() {

@@ -13,13 +13,14 @@ const LEASES_MAX: u32 = 100;
 /// How long the name of a dead worker is kept.
 const WORKER_KEPT_MS: i64 = 60 * 60 * 1000;
 
-/// Ends attempts whose lease ran out, and parks admitted tasks that no worker has asked for.
+/// Ends the attempts of expired leases whose worker no longer sends heartbeats or has kept the lease
+/// for too long, and parks admitted tasks that no worker has asked for.
 pub fn reap(tables: &mut dyn Tables) -> Result<Reaped> {
     let mut budget = tables.gate_budget();
     let mut reaped = Reaped::default();
     // The bug: a lease is judged by a reading from before its renewal.
     let stale_ms = if is_planted(Bug::ReapRenewed) { 1500 } else { 0 };
-    let expired = tables.expired_leases(tables.now() + stale_ms, None, LEASES_MAX)?;
+    let expired = tables.abandoned_leases(tables.now() + stale_ms, LEASES_MAX)?;
     reaped.more = expired.len() == LEASES_MAX as usize;
     for token in expired {
         for task in tables.running_under(token)? {

@@ -1,6 +1,7 @@
 //! The reference: the rules in a mutex. Nothing survives the process.
 
 mod inspect;
+mod leases;
 mod registrations;
 mod rows;
 mod slots;

@@ -9,10 +9,19 @@ use tidegate_core::{LaneId, Millis, NewTask, Progress, WorkerReport};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Worker {
     pub(super) alive_until: Millis,
+    pub(super) heartbeat: Option<Heartbeat>,
     /// Until when it serves which lanes.
     pub(super) lanes: BTreeMap<LaneId, Millis>,
     /// What it last said of itself.
     pub(super) report: Option<WorkerReport>,
+}
+
+/// The last heartbeat of a worker.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heartbeat {
+    /// Its time plus its lease length.
+    pub(super) until: Millis,
+    pub(super) lease_ms: Millis,
 }
 
 #[derive(Debug, Clone)]

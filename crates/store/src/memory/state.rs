@@ -175,18 +175,6 @@ impl State {
         }
     }
 
-    /// The leases that end at `at` or before, oldest first; those of one worker, or of all.
-    pub(super) fn expired<'a>(
-        &'a self,
-        at: Millis,
-        of: Option<&'a WorkerId>,
-    ) -> impl Iterator<Item = Token> + 'a {
-        let expired = self.expiries.range(..=(at, Token(i64::MAX))).map(|(_, token)| *token);
-        expired.filter(move |token| {
-            of.is_none_or(|worker| self.leases.get(token).is_some_and(|l| l.worker == *worker))
-        })
-    }
-
     pub(super) fn attempt(&self, row: ReadyRow, lease: &Lease) -> Option<Attempt> {
         let task = self.tasks.get(&row.task)?;
         let kind = self.kinds.get(&task.tags.kind);

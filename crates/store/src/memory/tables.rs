@@ -14,7 +14,7 @@ use tidegate_core::{
 };
 
 use super::state::{Running, State};
-use super::{registrations, workers};
+use super::{leases, registrations, workers};
 
 const FIRST: TaskId = TaskId(i64::MIN);
 
@@ -87,8 +87,13 @@ impl Tables for State {
         Ok(())
     }
 
-    fn report(&mut self, worker: &WorkerId, report: Option<&WorkerReport>) -> Result<u32> {
-        Ok(workers::report(self, worker, report))
+    fn put_heartbeat(
+        &mut self,
+        worker: &WorkerId,
+        lease_ms: Millis,
+        report: Option<&WorkerReport>,
+    ) -> Result<u32> {
+        Ok(workers::put_heartbeat(self, worker, lease_ms, report))
     }
 
     fn is_served(&mut self, lane: LaneId) -> Result<bool> {
@@ -562,19 +567,15 @@ impl Tables for State {
     }
 
     fn renew_lease(&mut self, token: Token, worker: &WorkerId, expires_at: Millis) -> Result<bool> {
-        let now = self.now;
-        let live = |lease: &&mut Lease| lease.worker == *worker && lease.expires_at > now;
-        let Some(lease) = self.leases.get_mut(&token).filter(live) else {
-            return Ok(false);
-        };
-        self.expiries.remove(&(lease.expires_at, token));
-        self.expiries.insert((expires_at, token));
-        lease.expires_at = expires_at;
-        Ok(true)
+        Ok(leases::renew(self, token, worker, expires_at))
     }
 
-    fn expired_leases(&mut self, at: i64, of: Option<&WorkerId>, max: u32) -> Result<Vec<Token>> {
-        Ok(self.expired(at, of).take(max as usize).collect())
+    fn expired_leases(&mut self, at: Millis, worker: &WorkerId, max: u32) -> Result<Vec<Token>> {
+        Ok(leases::expired_of(self, at, worker, max))
+    }
+
+    fn abandoned_leases(&mut self, at: Millis, max: u32) -> Result<Vec<Token>> {
+        Ok(leases::abandoned(self, at, max))
     }
 
     fn end_leases(&mut self, tokens: &[Token]) -> Result<()> {

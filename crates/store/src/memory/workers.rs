@@ -4,7 +4,7 @@ use tidegate_core::tables::Lane;
 use tidegate_core::{LaneId, Millis, WorkerId, WorkerReport};
 
 use super::State;
-use super::rows::Worker;
+use super::rows::{Heartbeat, Worker};
 use crate::clock;
 
 pub(crate) fn see(state: &mut State, worker: &WorkerId, until: Millis, lanes: &[Lane]) {
@@ -27,9 +27,18 @@ pub(super) fn is_asked_for(state: &State, lane: LaneId) -> bool {
     live.any(|worker| worker.lanes.contains_key(&lane))
 }
 
-/// Notes a report and counts the others that have room.
-pub(super) fn report(state: &mut State, id: &WorkerId, report: Option<&WorkerReport>) -> u32 {
-    if let (Some(report), Some(worker)) = (report, state.workers.get_mut(id)) {
+/// Records a heartbeat and its report. Returns the number of other live workers that have room.
+pub(super) fn put_heartbeat(
+    state: &mut State,
+    id: &WorkerId,
+    lease_ms: Millis,
+    report: Option<&WorkerReport>,
+) -> u32 {
+    let until = state.now + lease_ms;
+    let worker = state.workers.get_or_insert_with(id.clone(), Worker::default);
+    worker.alive_until = until;
+    worker.heartbeat = Some(Heartbeat { until, lease_ms });
+    if let Some(report) = report {
         worker.report = Some(report.clone());
     }
     let others = state.workers.iter().filter(|(other, _)| *other != id);

@@ -303,7 +303,7 @@ impl Tables for Draft {
         Ok(())
     }
 
-    fn report(&mut self, _: &WorkerId, _: Option<&WorkerReport>) -> Result<u32> {
+    fn put_heartbeat(&mut self, _: &WorkerId, _: Millis, _: Option<&WorkerReport>) -> Result<u32> {
         Ok(0)
     }
 
@@ -580,8 +580,12 @@ impl Tables for Draft {
         self.state.renew_lease(token, worker, expires_at)
     }
 
-    fn expired_leases(&mut self, at: i64, of: Option<&WorkerId>, max: u32) -> Result<Vec<Token>> {
-        self.state.expired_leases(at, of, max)
+    fn expired_leases(&mut self, at: Millis, worker: &WorkerId, max: u32) -> Result<Vec<Token>> {
+        self.state.expired_leases(at, worker, max)
+    }
+
+    fn abandoned_leases(&mut self, at: Millis, max: u32) -> Result<Vec<Token>> {
+        self.state.abandoned_leases(at, max)
     }
 
     /// What else runs under them was not loaded, so the server looks when the draft is written.

@@ -21,7 +21,7 @@ use super::listen::pause;
 use super::{Inner, call};
 
 /// Every migration, in order. One that was released is never changed.
-const MIGRATIONS: [(&str, &str); 14] = [
+const MIGRATIONS: [(&str, &str); 15] = [
     ("0001_tasks", include_str!("migrations/0001_tasks.sql")),
     ("0002_operations", include_str!("migrations/0002_operations.sql")),
     ("0003_packed_leases", include_str!("migrations/0003_packed_leases.sql")),
@@ -36,6 +36,7 @@ const MIGRATIONS: [(&str, &str); 14] = [
     ("0012_reports", include_str!("migrations/0012_reports.sql")),
     ("0013_arrivals_of_jobs", include_str!("migrations/0013_arrivals_of_jobs.sql")),
     ("0014_lookup_indexes", include_str!("migrations/0014_lookup_indexes.sql")),
+    ("0015_heartbeats", include_str!("migrations/0015_heartbeats.sql")),
 ];
 
 /// How the text of a migration begins that programs of the version before can bear.

@@ -78,6 +78,7 @@ async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Left), Fault> 
     if leases.iter().any(|lease| lease.expires_at > moment.now) {
         return Err(Fault::Again);
     }
+    // The draft has no heartbeats, so the rule ends every lease that the statement returned.
     leases.into_iter().for_each(|lease| draft.add_lease(lease));
     unserved.into_iter().for_each(|row| draft.stand(row.task, Position::Ready(row)));
     for (task, token, running) in running {

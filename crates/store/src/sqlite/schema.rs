@@ -41,6 +41,7 @@ const MIGRATIONS: &[Migration] = &[
         name: "0006_arrivals_of_jobs",
         sql: include_str!("migrations/0006_arrivals_of_jobs.sql"),
     },
+    Migration { name: "0007_heartbeats", sql: include_str!("migrations/0007_heartbeats.sql") },
 ];
 
 /// How a file's schema relates to the one this version needs.

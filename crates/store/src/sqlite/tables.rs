@@ -164,8 +164,13 @@ impl Tables for Transaction<'_, '_> {
         workers::see(self, worker, alive_until, lanes)
     }
 
-    fn report(&mut self, worker: &WorkerId, report: Option<&WorkerReport>) -> Result<u32> {
-        workers::report(self, worker, report)
+    fn put_heartbeat(
+        &mut self,
+        worker: &WorkerId,
+        lease_ms: Millis,
+        report: Option<&WorkerReport>,
+    ) -> Result<u32> {
+        workers::put_heartbeat(self, worker, lease_ms, report)
     }
 
     fn is_served(&mut self, lane: LaneId) -> Result<bool> {
@@ -453,9 +458,14 @@ impl Tables for Transaction<'_, '_> {
         Ok(self.statements.execute(Query::RenewLease, row)? == 1)
     }
 
-    fn expired_leases(&mut self, at: i64, of: Option<&WorkerId>, max: u32) -> Result<Vec<Token>> {
-        let span = params![at, max, of.map(|worker| &*worker.0)];
-        self.statements.rows(Query::ExpiredLeases, span, |row| Ok(Token(row.get(0)?)))
+    fn expired_leases(&mut self, at: Millis, worker: &WorkerId, max: u32) -> Result<Vec<Token>> {
+        let key = params![at, worker.0, max];
+        self.statements.rows(Query::ExpiredLeases, key, |row| Ok(Token(row.get(0)?)))
+    }
+
+    fn abandoned_leases(&mut self, at: Millis, max: u32) -> Result<Vec<Token>> {
+        let key = params![at, max];
+        self.statements.rows(Query::AbandonedLeases, key, |row| Ok(Token(row.get(0)?)))
     }
 
     fn end_leases(&mut self, tokens: &[Token]) -> Result<()> {

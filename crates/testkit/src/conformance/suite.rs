@@ -141,6 +141,11 @@ macro_rules! conformance_suite {
                 release_counts_no_crash_however_often
                 goodbye_releases_expired_leases
                 heartbeat_releases_leases_in_steps
+                reaper_leaves_expired_lease_to_worker_that_sends_heartbeats
+                reaper_takes_leases_of_worker_without_recent_heartbeat
+                reaper_takes_listed_lease_one_lease_length_after_expiry
+                reaper_takes_expired_lease_of_deregistered_worker_at_once
+                reaper_takes_leases_behind_those_it_leaves_to_their_worker
             }
             cancel {
                 a_scheduled_task_ends_at_once

@@ -1,6 +1,8 @@
 //! Expired leases that a heartbeat of their worker does not list.
 
-use tidegate_core::{CancelOutcome, Extend, Kind, NewTask, State, Token, WorkerId};
+use tidegate_core::{
+    CancelOutcome, Extend, Kind, NewTask, Registration, State, Token, WorkerId, WorkerReport,
+};
 
 use super::fixture::{Fixture, LEASE_MS, asks, done, ids, task, tasks};
 
@@ -10,13 +12,23 @@ async fn beat(fx: &Fixture, worker: &str, tokens: &[Token]) -> u32 {
 }
 
 async fn send(fx: &Fixture, worker: &str, tokens: &[Token], lease_ms: i64) -> u32 {
+    send_with(fx, worker, tokens, lease_ms, None).await
+}
+
+async fn send_with(
+    fx: &Fixture,
+    worker: &str,
+    tokens: &[Token],
+    lease_ms: i64,
+    report: Option<WorkerReport>,
+) -> u32 {
     let extend = Extend {
         worker: WorkerId(worker.into()),
         tokens: tokens.to_vec(),
         lease_ms,
         progress: vec![],
         ran: vec![],
-        report: None,
+        report,
     };
     let extended = fx.store.extend(extend).await.expect("a heartbeat");
     fx.settle().await;
@@ -157,4 +169,100 @@ pub async fn heartbeat_releases_leases_in_steps(fx: &Fixture) {
     assert_eq!(beat(fx, "worker", &listed).await, 20);
     assert_eq!(beat(fx, "worker", &listed).await, 0);
     assert_eq!(fx.snapshot().await.leases.len(), 10);
+}
+
+fn report() -> WorkerReport {
+    WorkerReport { available: 1, maximum: 1, memory: None, accepting: true, reason: String::new() }
+}
+
+/// The answer to the claim was lost, and the reaper of another process runs before the next heartbeat of
+/// the worker.
+pub async fn reaper_leaves_expired_lease_to_worker_that_sends_heartbeats(fx: &Fixture) {
+    for report in [None, Some(report())] {
+        let id = fx.submit(task("a")).await;
+        let attempt = fx.claim_one().await;
+        for _ in 0..2 {
+            fx.advance(LEASE_MS / 2);
+            assert_eq!(fx.reap().await.expired, 0, "the worker ends this lease");
+            assert_eq!(fx.state(id).await, State::Processing);
+            let is_expired = fx.now() >= attempt.expires_at;
+            let released = send_with(fx, "worker", &[], LEASE_MS, report.clone()).await;
+            assert_eq!(released, u32::from(is_expired));
+        }
+        let again = fx.claim_one().await;
+        assert_eq!((again.task, again.number), (id, 1));
+        let view = fx.view(id).await;
+        assert_eq!((view.spent, view.deaths, view.error), (0, 0, None));
+        fx.exit(&again, done()).await;
+        // The next round begins without a heartbeat.
+        send(fx, "worker", &[], 0).await;
+    }
+    fx.check_at_rest().await;
+}
+
+/// A claim and a registration are no heartbeats: the worker may have crashed right after them.
+pub async fn reaper_takes_leases_of_worker_without_recent_heartbeat(fx: &Fixture) {
+    let all = fx.submit_all(tasks("a", 2)).await;
+    let first = fx.claim_one().await;
+    assert_eq!(beat(fx, "worker", &[first.token]).await, 0);
+    fx.advance(LEASE_MS / 2);
+    fx.claim_one().await;
+    let worker = Some(WorkerId("worker".into()));
+    let registration = Registration { worker, lease_ms: LEASE_MS, ..Registration::default() };
+    fx.store.register(registration).await.expect("register");
+    fx.advance(LEASE_MS / 2 - 1);
+    assert_eq!(fx.reap().await.expired, 0, "one millisecond is left");
+    fx.advance(1);
+    assert_eq!(fx.reap().await.expired, 1, "the last heartbeat is older than a lease");
+    assert_eq!(fx.states(&all).await, [State::Pending, State::Processing]);
+    fx.advance(LEASE_MS / 2);
+    assert_eq!(fx.reap().await.expired, 1);
+    for id in all {
+        let view = fx.view(id).await;
+        assert_eq!((view.spent, view.deaths), (1, 1));
+    }
+}
+
+/// A worker lists a lease whose completions it could not report yet.
+pub async fn reaper_takes_listed_lease_one_lease_length_after_expiry(fx: &Fixture) {
+    let id = fx.submit(task("a")).await;
+    let token = fx.claim_one().await.token;
+    fx.advance(LEASE_MS);
+    for _ in 0..3 {
+        assert_eq!(beat(fx, "worker", &[token]).await, 0);
+        assert_eq!(fx.reap().await.expired, 0, "the worker may still report the completion");
+        fx.advance(LEASE_MS / 3 - 1);
+    }
+    assert_eq!(beat(fx, "worker", &[token]).await, 0);
+    fx.advance(2);
+    assert_eq!(fx.reap().await.expired, 0, "one millisecond is left");
+    fx.advance(1);
+    assert_eq!(fx.reap().await.expired, 1);
+    let view = fx.view(id).await;
+    assert_eq!((view.state, view.spent, view.deaths), (State::Pending, 1, 1));
+}
+
+pub async fn reaper_takes_expired_lease_of_deregistered_worker_at_once(fx: &Fixture) {
+    let id = fx.submit(task("a")).await;
+    fx.claim_one().await;
+    fx.advance(LEASE_MS - 1);
+    assert_eq!(beat(fx, "worker", &[]).await, 0);
+    assert_eq!(send(fx, "worker", &[], 0).await, 0, "the lease has not expired");
+    fx.advance(1);
+    assert_eq!(fx.reap().await.expired, 1);
+    assert_eq!(fx.view(id).await.deaths, 1);
+}
+
+/// A page of leases that the reaper leaves to their worker does not hide later leases of another worker.
+pub async fn reaper_takes_leases_behind_those_it_leaves_to_their_worker(fx: &Fixture) {
+    fx.submit_all(tasks("a", 103)).await;
+    for worker in std::iter::repeat_n("worker", 101).chain(["crashed", "crashed"]) {
+        assert_eq!(fx.claim_as(asks(worker, &["a"], 1)).await.len(), 1);
+    }
+    fx.advance(LEASE_MS - 1);
+    assert_eq!(beat(fx, "worker", &[]).await, 0);
+    fx.advance(1);
+    let reaped = fx.reap().await;
+    assert_eq!((reaped.expired, reaped.more), (2, false));
+    assert_eq!(fx.snapshot().await.leases.len(), 101);
 }

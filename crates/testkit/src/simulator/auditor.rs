@@ -9,7 +9,7 @@ use tidegate_core::{
     Source, Submission, Submitted, TaskId, Token,
 };
 
-use super::books::{Books, Entry, LeaseEntry, Settings};
+use super::books::{Books, Entry, HeartbeatEntry, LeaseEntry, Settings};
 use super::message::{Answer, Request};
 
 /// The outcome of one check.
@@ -263,6 +263,12 @@ impl Auditor {
     }
 
     fn extend(&mut self, asked: &Extend, told: &Extended, now: Millis) -> Verdict {
+        if asked.leaves() {
+            self.books.heartbeats.remove(&asked.worker);
+        } else {
+            let heartbeat = HeartbeatEntry { at: now, lease_ms: asked.lease_ms };
+            self.books.heartbeats.insert(asked.worker.clone(), heartbeat);
+        }
         let mut lost: Vec<Token> = Vec::new();
         let mut cancelled: Vec<(TaskId, Token)> = Vec::new();
         for token in &asked.tokens {
@@ -354,7 +360,7 @@ impl Auditor {
     }
 
     fn reap(&mut self, told: &Reaped, now: Millis) -> Verdict {
-        let expired = self.books.leases.iter().filter(|(_, lease)| lease.expires_at <= now);
+        let expired = self.books.leases.iter().filter(|(_, l)| self.books.is_reaped(l, now));
         let mut expired: Vec<(Millis, Token)> =
             expired.map(|(token, lease)| (lease.expires_at, *token)).collect();
         expired.sort_unstable();

@@ -99,6 +99,13 @@ pub(super) struct LeaseEntry {
     pub(super) expires_at: Millis,
 }
 
+/// The last heartbeat of a worker.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeartbeatEntry {
+    pub(super) at: Millis,
+    pub(super) lease_ms: Millis,
+}
+
 /// The books.
 #[derive(Debug, Default)]
 pub(super) struct Books {
@@ -108,6 +115,8 @@ pub(super) struct Books {
     pub(super) last_task: TaskId,
     pub(super) last_token: Token,
     pub(super) leases: BTreeMap<Token, LeaseEntry>,
+    /// The last heartbeat of each worker that has not deregistered.
+    pub(super) heartbeats: BTreeMap<WorkerId, HeartbeatEntry>,
     pub(super) limits: BTreeMap<Arc<str>, Settings>,
     /// The step of each workflow that started and has not ended for good.
     pub(super) steps: BTreeMap<Arc<str>, TaskId>,
@@ -188,6 +197,15 @@ impl Books {
         if let Some(token) = token.filter(|token| self.running_under(*token).is_empty()) {
             self.leases.remove(&token);
         }
+    }
+
+    /// Whether the reaper takes a lease: it has expired, and its worker has sent no heartbeat for a lease
+    /// length or has kept the expired lease for that long.
+    pub(super) fn is_reaped(&self, lease: &LeaseEntry, now: Millis) -> bool {
+        let is_left = self.heartbeats.get(&lease.worker).is_some_and(|last| {
+            now - last.at < last.lease_ms && now - lease.expires_at < last.lease_ms
+        });
+        lease.expires_at <= now && !is_left
     }
 
     /// A lease that ran out under an attempt.

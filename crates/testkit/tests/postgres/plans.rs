@@ -394,6 +394,24 @@ async fn a_claim_begins_at_its_floor_by_the_index() {
     assert!(gates.iter().all(|condition| condition.contains("task >= ")), "{gates:?}");
 }
 
+/// An anti-join would read every worker for each pass of the reaper.
+#[tokio::test]
+async fn reaper_reads_the_worker_of_a_lease_by_its_primary_key() {
+    for statistics in
+        [Statistics::NeverAnalysed, Statistics::AnalysedEmpty, Statistics::AnalysedWithBacklog]
+    {
+        let (_database, client) = database(statistics).await;
+        for name in ["expired", "packed_expired", "has_left_behind"] {
+            let plan = plan(&client, name, &statements()[name]).await;
+            let (mut workers, mut expiries) = (Vec::new(), Vec::new());
+            conditions(&plan, "workers_pkey", &mut workers);
+            conditions(&plan, "leases_expiry", &mut expiries);
+            assert!(workers.contains(&"(id = leases.worker)".to_owned()), "{name}: {workers:?}");
+            assert!(expiries.iter().any(|one| one.contains("expires_at <=")), "{name}: {plan}");
+        }
+    }
+}
+
 /// What a plan does between its LIMIT and the rows that it merges, or none where it does not merge.
 fn above_the_merge(node: &Value) -> Option<Vec<String>> {
     let kind = node["Node Type"].as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,8 @@
--- A look without a lock: which leases have run out? Under the lock they are read again. Those
--- that are still packed are unpacked before their turn comes.
+-- Reads without a lock the leases that the reaper ends; it reads them again under the lock. Leases that are
+-- still packed are unpacked first. A lease is left to its worker while the last heartbeat of the worker is younger
+-- than the lease length of this heartbeat and the lease expired less than that length ago. The worker is read
+-- by its primary key in a scalar subquery: the planner would join an EXISTS.
 SELECT token, worker, expires_at FROM tidegate.leases WHERE expires_at <= $1 AND tasks = '{}'
+  AND (SELECT w.heartbeat_until > $1 AND leases.expires_at + w.heartbeat_lease_ms > $1
+       FROM tidegate.workers w WHERE w.id = leases.worker) IS NOT TRUE
 ORDER BY expires_at, token LIMIT 100

@@ -1,11 +1,15 @@
--- Whether a keeper has anything to end: a lease that has run out, a task that was admitted long ago
--- ($2 ms) in a lane that no worker serves, or the name of a worker that is long dead ($3 ms). $1 is
--- the time, if it is not the server's.
+-- Whether the reaper has anything to end: an expired lease by the condition of `expired.sql`, a task that was
+-- admitted long ago ($2 ms) in a lane that no worker serves, or the row of a worker that died long ago ($3 ms).
+-- $1 is the time, if it is not the server's.
 WITH moment AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 )
 SELECT now,
-       EXISTS (SELECT FROM tidegate.leases WHERE expires_at <= moment.now)
+       EXISTS (SELECT FROM tidegate.leases
+               WHERE expires_at <= moment.now
+                 AND (SELECT w.heartbeat_until > moment.now
+                             AND leases.expires_at + w.heartbeat_lease_ms > moment.now
+                      FROM tidegate.workers w WHERE w.id = leases.worker) IS NOT TRUE)
        OR EXISTS (SELECT FROM tidegate.workers WHERE alive_until < moment.now - $3)
        OR EXISTS (SELECT FROM tidegate.ready
                   WHERE gated AND since < moment.now - $2 AND lane <> ALL (ARRAY (

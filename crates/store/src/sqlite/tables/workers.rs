@@ -100,9 +100,9 @@ pub(super) fn see(
         Some(seen) => seen,
         None => read_seen(tx, worker)?,
     };
-    let is_heartbeat = lanes.is_none();
+    let is_registration = lanes.is_none();
     let lanes = lanes.unwrap_or_default();
-    if is_heartbeat || !clock::is_noted([seen.alive_until].into_iter(), tx.now, alive_until) {
+    if is_registration || !clock::is_noted([seen.alive_until].into_iter(), tx.now, alive_until) {
         tx.statements.execute(Query::SeeWorker, params![worker.0, alive_until])?;
         seen.alive_until = Some(alive_until);
     }
@@ -124,15 +124,18 @@ pub(super) fn see(
     Ok(())
 }
 
-/// Notes a report and counts the others that have room.
-pub(super) fn report(
+/// Records a heartbeat and its report. Returns the number of other live workers that have room.
+pub(super) fn put_heartbeat(
     tx: &mut Transaction<'_, '_>,
     worker: &WorkerId,
+    lease_ms: Millis,
     report: Option<&WorkerReport>,
 ) -> Result<u32> {
-    if let Some(report) = report {
-        let row = params![worker.0, report.write()];
-        tx.statements.execute(Query::PutReport, row)?;
+    let until = tx.now + lease_ms;
+    let row = params![worker.0, until, lease_ms, report.map(WorkerReport::write)];
+    tx.statements.execute(Query::PutHeartbeat, row)?;
+    if let Some(seen) = tx.cache.workers.get_mut(worker) {
+        seen.alive_until = Some(until);
     }
     let peers = tx.statements.first(Query::Peers, params![worker.0, tx.now], |row| row.get(0))?;
     Ok(peers.unwrap_or_default())

@@ -3,7 +3,8 @@ INSERT INTO tidegate.kinds (name, queue, max_attempts, backoff_base_ms, backoff_
     SELECT 'kind' || n, 'queue' || n, 1, 1000, 1000, 3 FROM generate_series(1, 50) n;
 INSERT INTO tidegate.lanes (queue, kind) SELECT 'queue' || n, 'kind' || n FROM generate_series(1, 50) n;
 INSERT INTO tidegate.queues SELECT 'paused' || n, 0 FROM generate_series(1, 20) n;
-INSERT INTO tidegate.workers (id, alive_until) SELECT 'worker' || n, n FROM generate_series(1, 200) n;
+INSERT INTO tidegate.workers (id, alive_until, heartbeat_until, heartbeat_lease_ms)
+    SELECT 'worker' || n, n, n, 1 FROM generate_series(1, 200) n;
 INSERT INTO tidegate.worker_lanes
     SELECT 'worker' || w, l, w FROM generate_series(1, 200) w CROSS JOIN generate_series(1, 10) l;
 INSERT INTO tidegate.registrations (worker, group_name, capacity)

@@ -1,1 +1,0 @@
-update worker set report = ?2 where id = ?1
