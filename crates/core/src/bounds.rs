@@ -48,6 +48,9 @@ pub const BATCH_MAX: usize = 10_000;
 /// Leases in one heartbeat: as many as a worker can have attempts.
 pub const LEASES_MAX: usize = 100_000;
 
+/// Unlisted expired leases that one heartbeat releases.
+pub const RELEASED_LEASES_MAX: u32 = 100;
+
 /// Checks how many of something came in one call.
 pub(crate) fn check_number(what: &str, number: usize, most: usize) -> Result<()> {
     if number <= most {

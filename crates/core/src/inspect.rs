@@ -340,8 +340,8 @@ pub struct Load {
     /// Tasks that wait for a worker and for nothing else, up to [`LOAD_READY_MAX`]. Those of paused
     /// queues are not among them.
     pub ready: u32,
-    /// Leases that ran out and whose tasks nobody has taken back yet.
-    pub expired: u32,
+    /// Expired leases that the reaper has to end. Those that it leaves to their worker are not counted.
+    pub abandoned: u32,
     /// By limit, since when the first in its line waits. Workflows are left out: a step waits for the
     /// one before it.
     pub first_waits: BTreeMap<LimitId, Millis>,

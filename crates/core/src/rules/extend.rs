@@ -1,12 +1,9 @@
 use super::finish::{kind_of, move_on};
 use super::gate;
-use crate::bounds::PROGRESS_BYTES_MAX;
+use crate::bounds::{PROGRESS_BYTES_MAX, RELEASED_LEASES_MAX};
 use crate::planted::{Bug, is_planted};
 use crate::tables::Tables;
 use crate::{Error, Extend, Extended, Outcome, Progress, Result, TaskId, Token, after_exit};
-
-/// Leases that one heartbeat releases; the next one continues.
-const RELEASED_MAX: u32 = 100;
 
 /// Renews leases, writes progress, releases expired leases that the worker does not list, and
 /// returns which attempts were lost or should stop.
@@ -48,10 +45,10 @@ pub fn release_unlisted(tables: &mut dyn Tables, extend: &Extend) -> Result<u32>
     if is_planted(Bug::UnlistedStay) {
         return Ok(0);
     }
-    let leases_max = RELEASED_MAX.saturating_add(extend.tokens.len() as u32);
+    let leases_max = RELEASED_LEASES_MAX.saturating_add(extend.tokens.len() as u32);
     let mut expired = tables.expired_leases(tables.now(), &extend.worker, leases_max)?;
     expired.retain(|token| !extend.tokens.contains(token));
-    expired.truncate(RELEASED_MAX as usize);
+    expired.truncate(RELEASED_LEASES_MAX as usize);
     if expired.is_empty() {
         return Ok(0);
     }

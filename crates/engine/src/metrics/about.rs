@@ -133,7 +133,7 @@ metrics! {
     Gauge Store READY = "tidegate_ready_tasks" []
         "Tasks that wait for a worker and for nothing else; counted up to 100,000.";
     Gauge Store OVERDUE = "tidegate_leases_overdue" []
-        "Leases that ran out and that nobody has taken back yet.";
+        "Expired leases that maintenance has not ended yet; without those left to workers that send heartbeats.";
     Gauge Store WORKERS = "tidegate_workers" []
         "Live workers.";
     Gauge Store WANTED = "tidegate_workers_wanted" []

@@ -366,7 +366,7 @@ impl Sampler {
         self.full.retain(|name| known.contains(&**name));
         let groups = busiest(groups, OTHER);
         self.sample.limits = groups.into_iter().chain(busiest(jobs, OTHER_JOBS)).collect();
-        (self.sample.ready, self.sample.overdue) = (self.load.ready, self.load.expired);
+        (self.sample.ready, self.sample.overdue) = (self.load.ready, self.load.abandoned);
     }
 
     /// What was refused before the first look is not counted.

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use tidegate_core::bounds::RELEASED_LEASES_MAX;
 use tidegate_core::{Error, ErrorKind, Extend, Extended, Result};
 use tokio::sync::oneshot;
 
@@ -134,6 +135,11 @@ impl Heartbeat {
                     self.shared.peers.store(extended.peers, Ordering::Relaxed);
                 }
                 self.learn(&beat, &extended, sent_at);
+                // The store may have more expired leases of this worker, and the reaper leaves them to the worker
+                // for one lease length only.
+                if extended.released >= RELEASED_LEASES_MAX {
+                    (self.beat_at, self.said_at) = (time::now(), None);
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "the heartbeat failed, it tries again");

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use tidegate_core::{ErrorKind, Inspect, Progress, State, Store};
+use tidegate_core::bounds::RELEASED_LEASES_MAX;
+use tidegate_core::{Claim, ErrorKind, Inspect, Progress, State, Store};
 use tidegate_engine::{Context, Ended, Failure, Keeper, Options, Task, keeper, time};
 use tidegate_store::memory::Memory;
 use tokio::sync::{Notify, watch};
 
-use crate::rig::{Rig, Seen, soon};
+use crate::rig::{Rig, Seen, pause, soon};
 
 fn lease(ms: u64) -> Options {
     Options {
@@ -302,5 +303,39 @@ async fn heartbeat_that_takes_longer_than_its_interval_renews_the_leases() {
     let worker = rig.start(rig.worker_with(options).handle("noop", noop));
     let mut beats = rig.store.beats.subscribe();
     soon("heartbeats", beats.wait_for(|beats| *beats >= 3)).await.expect("the store lives");
+    rig.end(worker).await;
+}
+
+/// The store releases a bounded number of leases per heartbeat. The reaper leaves the others to the worker for one
+/// lease length only, so the worker does not wait for its next regular heartbeat.
+#[tokio::test]
+async fn worker_with_many_unlisted_leases_repeats_its_heartbeat_at_once() {
+    let now = Arc::new(AtomicI64::new(0));
+    let clock = now.clone();
+    let rig = Rig::on(Memory::with_clock(move || clock.load(Ordering::SeqCst)));
+    let noop = |_: Context, (): ()| std::future::ready(Ok::<(), Failure>(()));
+    // The next regular heartbeat comes after a thousand seconds.
+    let worker =
+        rig.worker_with(lease(3_000_000)).handle("noop", noop).build().expect("a good worker");
+    for number in 0..RELEASED_LEASES_MAX + 30 {
+        rig.submit(Task::new("other", &number)).await;
+        let claim = Claim {
+            worker: worker.id().clone(),
+            queues: [Arc::from("default")].into(),
+            kinds: [Arc::from("other")].into(),
+            tasks_max: 1,
+            lease_ms: 1000,
+            poll_ms: 0,
+        };
+        assert_eq!(rig.store.memory.claim(claim).await.expect("a claim").len(), 1);
+    }
+    now.store(1000, Ordering::SeqCst);
+    let worker = tokio::spawn(worker.run(rig.shutdown.clone()));
+    let released = async {
+        while !rig.store.memory.snapshot().await.expect("a snapshot").leases.is_empty() {
+            pause().await;
+        }
+    };
+    soon("all leases to be released", released).await;
     rig.end(worker).await;
 }

@@ -14,9 +14,9 @@ use tidegate_core::{
     WorkerId,
 };
 
-use super::Memory;
 use super::state::{State, Task};
 use super::workers::is_asked_for;
+use super::{Memory, leases};
 
 /// Holders listed in an explanation.
 const HOLDERS_MAX: usize = 100;
@@ -278,7 +278,7 @@ impl State {
         }
         Load {
             ready: self.ready.iter().filter(is_open).take(LOAD_READY_MAX as usize).count() as u32,
-            expired: self.expiries.iter().take_while(|(at, _)| *at <= now).count() as u32,
+            abandoned: leases::abandoned(self, now, u32::MAX).len() as u32,
             first_waits,
             jobs: self.job_loads(),
             now,

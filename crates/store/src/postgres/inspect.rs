@@ -382,7 +382,7 @@ async fn load(store: &Inner, tx: &Tx<'_>) -> Result<Load, Fault> {
     let jobs = tx.query(JOB_LOADS, &[]).await?;
     Ok(Load {
         ready: rows::number(&row, "ready", "ready")?,
-        expired: rows::number(&row, "leases", "expired")?,
+        abandoned: rows::number(&row, "leases", "abandoned")?,
         first_waits: tx.query(FIRST_WAITS, &[]).await?.iter().map(first).collect(),
         jobs: jobs.iter().map(of_job).filter(|(_, load)| is_any(load)).collect(),
         now,

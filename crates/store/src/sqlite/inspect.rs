@@ -322,11 +322,11 @@ fn workers(tx: &mut Transaction<'_, '_>) -> Result<Vec<WorkerView>> {
 fn load(tx: &mut Transaction<'_, '_>) -> Result<Load> {
     let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
     let counts = tx.statements.first(Query::Load, params![tx.now, LOAD_READY_MAX], read)?;
-    let (ready, expired) = counts.unwrap_or_default();
+    let (ready, abandoned) = counts.unwrap_or_default();
     let read = |row: &Row<'_>| Ok((LimitId(row.get(0)?), row.get::<_, Option<Millis>>(1)?));
     let first = tx.statements.rows(Query::FirstWaits, [], read)?.into_iter();
     let first_waits = first.filter_map(|(limit, since)| Some((limit, since?))).collect();
-    Ok(Load { ready, expired, first_waits, jobs: job_loads(tx)?, now: tx.now })
+    Ok(Load { ready, abandoned, first_waits, jobs: job_loads(tx)?, now: tx.now })
 }
 
 fn job_loads(tx: &mut Transaction<'_, '_>) -> Result<BTreeMap<LimitId, JobLoad>> {

@@ -135,9 +135,9 @@ pub async fn the_load_says_what_waits(fx: &Fixture) {
     assert_eq!(load().await.ready, 1, "a paused queue waits for nobody");
     assert!(pause(false).await.expect("resume"));
     fx.advance(LEASE_MS);
-    assert_eq!(load().await.expired, 1);
+    assert_eq!(load().await.abandoned, 1);
     fx.reap().await;
-    assert_eq!(load().await.expired, 0);
+    assert_eq!(load().await.abandoned, 0);
 }
 
 /// However few tasks it has: all of a small job are past its line.

@@ -231,12 +231,14 @@ pub async fn reaper_takes_listed_lease_one_lease_length_after_expiry(fx: &Fixtur
     for _ in 0..3 {
         assert_eq!(beat(fx, "worker", &[token]).await, 0);
         assert_eq!(fx.reap().await.expired, 0, "the worker may still report the completion");
+        assert_eq!(fx.inspect.load().await.expect("load").abandoned, 0);
         fx.advance(LEASE_MS / 3 - 1);
     }
     assert_eq!(beat(fx, "worker", &[token]).await, 0);
     fx.advance(2);
     assert_eq!(fx.reap().await.expired, 0, "one millisecond is left");
     fx.advance(1);
+    assert_eq!(fx.inspect.load().await.expect("load").abandoned, 1);
     assert_eq!(fx.reap().await.expired, 1);
     let view = fx.view(id).await;
     assert_eq!((view.state, view.spent, view.deaths), (State::Pending, 1, 1));

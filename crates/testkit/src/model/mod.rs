@@ -137,8 +137,9 @@ async fn compare(backend: Box<dyn Backend>, handles: usize, ops: Vec<Op>) -> Res
             settle(&*tested.store).await;
         }
         // When the reference admits in a step, it also examines limits whose time has come. Another store may leave
-        // a limit that the step does not touch to the next claim or admission, and no longer.
-        let examines_limits = matches!(op, Op::Claim(_) | Op::Admit);
+        // a limit that the step does not touch to the next claim or admission, and no longer. After `Advance` nothing
+        // is admitted here, so that the claims and admissions that follow meet such limits.
+        let examines_limits = matches!(op, Op::Claim(_) | Op::Admit | Op::Advance(_));
         if !examines_limits
             && has_overdue_limit(&*tested.inspect, clock.now()).await.map_err(|e| at(&e))?
         {

@@ -209,6 +209,7 @@ async fn pool_wait_ends_while_the_listener_is_refused() {
     background.spawn(async move {
         loop {
             beating.extend(heartbeat(Token(0), 30_000)).await.expect("a heartbeat");
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
     background.spawn(async move {
@@ -225,7 +226,9 @@ async fn pool_wait_ends_while_the_listener_is_refused() {
         let store = store.clone();
         async move { store.submit(submission()).await }
     });
-    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    let waiting = "SELECT count(*) FROM pg_locks \
+                   WHERE relation = 'tidegate.tasks'::regclass AND database = (SELECT oid FROM pg_database \
+                   WHERE datname = current_database()) AND NOT granted";
     wait::until_async("the first submit waits for the lock", async || {
         lock.query_one(waiting, &[]).await.expect("locks").get::<_, i64>(0) > 0
     })
@@ -234,6 +237,7 @@ async fn pool_wait_ends_while_the_listener_is_refused() {
     assert!(error.to_string().contains("pool wait timeout"), "{error}");
     lock.rollback().await.expect("unlock");
     first.await.expect("joined").expect("the first submit has its connection");
+    assert!(background.try_join_next().is_none(), "a heartbeat failed");
     drop(background);
     drop(store);
     let drop_role = format!("DROP OWNED BY {role}; DROP ROLE {role}");

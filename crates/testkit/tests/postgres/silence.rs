@@ -17,6 +17,7 @@ use tidegate_engine::{Context, Ended, Failure, Observer, Shutdown, Summary, Work
 use tidegate_store::postgres::{Options, Postgres, Timeouts};
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::proxy::Proxy;
+use tidegate_testkit::wait;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_postgres::NoTls;
@@ -309,8 +310,8 @@ async fn silent_network_counts_no_crash_and_work_resumes() {
         outages.push(outage(&plan, &proxy, &direct, &stores, &log).await);
         println!("{:?}", outages.last().expect("just pushed"));
     }
-    // Until the reapers pass again: what they would count as a crash is there to be found.
-    time::sleep(plan.lease / 2 + plan.lease / 3).await;
+    // Until the workers have released their expired leases, or the reapers have ended them and counted crashes.
+    wait::until_async("no lease is expired", async || expired_leases(&database).await == 0).await;
     shutdown.stop();
     let mut lost = 0;
     while let Some(ended) = workers.join_next().await {
@@ -350,9 +351,19 @@ async fn silent_network_counts_no_crash_and_work_resumes() {
 
 /// The number of finished tasks of which an attempt was spent or counted as a crash.
 async fn finished_after_a_crash(database: &Database) -> i64 {
+    number(database, "SELECT count(*) FROM tidegate.ended WHERE spent > 0 OR deaths > 0").await
+}
+
+/// The number of leases that are expired.
+async fn expired_leases(database: &Database) -> i64 {
+    let now = "extract(epoch FROM clock_timestamp()) * 1000";
+    number(database, &format!("SELECT count(*) FROM tidegate.leases WHERE expires_at <= {now}"))
+        .await
+}
+
+async fn number(database: &Database, sql: &str) -> i64 {
     let (client, connection) =
         tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
     tokio::spawn(connection);
-    let sql = "SELECT count(*) FROM tidegate.ended WHERE spent > 0 OR deaths > 0";
-    client.query_one(sql, &[]).await.expect("the finished tasks").get(0)
+    client.query_one(sql, &[]).await.expect("a number").get(0)
 }

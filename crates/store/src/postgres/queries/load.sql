@@ -1,4 +1,5 @@
 -- The count ends where it is large enough: nobody asks how much too much it is.
+-- `abandoned` has the condition of `expired.sql`.
 SELECT (SELECT count(*) FROM (
             SELECT FROM tidegate.ready r
             WHERE NOT EXISTS (
@@ -7,4 +8,7 @@ SELECT (SELECT count(*) FROM (
             )
             LIMIT $2
         ) AS counted) AS ready,
-       (SELECT count(*) FROM tidegate.leases WHERE expires_at <= $1) AS expired
+       (SELECT count(*) FROM tidegate.leases
+        WHERE expires_at <= $1
+          AND (SELECT w.heartbeat_until > $1 AND leases.expires_at + w.heartbeat_lease_ms > $1
+               FROM tidegate.workers w WHERE w.id = leases.worker) IS NOT TRUE) AS abandoned

@@ -11,7 +11,7 @@ WITH worker AS (
         heartbeat_lease_ms = excluded.heartbeat_lease_ms, report = coalesce(excluded.report, workers.report))
 SELECT count(*) AS peers,
        ARRAY (SELECT token FROM (SELECT token, worker FROM tidegate.leases WHERE expires_at <= $4
-                                 ORDER BY expires_at LIMIT 1000) AS expired
+                                 ORDER BY expires_at LIMIT 10000) AS expired
               WHERE worker = $1 AND token <> ALL ($5::bigint[]) LIMIT 100) AS unlisted
 FROM tidegate.workers
 WHERE id <> $1 AND alive_until > $4
