@@ -207,9 +207,10 @@ async fn pool_wait_ends_while_the_listener_is_refused() {
     let mut background = JoinSet::new();
     let (beating, listening) = (store.clone(), store.clone());
     background.spawn(async move {
+        let mut interval = tokio::time::interval(Duration::from_millis(20));
         loop {
+            interval.tick().await;
             beating.extend(heartbeat(Token(0), 30_000)).await.expect("a heartbeat");
-            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
     background.spawn(async move {
