@@ -1,5 +1,6 @@
 //! What the tests of all crates share; never shipped.
 
+pub mod authority;
 pub mod conformance;
 pub mod events;
 pub mod model;

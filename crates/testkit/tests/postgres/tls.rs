@@ -6,16 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    date_time_ymd,
-};
 use tempfile::TempDir;
 use tidegate_core::{
     Claim, Error, ErrorKind, Extend, Inspect, NewTask, Store, Submission, WorkerId,
 };
 use tidegate_measure::server::Stop;
 use tidegate_store::postgres::{Options, Postgres, Timeouts};
+use tidegate_testkit::authority::Authority;
 use tidegate_testkit::own_server::OwnServer;
 
 /// Longer than anything here may take.
@@ -35,50 +32,6 @@ const ACCESS: &str = "local all all trust\n\
     hostssl all by_password all scram-sha-256\n\
     hostssl all all all trust\n";
 
-/// A CA, and the certificates that it signs.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    certificate: String,
-}
-
-impl Authority {
-    fn new(name: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, name);
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.self_signed(&key).expect("a certificate").pem();
-        Self { issuer: Issuer::new(params, key), certificate }
-    }
-
-    /// Returns a certificate and its key, both as PEM.
-    fn sign(&self, mut params: CertificateParams, name: &str) -> (String, String) {
-        params.distinguished_name.push(DnType::CommonName, name);
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
-        (certificate.pem(), key.serialize_pem())
-    }
-
-    fn server(&self, host: &str) -> (String, String) {
-        let mut params = CertificateParams::new(vec![host.to_owned()]).expect("parameters");
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        self.sign(params, host)
-    }
-
-    fn expired_server(&self, host: &str) -> (String, String) {
-        let mut params = CertificateParams::new(vec![host.to_owned()]).expect("parameters");
-        params.not_before = date_time_ymd(2019, 1, 1);
-        params.not_after = date_time_ymd(2020, 1, 1);
-        self.sign(params, host)
-    }
-
-    fn client(&self, user: &str) -> (String, String) {
-        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(params, user)
-    }
-}
-
 /// A server that requires TLS, and the files of its clients.
 struct Fixture {
     server: OwnServer,
@@ -92,12 +45,12 @@ impl Fixture {
         let authority = Authority::new("private CA");
         let server = OwnServer::make(&SETTINGS);
         let fixture = Self { server, authority, folder: tempfile::tempdir().expect("a folder") };
-        fixture.server.write("ca.crt", &fixture.authority.certificate);
+        fixture.server.write("ca.crt", fixture.authority.certificate());
         fixture.server.write("pg_hba.conf", ACCESS);
         fixture.set_certificate(fixture.authority.server("localhost"));
         fixture.server.start();
-        fixture.write("ca.crt", &fixture.authority.certificate);
-        fixture.write("other-ca.crt", &Authority::new("other CA").certificate);
+        fixture.write("ca.crt", fixture.authority.certificate());
+        fixture.write("other-ca.crt", Authority::new("other CA").certificate());
         let users = "CREATE USER by_certificate SUPERUSER; \
             CREATE USER by_password SUPERUSER PASSWORD 'first'";
         fixture.server.connect().await.batch_execute(users).await.expect("create users");
