@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+use deadpool_postgres::Transaction;
 use tidegate_core::{Error, ErrorKind, Millis, Result};
 use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
@@ -88,13 +89,13 @@ pub(super) async fn migrate(store: &Inner, more: &[Migration<'_>]) -> Result<()>
 
 /// Applies the next migration in a transaction of its own; true where there is none.
 async fn step(store: &Inner, client: &mut Object, all: &[Migration<'_>]) -> Result<bool, Fault> {
-    if is_done(&****client, all).await? {
+    // In a transaction of its own: the locks of its reads are released before the wait for other processes.
+    let tx = begin(client).await?;
+    if is_done(&*tx, all).await? {
         return Ok(true);
     }
-    let tx = client.transaction().await?;
-    if let Some(timeout) = call::own_statement_timeout_ms() {
-        tx.batch_execute(&format!("SET LOCAL statement_timeout = {timeout}")).await?;
-    }
+    tx.rollback().await?;
+    let tx = begin(client).await?;
     // Several processes may start at once: one migrates, the others wait and find it done.
     tx.query(LOCK, &[]).await?;
     if is_done(&*tx, all).await? {
@@ -113,6 +114,15 @@ async fn step(store: &Inner, client: &mut Object, all: &[Migration<'_>]) -> Resu
     tx.execute(RECORD, &[&version, &name, &text, &oldest]).await?;
     tx.commit().await?;
     Ok(false)
+}
+
+/// Begins a transaction whose statements may take as long as a migration.
+async fn begin(client: &mut Object) -> Result<Transaction<'_>, Fault> {
+    let tx = client.transaction().await?;
+    if let Some(timeout) = call::own_statement_timeout_ms() {
+        tx.batch_execute(&format!("SET LOCAL statement_timeout = {timeout}")).await?;
+    }
+    Ok(tx)
 }
 
 /// Who may not change the schema can still find that there is nothing to change.

@@ -341,14 +341,17 @@ const LONG: Duration = Duration::from_secs(2);
 
 /// Blocks the tables of tasks for a while.
 async fn lock_tasks(database: &Database) -> tokio::task::JoinHandle<()> {
+    lock_for_long(database, "LOCK TABLE tidegate.tasks, tidegate.ended").await
+}
+
+async fn lock_for_long(database: &Database, sql: &'static str) -> tokio::task::JoinHandle<()> {
     let (mut client, connection) =
         tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
     tokio::spawn(connection);
     let (locked, is_locked) = tokio::sync::oneshot::channel();
     let task = tokio::spawn(async move {
         let lock = client.transaction().await.expect("begin");
-        let tables = "LOCK TABLE tidegate.tasks, tidegate.ended";
-        lock.batch_execute(tables).await.expect("lock");
+        lock.batch_execute(sql).await.expect("lock");
         locked.send(()).expect("the test waits");
         time::sleep(LONG).await;
         lock.rollback().await.expect("rollback");
@@ -407,6 +410,18 @@ async fn maintenance_and_reads_of_whole_tables_may_take_longer_than_a_request() 
     fails_soon(store.submit(submission())).await;
     statements.store(0, SeqCst);
     store.migrate_more(SLOW_MIGRATION).await.expect("migrate");
+}
+
+#[tokio::test]
+async fn version_check_of_a_migration_may_take_longer_than_a_request() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let timeouts = Timeouts { request: DEADLINE, ..Timeouts::default() };
+    let options = Options { timeouts, ..Options::default() };
+    let store = Postgres::connect(&database.url(), options).await.expect("connect");
+    let locked = lock_for_long(&database, "LOCK TABLE tidegate.migrations").await;
+    store.migrate().await.expect("nothing to migrate");
+    locked.await.expect("no panic");
 }
 
 #[tokio::test]
