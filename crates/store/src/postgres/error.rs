@@ -145,7 +145,7 @@ pub(super) fn unless_unavailable(
 }
 
 /// Logs an error that the caller of a verb does not get, because the verb has committed before it. The
-/// text of an error has no payloads and no parameters in it.
+/// text of an error has no payloads and no parameters in it. An error about rows names `tidegate doctor` itself.
 pub(super) fn log_behind_commit(step: &'static str, error: &Error) {
     match error.kind() {
         ErrorKind::Unavailable => {
@@ -154,7 +154,7 @@ pub(super) fn log_behind_commit(step: &'static str, error: &Error) {
         ErrorKind::Incompatible => tracing::error!(
             step,
             %error,
-            "a step behind a commit found rows that break an invariant; run `tidegate doctor`"
+            "a step behind a commit failed, and it will fail again until the cause is removed"
         ),
         _ => tracing::warn!(step, %error, "a step behind a commit failed; a later call repeats it"),
     }
@@ -166,7 +166,8 @@ pub(super) fn log_optional_step(step: &'static str, error: &Error) {
         ErrorKind::Incompatible => tracing::error!(
             step,
             %error,
-            "an optional step found rows that break an invariant; run `tidegate doctor`"
+            "an optional step failed, and it will fail again until the cause is removed; the request \
+             goes on without it"
         ),
         _ => {
             tracing::info!(step, %error, "an optional step failed; the request goes on without it")
@@ -221,4 +222,27 @@ pub(super) fn translate(error: &tokio_postgres::Error) -> Error {
         _ => ErrorKind::Incompatible,
     };
     Error::new(kind, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_testkit::events::Events;
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn error_that_is_not_about_rows_is_logged_without_the_doctor() {
+        let events = Events::capture();
+        let pooler =
+            Error::new(ErrorKind::Incompatible, "prepared statement \"s1\" does not exist");
+        log_behind_commit("claim of more tasks", &pooler);
+        log_optional_step("admission of due tasks", &pooler);
+        let logged = events.of_level(Level::ERROR);
+        assert_eq!(logged.len(), 2, "{logged:?}");
+        for event in logged {
+            assert!(event.text.contains("does not exist"), "{event:?}");
+            assert!(!event.text.contains("doctor") && !event.text.contains("rows"), "{event:?}");
+        }
+    }
 }
