@@ -61,6 +61,16 @@ impl Verb {
         }
     }
 
+    /// Returns the setting that sets this time.
+    fn timeout_setting(self) -> &'static str {
+        match self {
+            Self::Migrate | Self::Prune | Self::Repair => "postgres.maintenance_timeout_ms",
+            Self::Read => "postgres.read_timeout_ms",
+            Self::Extend => "postgres.heartbeat_timeout_ms",
+            _ => "postgres.request_timeout_ms",
+        }
+    }
+
     /// Returns the name of the verb in metrics and spans.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -97,6 +107,8 @@ pub(super) struct Call {
     verb: Verb,
     /// Applies to each transaction separately.
     transaction_timeout: Duration,
+    /// What sets this time.
+    timeout_setting: &'static str,
     is_abandoned: AtomicBool,
     abandoned: Notify,
     retries: AtomicU32,
@@ -114,23 +126,30 @@ struct Route {
 
 impl Call {
     pub(super) fn new(verb: Verb, timeouts: &Timeouts) -> Arc<Self> {
-        Self::with_timeout(verb, verb.transaction_timeout(timeouts))
+        let setting = verb.timeout_setting();
+        Self::with_timeout(verb, verb.transaction_timeout(timeouts), setting)
     }
 
     /// Returns the context of a heartbeat. Its timeout is at most a third of the lease, so that the worker can
     /// retry before the lease expires.
     pub(super) fn heartbeat(extend: &Extend, timeouts: &Timeouts) -> Arc<Self> {
-        let mut timeout = Verb::Extend.transaction_timeout(timeouts);
-        if !extend.leaves() {
-            timeout = timeout.min(millis(extend.lease_ms) / 3);
+        let timeout = Verb::Extend.transaction_timeout(timeouts);
+        let part_of_lease = millis(extend.lease_ms) / 3;
+        if !extend.leaves() && part_of_lease < timeout {
+            return Self::with_timeout(Verb::Extend, part_of_lease, "a third of the lease");
         }
-        Self::with_timeout(Verb::Extend, timeout)
+        Self::with_timeout(Verb::Extend, timeout, Verb::Extend.timeout_setting())
     }
 
-    fn with_timeout(verb: Verb, transaction_timeout: Duration) -> Arc<Self> {
+    fn with_timeout(
+        verb: Verb,
+        transaction_timeout: Duration,
+        timeout_setting: &'static str,
+    ) -> Arc<Self> {
         Arc::new(Self {
             verb,
             transaction_timeout,
+            timeout_setting,
             is_abandoned: AtomicBool::new(false),
             abandoned: Notify::new(),
             retries: AtomicU32::new(0),
@@ -232,9 +251,12 @@ pub(super) async fn within_deadline<T>(
     timeouts: &Timeouts,
     transaction: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
-    let deadline = current().map_or(timeouts.request, |call| call.transaction_timeout);
+    let (deadline, setting) = current().map_or_else(
+        || (timeouts.request, Verb::Connect.timeout_setting()),
+        |call| (call.transaction_timeout, call.timeout_setting),
+    );
     let outcome = tokio::time::timeout(deadline, transaction).await;
-    outcome.unwrap_or(Err(Fault::NoAnswer(deadline)))
+    outcome.unwrap_or(Err(Fault::NoAnswer(deadline, setting)))
 }
 
 /// Returns when half of the transaction timeout of the current call has passed, counted from now.

@@ -21,8 +21,9 @@ pub(super) enum Fault {
     Again,
     /// The caller gave the call up before the transaction began.
     Abandoned,
-    /// The server did not answer within the deadline. Whether it has committed is unknown.
-    NoAnswer(Duration),
+    /// The server did not answer within the deadline, which is set by a setting. Whether it has committed is
+    /// unknown.
+    NoAnswer(Duration, &'static str),
     /// A statement that always returns one row returned none.
     NoRow(&'static str),
     /// Workflows without a limit; it is made in a transaction of its own.
@@ -79,7 +80,7 @@ impl Fault {
 
     /// Whether the connection must be closed: it may be dead, or it leads to the wrong server.
     pub(super) fn spoils_connection(&self) -> bool {
-        matches!(self, Self::NoAnswer(_)) || self.is_read_only()
+        matches!(self, Self::NoAnswer(..)) || self.is_read_only()
     }
 
     /// How a statement says that it must not be committed.
@@ -95,7 +96,8 @@ impl From<Fault> for Error {
             Fault::Pool(PoolError::Backend(error)) => error,
             Fault::Pool(PoolError::Timeout(_)) => Self::new(
                 ErrorKind::Unavailable,
-                "all connections to PostgreSQL were in use for longer than the pool wait timeout",
+                "all connections to PostgreSQL were in use for longer than the pool wait timeout \
+                 (postgres.pool_wait_timeout_ms)",
             ),
             Fault::Pool(error) => {
                 Self::new(ErrorKind::Unavailable, format!("no connection to PostgreSQL: {error}"))
@@ -105,10 +107,10 @@ impl From<Fault> for Error {
                 ErrorKind::Unavailable,
                 "the caller gave up before the call reached PostgreSQL; nothing was changed",
             ),
-            Fault::NoAnswer(deadline) => Self::new(
+            Fault::NoAnswer(deadline, setting) => Self::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "PostgreSQL did not answer within {} s; the connection was closed",
+                    "PostgreSQL did not answer within {} s ({setting}); the connection was closed",
                     deadline.as_secs_f64()
                 ),
             ),
@@ -184,7 +186,27 @@ pub(super) fn translate(error: &tokio_postgres::Error) -> Error {
     let code = answer.code();
     let text = format!("PostgreSQL says: {} ({})", answer.message(), code.code());
     let kind = match code {
-        c if *c == SqlState::READ_ONLY_SQL_TRANSACTION => ErrorKind::Refused,
+        c if *c == SqlState::READ_ONLY_SQL_TRANSACTION => {
+            return Error::new(
+                ErrorKind::Refused,
+                format!(
+                    "{text}; the server is a standby or set to read-only: name the primary in the URL, \
+                     or all servers (postgres://HOST,HOST/DATABASE), of which \
+                     target_session_attrs=read-write finds the primary"
+                ),
+            );
+        }
+        c if *c == SqlState::PROTOCOL_VIOLATION
+            && answer.message().starts_with("unsupported startup parameter")
+            && answer.message().contains("options") =>
+        {
+            return Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "{text}; the connection pooler refuses settings: leave options out of the URL"
+                ),
+            );
+        }
         c if *c == SqlState::INSUFFICIENT_PRIVILEGE => ErrorKind::Refused,
         // Class 28: authentication. The password file may get the new password any moment.
         c if c.code().starts_with("28") => ErrorKind::Refused,

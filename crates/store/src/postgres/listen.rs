@@ -309,7 +309,9 @@ impl Link {
     /// Reports that the connection that listens did not answer.
     fn no_answer(&self) -> Error {
         let seconds = self.timeouts.heartbeat.as_secs_f64();
-        let text = format!("the LISTEN connection did not answer within {seconds} s");
+        let text = format!(
+            "the LISTEN connection did not answer within {seconds} s (postgres.heartbeat_timeout_ms)"
+        );
         Error::new(ErrorKind::Unavailable, text)
     }
 }

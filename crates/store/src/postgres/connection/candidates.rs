@@ -137,7 +137,10 @@ pub(super) async fn connect_first<A: Copy, T, F: Future<Output = Result<T>>>(
             Ok(Ok(opened)) => return Ok(opened),
             Ok(Err(error)) => error,
             Err(_) => {
-                let text = format!("no connection within {} s", limit.as_secs_f64());
+                let text = format!(
+                    "no connection within {} s (postgres.connect_timeout_ms, or connect_timeout of the URL)",
+                    limit.as_secs_f64()
+                );
                 Error::new(ErrorKind::Unavailable, text)
             }
         };
