@@ -3,6 +3,7 @@
 
 mod candidates;
 mod channel_binding;
+mod environment;
 mod passfile;
 mod pool;
 mod pooler;
@@ -29,7 +30,8 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 use super::error::translate;
 use super::timeouts::Timeouts;
 use candidates::{Failures, connect_first, resolve};
-use settings::{Environment, Password, Server, Settings, SslMode};
+use environment::Environment;
+use settings::{Password, Server, Settings, SslMode};
 use tls::{HandshakeError, Tls};
 
 pub(super) use pool::{Object, Pool, PoolError, PooledClient, check_out, pool, setup_text};

@@ -13,6 +13,7 @@ use tokio_postgres::config::{
     ChannelBinding, Host, LoadBalanceHosts, SslNegotiation, TargetSessionAttrs,
 };
 
+use super::environment::Environment;
 use super::url::{Parameter, parameters};
 use crate::postgres::timeouts::Timeouts;
 
@@ -28,6 +29,9 @@ const KEEPALIVE_RETRIES_MAX: u32 = 127;
 
 /// The bound of the operating system for the user timeout: milliseconds in 32 bits, with a sign.
 const USER_TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX as u64);
+
+/// The bound of libpq for `connect_timeout`, in seconds.
+const CONNECT_TIMEOUT_MAX: u64 = i32::MAX as u64;
 
 const DEFAULT_PORT: u16 = 5432;
 
@@ -124,46 +128,6 @@ impl fmt::Debug for Password {
     }
 }
 
-/// The part of the process's environment that connections depend on.
-#[derive(Default)]
-pub(super) struct Environment {
-    variables: Vec<(&'static str, String)>,
-    home: Option<PathBuf>,
-}
-
-const VARIABLES: [&str; 7] = [
-    "PGSSLMODE",
-    "PGSSLROOTCERT",
-    "PGSSLCERT",
-    "PGSSLKEY",
-    "PGPASSWORD",
-    "PGPASSFILE",
-    "PGSERVICE",
-];
-
-impl Environment {
-    pub(super) fn of_process() -> Self {
-        let read = |name| std::env::var(name).ok().map(|value| (name, value));
-        let variables = VARIABLES.into_iter().filter_map(read).collect();
-        Self { variables, home: std::env::home_dir() }
-    }
-
-    /// Returns the value of a variable. As in libpq, an empty one counts as not set.
-    fn get(&self, name: &str) -> Option<&str> {
-        let found = self.variables.iter().find(|(variable, _)| *variable == name);
-        found.map(|(_, value)| &**value).filter(|value| !value.is_empty())
-    }
-
-    fn is_empty(&self, name: &str) -> bool {
-        self.variables.iter().any(|(variable, value)| *variable == name && value.is_empty())
-    }
-
-    /// Returns a file of the home folder.
-    fn home_file(&self, path: &str) -> Option<PathBuf> {
-        self.home.as_ref().map(|home| home.join(path))
-    }
-}
-
 /// How to reach the database.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
@@ -204,8 +168,7 @@ impl Settings {
         let database = given.text("dbname").unwrap_or(&user).to_owned();
         let password = given.text("password").or_else(|| environment.get("PGPASSWORD"));
         let password_file = given.text("passfile").or_else(|| environment.get("PGPASSFILE"));
-        let connect_timeout =
-            given.number::<u64>("connect_timeout")?.filter(|seconds| *seconds > 0);
+        let connect_timeout = bounded(&given, "connect_timeout", CONNECT_TIMEOUT_MAX)?;
         let is_random =
             given.choice("load_balance_hosts", &[("disable", false), ("random", true)])?;
         let servers = servers(&given)?;
@@ -267,7 +230,8 @@ impl Settings {
     }
 }
 
-/// The parameters of a URL, all of them known. The last of several values counts.
+/// The parameters of a URL, all of them known. A parameter has precedence over the same part of the URL, such
+/// as a host.
 struct Given(Vec<Parameter>);
 
 const KNOWN: [&str; 25] = [
@@ -398,7 +362,7 @@ fn servers(given: &Given) -> Result<Vec<Server>> {
             // A port can be a part of a password that is not encoded, so it is not shown.
             let port = match port {
                 "" => DEFAULT_PORT,
-                port => port.parse().map_err(|_| {
+                port => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| {
                     Error::invalid(
                         "the port of the PostgreSQL URL is not a number from 1 to 65535; \
                          percent-encode special characters in a user name or a password",

@@ -77,13 +77,27 @@ fn of_url(rest: &str) -> Result<Vec<Parameter>> {
     if let Some(database) = database.filter(|database| !database.is_empty()) {
         add(&mut found, "dbname", database)?;
     }
+    let mut keys = Vec::new();
     for parameter in query.unwrap_or_default().split('&').filter(|text| !text.is_empty()) {
         let (key, value) = parameter.split_once('=').ok_or_else(|| {
             Error::invalid(format!("a parameter of the PostgreSQL URL has no value; {ENCODE}"))
         })?;
-        add(&mut found, &decoded(key)?, value)?;
+        let key = decoded(key)?;
+        refuse_second(&keys, &key)?;
+        add(&mut found, &key, value)?;
+        keys.push(key);
     }
     Ok(found)
+}
+
+/// Refuses a parameter that is given twice: one of the values would be ignored.
+fn refuse_second(keys: &[String], key: &str) -> Result<()> {
+    if keys.iter().any(|known| known == key) {
+        return Err(Error::invalid(format!(
+            "the PostgreSQL URL has the parameter {key:?} twice; remove one of them"
+        )));
+    }
+    Ok(())
 }
 
 /// Returns where the `@` behind the credentials is. A password may contain a slash that is not
@@ -141,7 +155,7 @@ fn split_optional(text: &str, at: char) -> (&str, Option<&str>) {
 /// Reads `key=value` pairs with white space between them. A value in single quotes may contain
 /// white space; a backslash escapes the next character.
 fn of_pairs(text: &str) -> Result<Vec<Parameter>> {
-    let mut found = Vec::new();
+    let mut found: Vec<Parameter> = Vec::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
         let (key, value) = rest.split_once('=').ok_or_else(|| {
@@ -150,7 +164,13 @@ fn of_pairs(text: &str) -> Result<Vec<Parameter>> {
             )
         })?;
         let (value, behind) = pair_value(value.trim_start())?;
-        found.push((key.trim().to_owned(), value));
+        let key = key.trim().to_owned();
+        if found.iter().any(|(known, _)| *known == key) {
+            return Err(Error::invalid(format!(
+                "the PostgreSQL connection string has the parameter {key:?} twice; remove one of them"
+            )));
+        }
+        found.push((key, value));
         rest = behind.trim_start();
     }
     Ok(found)
@@ -258,6 +278,20 @@ mod tests {
         ] {
             assert_eq!(address(text), shown, "{text}");
         }
+    }
+
+    #[test]
+    fn parameter_that_is_given_twice_is_an_error() {
+        for text in [
+            "postgres://host/db?sslmode=require&sslmode=disable",
+            "postgres://host/db?sslmode=require&%73slmode=require",
+            "host=a sslmode=require sslmode=disable",
+        ] {
+            let error = parameters(text).unwrap_err().to_string();
+            assert!(error.contains("\"sslmode\" twice"), "{text}: {error}");
+        }
+        // As in libpq, a parameter replaces the part of the URL.
+        check("postgres://a?host=b", &[("host", "a"), ("host", "b")]);
     }
 
     #[test]

@@ -127,6 +127,8 @@ fn invalid_values_are_errors_that_name_the_parameter() {
         ("sslkey=a", "sslcert"),
         ("sslcert=a", "sslkey"),
         ("port=1,2", "ports"),
+        ("port=0", "from 1 to 65535"),
+        ("connect_timeout=99999999999", "from 0 to 2147483647"),
     ] {
         check_error(parse(&format!("postgres://host/db?{parameter}")), &[word]);
     }
