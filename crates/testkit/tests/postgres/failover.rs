@@ -366,3 +366,22 @@ async fn store_that_accepts_any_server_returns_to_the_restarted_primary() {
     primary.start();
     wait::until_async("a submission", async || store.submit(submission()).await.is_ok()).await;
 }
+
+#[tokio::test]
+async fn standby_as_the_only_server_is_an_error_that_says_what_to_do() {
+    let (_primary, standby) = pair().await;
+    let url = |attributes: &str| {
+        let port = standby.port();
+        format!("postgres://postgres@127.0.0.1:{port}/postgres?target_session_attrs={attributes}")
+    };
+    let refused = Postgres::connect(&url("read-write"), Options::default()).await;
+    let refused = refused.expect_err("a standby").to_string();
+    for word in ["accepts no writes", "target_session_attrs=read-write", "add the primary"] {
+        assert!(refused.contains(word), "{refused}");
+    }
+    let store = Postgres::connect(&url("any"), Options::default()).await.expect("connect");
+    let refused = store.migrate().await.expect_err("a standby").to_string();
+    for word in ["25006", "name the primary", "target_session_attrs=read-write"] {
+        assert!(refused.contains(word), "{refused}");
+    }
+}

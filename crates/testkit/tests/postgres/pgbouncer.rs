@@ -125,6 +125,22 @@ async fn store_is_refused_if_the_pooler_accepts_one_connection_only() {
 }
 
 #[tokio::test]
+async fn parameters_that_pgbouncer_refuses_are_named() {
+    let database = Server::shared().database();
+    let bouncer = PgBouncer::start(&database, PoolMode::Session, 20);
+    for (parameter, words) in [
+        ("options=-c%20work_mem%3D8MB", ["options", "leave options out of the URL"]),
+        ("channel_binding=require", ["channel_binding=require", "PgBouncer does not support it"]),
+    ] {
+        let url = format!("{}?{parameter}", bouncer.url());
+        let refused = Postgres::connect(&url, Options::default()).await.expect_err(parameter);
+        for word in words {
+            assert!(refused.to_string().contains(word), "{parameter}: {refused}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn session_mode_delivers_notifications_and_reuses_clean_sessions() {
     let database = Server::shared().database();
     let bouncer = PgBouncer::start(&database, PoolMode::Session, 40);

@@ -128,7 +128,8 @@ async fn certificate_of_the_server_is_verified_as_the_mode_says() {
     let url = |parameters: &str| fixture.url("postgres", parameters);
     for mode in ["verify-full", "verify-ca", "require"] {
         let wrong = url(&format!("sslmode={mode}&sslrootcert={other}"));
-        fixture.check_refused(&wrong, &["localhost", "not signed by a CA of sslrootcert"]).await;
+        let words = ["localhost", "not signed by a CA of sslrootcert", &*other];
+        fixture.check_refused(&wrong, &words).await;
     }
     let by_address = url(&format!("{good}&host=127.0.0.1"));
     fixture.check_refused(&by_address, &["not valid for the host name 127.0.0.1"]).await;
@@ -142,8 +143,17 @@ async fn certificate_of_the_server_is_verified_as_the_mode_says() {
     fixture.server.stop(Stop::Fast);
     fixture.set_certificate(fixture.authority.expired_server("localhost"));
     fixture.server.start();
-    fixture.check_refused(&url(&good), &["localhost", "expired"]).await;
+    let words = ["localhost", "expired", "valid until 2020-01-01 00:00:00 UTC"];
+    fixture.check_refused(&url(&good), &words).await;
     fixture.connect("sslmode=require").await.expect("nothing is verified without a CA");
+
+    fixture.server.stop(Stop::Fast);
+    let (certificate, key) = Authority::self_signed("localhost");
+    fixture.write("self-signed.crt", &certificate);
+    fixture.set_certificate((certificate, key));
+    fixture.server.start();
+    let own = url(&format!("sslmode=verify-full&sslrootcert={}", fixture.path("self-signed.crt")));
+    fixture.check_refused(&own, &["localhost", "marked as a CA"]).await;
 }
 
 #[tokio::test]
@@ -167,7 +177,7 @@ async fn client_certificate_authenticates_its_user() {
     let (foreign, foreign_key) = Authority::new("other CA").client("by_certificate");
     fixture.write("client.crt", &foreign);
     fixture.write("client.key", &foreign_key);
-    Postgres::connect(&url, Options::default()).await.expect_err("another CA signed it");
+    fixture.check_refused(&url, &["does not trust", "sslcert", "client.crt"]).await;
 
     // Files are read for each connection: the first certificate works again without a new URL.
     fixture.write("client.crt", &certificate);
@@ -327,14 +337,22 @@ async fn password_of_the_file_is_read_for_each_connection() {
     };
     assert!(refused.is_retryable(), "{refused}");
     assert!(!refused.to_string().contains("first"), "{refused}");
+    let source = format!("the password came from the password file {passwords} of passfile");
+    assert!(refused.to_string().contains(&source), "{refused}");
     fixture.write("passwords", &line("second"));
     store.submit(submission()).await.expect("the new password");
 
     set_mode(&file, 0o644);
-    fixture.check_refused(&url, &["asks for a password", "PGPASSWORD"]).await;
+    fixture.check_refused(&url, &["asks for a password", "PGPASSWORD", "chmod 600"]).await;
+    fixture.write("passwords", "other:*:*:by_password:second\n");
+    let key = format!("localhost:{}:postgres:by_password", fixture.server.port());
+    fixture.check_refused(&url, &[&passwords, "no line that matches", &key]).await;
+    fs::remove_file(&file).expect("remove the file");
+    fixture.check_refused(&url, &[&passwords, "of passfile", "does not exist"]).await;
     let wrong = url.replace("by_password@", "by_password:se%63ret@");
     let refused =
         Postgres::connect(&wrong, Options::default()).await.expect_err("a wrong password");
     assert!(!format!("{refused:?}").contains("secret"), "{refused:?}");
+    assert!(refused.to_string().contains("the password came from the URL"), "{refused}");
     assert!(!format!("{store:?}").contains("second"), "{store:?}");
 }

@@ -4,6 +4,7 @@
 mod candidates;
 mod channel_binding;
 mod environment;
+mod explain;
 mod passfile;
 mod pool;
 mod pooler;
@@ -11,7 +12,6 @@ mod settings;
 mod tls;
 mod url;
 
-use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -32,7 +32,7 @@ use super::timeouts::Timeouts;
 use candidates::{Failures, connect_first, resolve};
 use environment::Environment;
 use settings::{Password, Server, Settings, SslMode};
-use tls::{HandshakeError, Tls};
+use tls::Tls;
 
 pub(super) use pool::{Object, Pool, PoolError, PooledClient, check_out, pool, setup_text};
 pub(crate) use url::address;
@@ -56,6 +56,8 @@ type Link = (Client, Connection<Socket, tls::Stream>);
 #[derive(Clone)]
 struct Secrets {
     password: Option<Password>,
+    /// Where the password comes from, or why there is none.
+    password_source: String,
     tls: Option<Arc<ClientConfig>>,
 }
 
@@ -186,7 +188,7 @@ impl Connector {
             Err(failure) if mode == SslMode::Prefer && failure.may_work_without_tls() => {
                 let plain = self.connect(server, SslMode::Disable, &secrets).await;
                 plain.map_err(|second| {
-                    let error = explain(&second.error, server, SslMode::Disable);
+                    let error = self.explain(&second.error, server, SslMode::Disable, &secrets);
                     tracing::debug!(%error, "connecting without encryption failed as well");
                     failure
                 })
@@ -194,7 +196,7 @@ impl Connector {
             opened => opened,
         };
         let (client, mut connection) =
-            opened.map_err(|failure| explain(&failure.error, server, mode))?;
+            opened.map_err(|failure| self.explain(&failure.error, server, mode, &secrets))?;
         if !setup.is_empty() {
             let done = tokio::select! {
                 biased;
@@ -202,7 +204,7 @@ impl Connector {
                 done = client.batch_execute(setup) => done.map_err(Some),
             };
             done.map_err(|error| match error {
-                Some(error) => explain(&error, server, mode),
+                Some(error) => self.explain(&error, server, mode, &secrets),
                 None => Error::new(ErrorKind::Unavailable, "the server closed the connection"),
             })?;
         }
@@ -231,7 +233,8 @@ impl Connector {
         if let Some(Password(password)) = &secrets.password {
             config.password(password);
         }
-        let tls = Tls::new(secrets.tls.clone().filter(|_| mode != SslMode::Disable));
+        let tls = secrets.tls.clone().filter(|_| mode != SslMode::Disable);
+        let tls = Tls::new(tls, &self.settings.tls);
         let opened = config.connect(tls.clone()).await;
         let agreed = tls.agreed();
         if opened.is_ok() {
@@ -252,25 +255,16 @@ impl Connector {
     async fn secrets(&self, server: &Server, is_plain: bool) -> Result<Secrets> {
         let (settings, server) = (self.settings.clone(), server.clone());
         let read = move || {
-            let password = settings.password.clone().or_else(|| settings.stored_password(&server));
+            let (password, password_source) = match settings.password.clone() {
+                Some(password) => (Some(password), settings.password_source.to_owned()),
+                None => settings.stored_password(&server),
+            };
             let tls = if is_plain { None } else { Some(tls::load(&settings.tls)?) };
-            Ok(Secrets { password, tls })
+            Ok(Secrets { password, password_source, tls })
         };
         tokio::task::spawn_blocking(read).await.unwrap_or_else(|cause| {
             Err(Error::new(ErrorKind::Unavailable, format!("reading files was cut off: {cause}")))
         })
-    }
-}
-
-impl Settings {
-    fn stored_password(&self, server: &Server) -> Option<Password> {
-        let host = match &server.host {
-            Host::Tcp(name) => name,
-            Host::Unix(folder) => folder.to_str()?,
-        };
-        let (database, user) = (&*self.database, &*self.user);
-        let key = passfile::Key { host, port: server.port, database, user };
-        passfile::look_up(self.password_file.as_ref()?, key).map(Password)
     }
 }
 
@@ -284,43 +278,8 @@ impl Failure {
     /// As in libpq: the handshake failed, or the server refuses this user or database under TLS.
     fn may_work_without_tls(&self) -> bool {
         let is_refused = self.error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
-        handshake_error(&self.error).is_some() || self.was_encrypted && is_refused
+        explain::handshake_error(&self.error).is_some() || self.was_encrypted && is_refused
     }
-}
-
-fn handshake_error(error: &tokio_postgres::Error) -> Option<&HandshakeError> {
-    error.source()?.downcast_ref()
-}
-
-/// Returns the cause of a failed connection attempt, and what to do.
-fn explain(error: &tokio_postgres::Error, server: &Server, mode: SslMode) -> Error {
-    if let Some(handshake) = handshake_error(error) {
-        return Error::new(ErrorKind::Unavailable, handshake.to_string());
-    }
-    let cause = error.source().map(ToString::to_string).unwrap_or_default();
-    match &*cause {
-        "server does not support TLS" => {
-            return Error::new(
-                ErrorKind::Refused,
-                format!("the server does not support TLS, which sslmode={} requires", mode.name()),
-            );
-        }
-        "password missing" => {
-            return Error::new(
-                ErrorKind::Refused,
-                "the server asks for a password: set it in the URL, in PGPASSWORD or in the password \
-                 file",
-            );
-        }
-        _ => {}
-    }
-    let answer = translate(error);
-    let is_refused = error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
-    if is_refused && mode == SslMode::Disable && !server.is_socket() {
-        let hint = "sslmode=disable: if the server requires TLS, use sslmode=require or stronger";
-        return Error::new(answer.kind(), format!("{answer}; {hint}"));
-    }
-    answer
 }
 
 /// A connection on which notifications arrive.

@@ -1,6 +1,8 @@
 //! The password file, in the format of libpq: `host:port:database:user:password`, one per line.
 
+use std::fmt;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
@@ -14,28 +16,32 @@ pub(super) struct Key<'a> {
     pub(super) user: &'a str,
 }
 
-/// Returns the password of the first line that matches. As in libpq, a file that does not exist has no
-/// passwords, and a file that other users may read is ignored with a warning.
-pub(super) fn look_up(path: &Path, key: Key<'_>) -> Option<String> {
-    let metadata = fs::metadata(path).ok()?;
-    let shown = path.display();
+impl fmt::Display for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}:{}", self.host, self.port, self.database, self.user)
+    }
+}
+
+/// Returns the password of the first line that matches, or why the file has none. As in libpq, a file that
+/// other users may read is ignored with a warning.
+pub(super) fn look_up(path: &Path, key: Key<'_>) -> Result<String, String> {
+    let metadata = fs::metadata(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => "does not exist".to_owned(),
+        _ => format!("cannot be read: {error}"),
+    })?;
+    let ignored = |cause: &str| {
+        tracing::warn!("password file {} is ignored: {cause}", path.display());
+        format!("is ignored: {cause}")
+    };
     if !metadata.is_file() {
-        tracing::warn!("password file {shown} is ignored: it is not a plain file");
-        return None;
+        return Err(ignored("it is not a plain file"));
     }
     if metadata.permissions().mode() & 0o077 != 0 {
-        tracing::warn!(
-            "password file {shown} is ignored: its group or other users have access; run chmod 600"
-        );
-        return None;
+        return Err(ignored("its group or other users have access; run chmod 600"));
     }
-    match fs::read_to_string(path) {
-        Ok(text) => text.lines().find_map(|line| password(line, key)),
-        Err(error) => {
-            tracing::warn!("password file {shown} is ignored: {error}");
-            None
-        }
-    }
+    let text = fs::read_to_string(path).map_err(|error| ignored(&error.to_string()))?;
+    let found = text.lines().find_map(|line| password(line, key));
+    found.ok_or_else(|| format!("has no line that matches {key}"))
 }
 
 fn password(line: &str, key: Key<'_>) -> Option<String> {
@@ -103,7 +109,7 @@ mod tests {
     }
 
     fn found(text: &str, key: Key<'_>) -> Option<String> {
-        look_up(file(text, 0o600).path(), key)
+        look_up(file(text, 0o600).path(), key).ok()
     }
 
     #[test]
@@ -135,10 +141,18 @@ mod tests {
     #[test]
     fn file_that_others_may_read_is_ignored() {
         for mode in [0o640, 0o604, 0o660] {
-            assert_eq!(look_up(file("*:*:*:*:x", mode).path(), KEY), None, "{mode:o}");
+            let ignored = look_up(file("*:*:*:*:x", mode).path(), KEY).unwrap_err();
+            assert!(ignored.contains("is ignored") && ignored.contains("chmod 600"), "{ignored}");
         }
-        assert_eq!(look_up(Path::new("no/such/file"), KEY), None);
-        assert_eq!(look_up(&std::env::temp_dir(), KEY), None);
+    }
+
+    #[test]
+    fn missing_password_has_a_cause() {
+        let cause = |path: &Path| look_up(path, KEY).unwrap_err();
+        assert_eq!(cause(Path::new("no/such/file")), "does not exist");
+        assert_eq!(cause(&std::env::temp_dir()), "is ignored: it is not a plain file");
+        let other = file("db:5432:app:you:secret", 0o600);
+        assert_eq!(cause(other.path()), "has no line that matches db:5432:app:me");
     }
 
     #[test]

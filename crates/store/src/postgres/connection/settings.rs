@@ -137,7 +137,11 @@ pub(super) struct Settings {
     pub(super) user: String,
     pub(super) database: String,
     pub(super) password: Option<Password>,
+    /// Where the password comes from.
+    pub(super) password_source: &'static str,
     pub(super) password_file: Option<PathBuf>,
+    /// What names the password file; none for the default.
+    pub(super) password_file_source: Option<&'static str>,
     pub(super) tls: TlsSettings,
     /// The time limit for all attempts together, or for one server if the URL sets it.
     pub(super) connect_timeout: Duration,
@@ -166,8 +170,12 @@ impl Settings {
             })?,
         };
         let database = given.text("dbname").unwrap_or(&user).to_owned();
-        let password = given.text("password").or_else(|| environment.get("PGPASSWORD"));
-        let password_file = given.text("passfile").or_else(|| environment.get("PGPASSFILE"));
+        let of_url = given.text("password").map(|password| ("the URL", password));
+        let of_environment = environment.get("PGPASSWORD").map(|password| ("PGPASSWORD", password));
+        let (password_source, password) = of_url.or(of_environment).unzip();
+        let of_url = given.text("passfile").map(|file| ("passfile", file));
+        let of_environment = environment.get("PGPASSFILE").map(|file| ("PGPASSFILE", file));
+        let (password_file_source, password_file) = of_url.or(of_environment).unzip();
         let connect_timeout = bounded(&given, "connect_timeout", CONNECT_TIMEOUT_MAX)?;
         let is_random =
             given.choice("load_balance_hosts", &[("disable", false), ("random", true)])?;
@@ -177,6 +185,8 @@ impl Settings {
             servers,
             is_random: is_random.unwrap_or(false),
             password: password.map(|password| Password(password.to_owned())),
+            password_source: password_source.unwrap_or_default(),
+            password_file_source,
             password_file: password_file
                 .map(PathBuf::from)
                 .or_else(|| environment.home_file(".pgpass")),

@@ -15,7 +15,7 @@ use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, ring::default_provider, verify_tls12_signature,
     verify_tls13_signature,
 };
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
@@ -68,9 +68,10 @@ fn certificates(parameter: &str, path: &Path) -> Result<Vec<CertificateDer<'stat
     match found {
         Ok(found) if !found.is_empty() => Ok(found),
         Ok(_) => Err(Error::invalid(format!("{parameter} {shown} has no certificate in PEM form"))),
-        Err(error) => {
-            Err(Error::invalid(format!("{parameter} {shown} is not in PEM form: {error}")))
-        }
+        Err(error) => Err(Error::invalid(format!(
+            "{parameter} {shown} is not in PEM form: {}",
+            pem_fault(&error)
+        ))),
     }
 }
 
@@ -90,8 +91,22 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
              `openssl pkey`"
         )));
     }
-    PrivateKeyDer::from_pem_slice(&text)
-        .map_err(|error| Error::invalid(format!("sslkey {shown} has no key in PEM form: {error}")))
+    PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
+        let fault = pem_fault(&error);
+        Error::invalid(format!("sslkey {shown} has no key in PEM form: {fault}"))
+    })
+}
+
+/// Says in words what is wrong with a file in PEM form.
+fn pem_fault(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => {
+            "the file is cut off, a section has no END line; copy the whole file".to_owned()
+        }
+        // The line is not shown: in a file without line breaks it has the key.
+        pem::Error::IllegalSectionStart { .. } => "a BEGIN line is damaged".to_owned(),
+        error => error.to_string(),
+    }
 }
 
 /// Returns the CAs of the operating system, read once: there are more than a hundred.
@@ -208,27 +223,76 @@ impl ServerCertVerifier for Verifier {
 pub(super) struct HandshakeError(String);
 
 impl HandshakeError {
-    fn new(host: &str, error: &io::Error) -> Self {
+    fn new(host: &str, settings: &TlsSettings, error: &io::Error) -> Self {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         let Some(rustls::Error::InvalidCertificate(cause)) = inner else {
-            return Self(format!("the TLS handshake with {host} failed: {error}"));
+            let hint = match settings.is_direct {
+                true => {
+                    "; sslnegotiation=direct needs PostgreSQL 17 or newer: remove it if the server is \
+                     older"
+                }
+                false => "",
+            };
+            return Self(format!("the TLS handshake with {host} failed: {error}{hint}"));
         };
+        let certificate = format!("the certificate of the server {host}");
         Self(match cause {
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                format!("the certificate of the server {host} is not signed by a CA of sslrootcert")
+                let roots = settings.roots.as_ref().map(ToString::to_string).unwrap_or_default();
+                format!("{certificate} is not signed by a CA of sslrootcert {roots}")
             }
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                format!("the certificate of the server {host} has expired: {cause}")
+            CertificateError::ExpiredContext { not_after, .. } => {
+                format!("{certificate} has expired: it was valid until {}", utc(*not_after))
             }
+            CertificateError::NotValidYetContext { not_before, .. } => format!(
+                "{certificate} is not valid yet: it is valid from {}; check the clock of this machine",
+                utc(*not_before)
+            ),
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 format!(
                     "the certificate of the server is not valid for the host name {host} \
                  (sslmode=verify-full): {cause}"
                 )
             }
-            cause => format!("the certificate of the server {host} is invalid: {cause}"),
+            CertificateError::Other(other) => {
+                format!("{certificate} is invalid: {}", certificate_fault(&other.to_string()))
+            }
+            cause => format!("{certificate} is invalid: {cause}"),
         })
     }
+}
+
+/// Says in words what is wrong with a certificate, and what to do. The library has names only.
+fn certificate_fault(name: &str) -> String {
+    match name {
+        "CaUsedAsEndEntity" => {
+            "it is marked as a CA, and a CA is no certificate of a server; let the CA sign a certificate \
+             for the server"
+                .to_owned()
+        }
+        "UnsupportedCertVersion" => {
+            "its X.509 version is not 3; create it again with a subjectAltName, which makes it version 3"
+                .to_owned()
+        }
+        name => name.to_owned(),
+    }
+}
+
+/// Formats a time as a date and a time of day in UTC.
+fn utc(time: UnixTime) -> String {
+    let (days, second) = (time.as_secs() / 86_400, time.as_secs() % 86_400);
+    // Civil date of a day number: years begin in March, so that a leap day is the last day of its year.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
 impl fmt::Display for HandshakeError {
@@ -251,12 +315,13 @@ pub(super) struct Agreed {
 pub(super) struct Tls {
     /// None if the connection is not encrypted.
     config: Option<Arc<ClientConfig>>,
+    settings: TlsSettings,
     agreed: Arc<OnceLock<Agreed>>,
 }
 
 impl Tls {
-    pub(super) fn new(config: Option<Arc<ClientConfig>>) -> Self {
-        Self { config, agreed: Arc::default() }
+    pub(super) fn new(config: Option<Arc<ClientConfig>>, settings: &TlsSettings) -> Self {
+        Self { config, settings: settings.clone(), agreed: Arc::default() }
     }
 
     /// Returns what the handshake agreed on, or none if the connection is not encrypted.
@@ -287,14 +352,15 @@ impl TlsConnect<Socket> for Handshake {
     type Future = Pin<Box<dyn Future<Output = Result<Stream, HandshakeError>> + Send>>;
 
     fn connect(self, socket: Socket) -> Self::Future {
-        let Self { tls: Tls { config, agreed }, host } = self;
+        let Self { tls: Tls { config, settings, agreed }, host } = self;
         Box::pin(async move {
             let config = config.ok_or_else(|| HandshakeError("TLS is disabled".to_owned()))?;
             let name = ServerName::try_from(host.clone()).map_err(|error| {
                 HandshakeError(format!("the host name {host} cannot be used for TLS: {error}"))
             })?;
             let connected = TlsConnector::from(config).connect(name, socket).await;
-            let stream = connected.map_err(|error| HandshakeError::new(&host, &error))?;
+            let stream =
+                connected.map_err(|error| HandshakeError::new(&host, &settings, &error))?;
             let session = stream.get_ref().1;
             let protocol = session.protocol_version().and_then(|version| version.as_str());
             let cipher = session.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str());
@@ -346,5 +412,60 @@ impl tokio_postgres::tls::TlsStream for Stream {
             Some(hash) => ChannelBinding::tls_server_end_point(hash),
             None => ChannelBinding::none(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn times_are_dates_in_utc() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (951_868_800, "2000-03-01 00:00:00 UTC"),
+            (1_577_836_800, "2020-01-01 00:00:00 UTC"),
+            (4_107_542_399, "2100-02-28 23:59:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(utc(UnixTime::since_unix_epoch(Duration::from_secs(seconds))), text);
+        }
+    }
+
+    #[test]
+    fn file_that_is_cut_off_is_an_error_in_words() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "-----BEGIN CERTIFICATE-----\nMIIB\n").unwrap();
+        let error = certificates("sslrootcert", file.path()).unwrap_err().to_string();
+        assert!(error.contains("sslrootcert /") && error.contains("cut off"), "{error}");
+        assert!(!error.contains('['), "{error}");
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(file.path(), "-----BEGIN PRIVATE KEY-----\nMIIB\n").unwrap();
+        let error = private_key(file.path()).unwrap_err().to_string();
+        assert!(error.contains("sslkey /") && error.contains("cut off"), "{error}");
+    }
+
+    #[test]
+    fn failed_handshake_is_explained() {
+        let settings = |is_direct| TlsSettings {
+            mode: SslMode::Require,
+            roots: Some(Roots::System),
+            client: None,
+            is_direct,
+        };
+        let eof = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let text = |is_direct, error: &io::Error| {
+            HandshakeError::new("db", &settings(is_direct), error).to_string()
+        };
+        assert!(text(true, &eof()).contains("sslnegotiation=direct needs PostgreSQL 17"));
+        assert!(!text(false, &eof()).contains("sslnegotiation"));
+        let unknown = rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
+        let unknown = text(false, &io::Error::other(unknown));
+        assert!(unknown.ends_with("not signed by a CA of sslrootcert system"), "{unknown}");
     }
 }

@@ -56,6 +56,8 @@ fn url_has_precedence_over_environment_over_default() {
     assert_eq!(of_url.tls.client, Some(("b".into(), "c".into())));
     assert_eq!(of_url.password, Some(Password("url-password".to_owned())));
     assert_eq!(of_url.password_file, Some("d".into()));
+    let sources = |of: &Settings| (of.password_source, of.password_file_source);
+    assert_eq!(sources(&of_url), ("the URL", Some("passfile")));
 
     let of_environment = parse_in("postgres://me@host/db", &variables).unwrap();
     assert_eq!(of_environment.tls.mode, SslMode::VerifyCa);
@@ -64,9 +66,11 @@ fn url_has_precedence_over_environment_over_default() {
     assert_eq!(of_environment.tls.client, client);
     assert_eq!(of_environment.password, Some(Password("env-password".to_owned())));
     assert_eq!(of_environment.password_file, Some("env-file".into()));
+    assert_eq!(sources(&of_environment), ("PGPASSWORD", Some("PGPASSFILE")));
 
     let of_defaults = parse("postgres://me@host/db").unwrap();
     assert_eq!(of_defaults.tls.mode, SslMode::Prefer);
+    assert_eq!(sources(&of_defaults), ("", None));
     assert_eq!((of_defaults.tls.roots, of_defaults.tls.client), (None, None));
     assert_eq!((of_defaults.password, of_defaults.password_file), (None, None));
 }
