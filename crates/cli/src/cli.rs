@@ -97,7 +97,7 @@ impl Global {
     /// without a password. What the environment says it says the next time too.
     pub(crate) fn command(&self, words: &[&str]) -> String {
         let store = self.store.as_deref().map(|url| match Place::parse(url) {
-            Ok(place @ Place::Postgres(_)) => place.to_string(),
+            Ok(place @ Place::Postgres(_)) => place.url_without_password(),
             _ => url.to_owned(),
         });
         let file = self.config_file.as_ref().map(|file| file.display().to_string());

@@ -71,6 +71,16 @@ pub async fn open(url: &str, options: OpenOptions) -> Result<Opened> {
 }
 
 impl Place {
+    /// Returns the URL for another command on the same store: without the password, with everything else.
+    pub fn url_without_password(&self) -> String {
+        match self {
+            Self::Postgres(url) => {
+                postgres::without_password(url).unwrap_or_else(|| self.to_string())
+            }
+            _ => self.to_string(),
+        }
+    }
+
     /// Reads a URL.
     pub fn parse(url: &str) -> Result<Self> {
         if url == "memory:" {

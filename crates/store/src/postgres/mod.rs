@@ -154,7 +154,7 @@ use session::{Params, once, transact};
 
 use crate::requests::Requests;
 
-pub(crate) use connection::address;
+pub(crate) use connection::{address, without_password};
 pub use planted::Bug;
 pub use session::Step;
 pub use timeouts::Timeouts;

@@ -35,7 +35,7 @@ use settings::{Password, Server, Settings, SslMode};
 use tls::Tls;
 
 pub(super) use pool::{Object, Pool, PoolError, PooledClient, check_out, pool, setup_text};
-pub(crate) use url::address;
+pub(crate) use url::{address, without_password};
 
 /// Opens connections. The runtime of the store drives all of them, because a caller could block the
 /// threads of its own runtime.

@@ -100,6 +100,25 @@ fn refuse_second(keys: &[String], key: &str) -> Result<()> {
     Ok(())
 }
 
+/// Returns a connection URL without its password, and else as it is. None where it is not valid.
+pub(crate) fn without_password(text: &str) -> Option<String> {
+    parameters(text).ok()?;
+    let (scheme, rest) = text.split_once("://")?;
+    let (user, rest) = match credentials_end(rest) {
+        Some(end) => (format!("{}@", split_optional(&rest[..end], ':').0), &rest[end + 1..]),
+        None => (String::new(), rest),
+    };
+    let (rest, query) = split_optional(rest, '?');
+    let is_shown = |parameter: &&str| {
+        let key = parameter.split_once('=').map_or(*parameter, |(key, _)| key);
+        !decoded(key).is_ok_and(|key| key == "password")
+    };
+    let query: Vec<&str> = query.unwrap_or_default().split('&').filter(is_shown).collect();
+    let query = query.join("&");
+    let mark = if query.is_empty() { "" } else { "?" };
+    Some(format!("{scheme}://{user}{rest}{mark}{query}"))
+}
+
 /// Returns where the `@` behind the credentials is. A password may contain a slash that is not
 /// encoded: then the part before it has a port that is no number.
 fn credentials_end(rest: &str) -> Option<usize> {
@@ -292,6 +311,22 @@ mod tests {
         }
         // As in libpq, a parameter replaces the part of the URL.
         check("postgres://a?host=b", &[("host", "a"), ("host", "b")]);
+    }
+
+    #[test]
+    fn url_without_password_keeps_everything_else() {
+        for (text, shown) in [
+            (
+                "postgres://me:s%40cret@a:1,b/db?sslmode=require&password=secret&passfile=%2Fx",
+                Some("postgres://me@a:1,b/db?sslmode=require&passfile=%2Fx"),
+            ),
+            ("postgres://me:a/cret@host/db", Some("postgres://me@host/db")),
+            ("postgresql://host?p%61ssword=secret", Some("postgresql://host")),
+            ("postgres://me@host/db", Some("postgres://me@host/db")),
+            ("postgres://me:5/cret@host/db", None),
+        ] {
+            assert_eq!(without_password(text).as_deref(), shown, "{text}");
+        }
     }
 
     #[test]
