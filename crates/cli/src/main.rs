@@ -36,7 +36,12 @@ type Spans = Box<dyn Layer<Registry> + Send + Sync>;
 
 fn main() -> ExitCode {
     match cli::Cli::try_parse() {
-        Ok(cli) => start(cli).unwrap_or_else(|error| output::report(&error)),
+        Ok(cli) => {
+            let code = start(cli).unwrap_or_else(|error| output::report(&error));
+            // The end of the process would cut off the connections of stores that were just dropped.
+            tidegate_store::postgres::wait_until_closed();
+            code
+        }
         Err(error) if error.use_stderr() => output::not_understood(&error),
         Err(help) => help.exit(),
     }

@@ -16,3 +16,4 @@ mod kind_exec;
 mod kind_http;
 mod limits;
 mod operate;
+mod postgres;

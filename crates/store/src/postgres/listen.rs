@@ -268,8 +268,7 @@ impl Link {
             Ok(Err(error)) => tracing::debug!(%error, "a notification could not be sent"),
             Err(_) => {
                 tracing::debug!("a notification was not answered; its connection is closed");
-                drop(Object::take(client));
-                return;
+                return Object::take(client).abort();
             }
         }
         if !self.connector.is_current(&client) {

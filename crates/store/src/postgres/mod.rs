@@ -155,6 +155,7 @@ use session::{Params, once, transact};
 use crate::requests::Requests;
 
 pub(crate) use connection::{address, without_password};
+pub use home::wait_until_closed;
 pub use planted::Bug;
 pub use session::Step;
 pub use timeouts::Timeouts;
@@ -288,7 +289,7 @@ impl Postgres {
     /// files that are read are those of `docs/guides/connect-to-postgres.md`.
     pub async fn connect(url: &str, options: Options) -> Result<Self> {
         let (home, timeouts) = (Home::new()?, &options.timeouts);
-        let connector = Connector::new(url, timeouts, home.handle()?)?;
+        let connector = Connector::new(url, timeouts, &home)?;
         let make = |settings: &str, deadline, size| {
             pool(&connector, setup_text(&connector, settings, deadline), size, timeouts)
         };
@@ -457,7 +458,11 @@ impl Inner {
             }
             return;
         }
-        drop(Object::take(connection));
+        let connection = Object::take(connection);
+        match fault {
+            Some(Fault::NoAnswer(..)) => connection.abort(),
+            _ => drop(connection),
+        }
         let is_lost = !self.meter.has_answered_since(began_ns);
         if is_lost {
             self.network.note_lost();

@@ -168,6 +168,24 @@ async fn heartbeat_deadline_is_at_most_a_third_of_the_lease() {
     store.extend(heartbeat(token, 900)).await.expect("a heartbeat on a new connection");
 }
 
+/// The verb under way keeps the store, and its connection cannot close in order.
+#[tokio::test]
+async fn drop_of_a_store_does_not_block_and_the_wait_for_it_ends_on_a_silent_network() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let proxy = Proxy::start(&database).await.expect("a proxy");
+    let store = Postgres::connect(proxy.url(), Options::default()).await.expect("connect");
+    store.submit(submission()).await.expect("submit");
+    proxy.go_silent();
+    begin_and_give_up(store.submit(submission())).await;
+    let began_at = now();
+    drop(store);
+    assert!(now() - began_at < DEADLINE, "{:?}", now() - began_at);
+    let closed = tokio::task::spawn_blocking(tidegate_store::postgres::wait_until_closed);
+    closed.await.expect("no panic");
+    assert!(now() - began_at < SOON, "{:?}", now() - began_at);
+}
+
 #[tokio::test]
 async fn call_waits_for_a_connection_no_longer_than_the_pool_wait_timeout() {
     let database = Server::shared().database();

@@ -14,6 +14,7 @@ use tidegate_measure::server::Stop;
 use tidegate_store::postgres::{Options, Postgres, Timeouts};
 use tidegate_testkit::authority::Authority;
 use tidegate_testkit::own_server::OwnServer;
+use tidegate_testkit::wait;
 
 /// Longer than anything here may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -355,4 +356,28 @@ async fn password_of_the_file_is_read_for_each_connection() {
     assert!(!format!("{refused:?}").contains("secret"), "{refused:?}");
     assert!(refused.to_string().contains("the password came from the URL"), "{refused}");
     assert!(!format!("{store:?}").contains("second"), "{store:?}");
+}
+
+/// A server with TLS reports a connection that its client does not close in order.
+#[tokio::test]
+async fn dropped_store_closes_every_connection_in_order() {
+    let fixture = Fixture::start().await;
+    let store = fixture.connect("sslmode=require").await.expect("connect");
+    store.migrate().await.expect("migrate");
+    let listening = store.clone();
+    let changed = tokio::spawn(async move { listening.changed().await });
+    // The first wake-up comes from the LISTEN itself.
+    tokio::time::timeout(PATIENCE, changed).await.expect("listening").expect("no panic");
+    store.submit(submission()).await.expect("submit");
+    store.counts().await.expect("counts");
+    let admin = fixture.server.connect().await;
+    let sessions = async || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tidegate'";
+        admin.query_one(sql, &[]).await.expect("sessions").get::<_, i64>(0)
+    };
+    assert!(sessions().await >= 3, "one of the pool, for reads and for notifications");
+    drop(store);
+    wait::until_async("all sessions end", async || sessions().await == 0).await;
+    let log = fixture.server.log();
+    assert!(!log.contains("reset by peer"), "{log}");
 }

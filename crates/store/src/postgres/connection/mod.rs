@@ -3,6 +3,7 @@
 
 mod candidates;
 mod channel_binding;
+mod driver;
 mod environment;
 mod explain;
 mod passfile;
@@ -27,9 +28,10 @@ use tokio_postgres::config::{Host, SslMode as Negotiation};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
-use super::error::translate;
+use super::home::{Home, OpenConnection};
 use super::timeouts::Timeouts;
 use candidates::{Failures, connect_first, resolve};
+use driver::Driver;
 use environment::Environment;
 use settings::{Password, Server, Settings, SslMode};
 use tls::Tls;
@@ -42,6 +44,7 @@ pub(crate) use url::{address, without_password};
 pub(super) struct Connector {
     settings: Settings,
     runtime: Handle,
+    open: OpenConnection,
     /// Connections of an earlier generation are closed instead of used again.
     generation: watch::Sender<u64>,
     failures: Failures,
@@ -69,11 +72,12 @@ struct Failure {
 
 impl Connector {
     /// Checks the settings; opens nothing.
-    pub(super) fn new(url: &str, timeouts: &Timeouts, runtime: Handle) -> Result<Arc<Self>> {
+    pub(super) fn new(url: &str, timeouts: &Timeouts, home: &Home) -> Result<Arc<Self>> {
         let settings = Settings::parse(url, &Environment::of_process(), timeouts)?;
         Ok(Arc::new(Self {
             settings,
-            runtime,
+            runtime: home.handle()?,
+            open: home.open_connection(),
             generation: watch::Sender::new(0),
             failures: Failures::default(),
             encryption: Mutex::default(),
@@ -107,11 +111,7 @@ impl Connector {
         let open = async move {
             let generation = *connector.generation.borrow();
             let (client, connection) = connector.open(&setup).await?;
-            let driver = tokio::spawn(async move {
-                if let Err(error) = connection.await {
-                    tracing::warn!(error = %translate(&error), "a connection to PostgreSQL broke");
-                }
-            });
+            let driver = Driver::spawn(connection, connector.open.clone());
             Ok(PooledClient::new(client, driver, generation))
         };
         self.on_runtime(Box::pin(open)).await
@@ -121,13 +121,17 @@ impl Connector {
     pub(super) async fn listen(self: &Arc<Self>) -> Result<(Client, Listener)> {
         let mut generation = self.generation.subscribe();
         let connector = self.clone();
-        let open = async move { connector.open(&connector.settings.server_tcp_text()).await };
-        let (client, connection) = self.on_runtime(open).await.map_err(invalid_to_refused)?;
         let closed = Box::pin(async move {
             // An error means that the store is gone.
             let _ = generation.changed().await;
         });
-        Ok((client, Listener { connection, closed }))
+        let open = async move {
+            let setup = connector.settings.server_tcp_text();
+            let (client, connection) = connector.open(&setup).await?;
+            let (runtime, open) = (connector.runtime.clone(), connector.open.clone());
+            Ok((client, Listener { connection: Some(connection), closed, runtime, open }))
+        };
+        self.on_runtime(open).await.map_err(invalid_to_refused)
     }
 
     /// Runs a future on the runtime of the store. Dropping the returned future aborts it.
@@ -282,10 +286,13 @@ impl Failure {
     }
 }
 
-/// A connection on which notifications arrive.
+/// A connection on which notifications arrive. Dropping it closes the connection.
 pub(super) struct Listener {
-    connection: Connection<Socket, tls::Stream>,
+    /// None once it has ended.
+    connection: Option<Connection<Socket, tls::Stream>>,
     closed: Pin<Box<dyn Future<Output = ()> + Send>>,
+    runtime: Handle,
+    open: OpenConnection,
 }
 
 impl Listener {
@@ -294,10 +301,29 @@ impl Listener {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>> {
+        let Some(connection) = &mut self.connection else {
+            return Poll::Ready(None);
+        };
         if self.closed.as_mut().poll(cx).is_ready() {
             return Poll::Ready(None);
         }
-        self.connection.poll_message(cx)
+        let message = connection.poll_message(cx);
+        if let Poll::Ready(None | Some(Err(_))) = &message {
+            self.connection = None;
+        }
+        message
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            let open = self.open.clone();
+            self.runtime.spawn(async move {
+                driver::close(connection).await;
+                drop(open);
+            });
+        }
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use deadpool::managed::{self, Metrics, QueueMode, RecycleError, RecycleResult};
 use deadpool_postgres::ClientWrapper;
 use tidegate_core::{Error, ErrorKind, Result};
-use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
+use super::driver::Driver;
 use super::{Connector, invalid_to_refused};
 use crate::postgres::network::Network;
 use crate::postgres::timeouts::{Timeouts, statement_timeout_ms};
@@ -24,13 +24,22 @@ pub(in crate::postgres) type PoolError = managed::PoolError<Error>;
 
 /// A connection of a pool, with its prepared statements.
 pub(in crate::postgres) struct PooledClient {
+    /// Dropped before the client, so that the driver knows that the client is closed on purpose.
+    driver: Driver,
     client: ClientWrapper,
     generation: u64,
 }
 
 impl PooledClient {
-    pub(super) fn new(client: Client, driver: JoinHandle<()>, generation: u64) -> Self {
-        Self { client: ClientWrapper::new(client, driver), generation }
+    pub(super) fn new(client: Client, driver: Driver, generation: u64) -> Self {
+        // The wrapper aborts its task when it is dropped, which would cut the connection off.
+        let client = ClientWrapper::new(client, tokio::spawn(async {}));
+        Self { driver, client, generation }
+    }
+
+    /// Closes the connection at once: what was sent is not answered in time.
+    pub(in crate::postgres) fn abort(self) {
+        self.driver.abort();
     }
 }
 
