@@ -117,7 +117,7 @@ metrics! {
     Histogram Worker STORE_REQUEST = "tidegate_store_request_seconds" ["verb", "path"]
         "How long requests to the store took.";
     Counter Worker STORE_FAILED = "tidegate_store_request_failures_total" ["verb"]
-        "Requests to the store that failed or were given up.";
+        "Requests to the store that failed or were given up; of reads (`read`) only those for the metrics.";
     Gauge Worker CONNECTIONS_IN_USE = "tidegate_store_connections_in_use" []
         "Connections of the pool in use; PostgreSQL only.";
     Gauge Worker CONNECTIONS = "tidegate_store_connections" []

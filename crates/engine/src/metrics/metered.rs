@@ -29,7 +29,18 @@ impl Metered {
         verb: &'static str,
         answer: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let mut call = Call { metrics: &self.metrics, verb, is_good: false };
+        self.metrics.count_call(verb, answer).await
+    }
+}
+
+impl Metrics {
+    /// Makes a call of the store, and counts whether it fails.
+    pub(super) async fn count_call<T>(
+        &self,
+        verb: &'static str,
+        answer: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let mut call = Call { metrics: self, verb, is_good: false };
         let answer = answer.await;
         call.is_good = answer.is_ok();
         answer

@@ -23,6 +23,9 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// watch it takes at most a fiftieth of the time.
 const REST: u32 = 50;
 
+/// The verb of reads in the metrics of the store.
+const READ: &str = "read";
+
 /// The jobs that have no series of their own, and a job that bears their name.
 const OTHER_JOBS: &str = "job:other";
 
@@ -325,14 +328,20 @@ impl Sampler {
     /// One reading of everything whose turn it is.
     pub async fn read(&mut self) -> Result<()> {
         let (inspect, interval) = (self.inspect.clone(), self.interval);
-        let limits = async { Ok((inspect.limits().await?, inspect.load().await?)) };
+        let metrics = self.metrics.clone();
+        let limits = async {
+            let limits = metrics.count_call(READ, inspect.limits()).await?;
+            Ok((limits, metrics.count_call(READ, inspect.load()).await?))
+        };
         if let Some((limits, load)) = self.limits.take(interval, limits).await? {
             self.learn_limits(&limits, load);
         }
-        if let Some(workers) = self.workers.take(interval, inspect.workers()).await? {
+        let workers = metrics.count_call(READ, inspect.workers());
+        if let Some(workers) = self.workers.take(interval, workers).await? {
             self.learn_workers(&workers);
         }
-        if let Some(tasks) = self.tasks.take(interval, inspect.counts()).await? {
+        let tasks = metrics.count_call(READ, inspect.counts());
+        if let Some(tasks) = self.tasks.take(interval, tasks).await? {
             self.sample.tasks = tasks;
         }
         self.sample.read_at = [&self.limits, &self.workers, &self.tasks]

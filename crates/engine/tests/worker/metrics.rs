@@ -157,6 +157,24 @@ async fn calls_that_fail_are_counted() {
     assert_eq!(number(&metrics, "tidegate_store_request_failures_total", &["claim"]), Some(2.0));
 }
 
+#[tokio::test]
+async fn reads_of_the_sampler_that_fail_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    // Without a schema every read fails.
+    let options = tidegate_store::sqlite::Options::default();
+    let store = tidegate_store::sqlite::Sqlite::open(folder.path().join("a.db"), options).unwrap();
+    let store = Arc::new(store);
+    let metrics = Metrics::new();
+    let mut sampler = Sampler::new(&metrics, store.clone()).interval(Duration::ZERO);
+    sampler.read().await.unwrap_err();
+    let failed = || number(&metrics, "tidegate_store_request_failures_total", &["read"]);
+    assert_eq!(failed(), Some(1.0));
+    store.migrate().await.unwrap();
+    let mut sampler = Sampler::new(&metrics, store).interval(Duration::ZERO);
+    sampler.read().await.unwrap();
+    assert_eq!(failed(), Some(1.0));
+}
+
 /// Whoever submits can make any number of jobs and groups; the series stay few, and nothing of a
 /// task is in them.
 #[tokio::test]
