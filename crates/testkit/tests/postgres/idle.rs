@@ -11,6 +11,7 @@ use tidegate_engine::{
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::proxy::Proxy;
+use tidegate_testkit::wait;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
@@ -147,7 +148,10 @@ impl Deaf {
     }
 
     async fn end(self) {
-        assert!(self.proxy.notifications_discarded() > 0, "no notification was discarded");
+        wait::until_async("a notification is discarded", async || {
+            self.proxy.notifications_discarded() > 0
+        })
+        .await;
         self.shutdown.drain();
         self.working.await.expect("no panic").expect("the worker ends well");
     }
