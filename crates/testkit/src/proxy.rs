@@ -1,6 +1,7 @@
 //! A TCP proxy before PostgreSQL that injects faults: it drops the answer to a chosen COMMIT, discards
 //! notifications (NOTIFY) until `deliver_notifications` is called, and can go silent: it accepts bytes on all
-//! connections and forwards none. During a silence a close by one side is not forwarded.
+//! connections and forwards none. During a silence a close by one side is not forwarded. It can also be silent on
+//! the connections that are open and forward new ones, as a firewall does that has lost its connection table.
 
 use std::io;
 use std::path::PathBuf;
@@ -41,18 +42,38 @@ pub struct Proxy {
 struct Silence {
     is_on: AtomicBool,
     ended: Notify,
+    /// Number of the last connection whose bytes are discarded for good.
+    last_forgotten: AtomicU32,
 }
 
 impl Silence {
     fn is_on(&self) -> bool {
         self.is_on.load(Ordering::SeqCst)
     }
+}
 
-    /// Waits until bytes are forwarded.
-    async fn until_over(&self) {
+/// The silence as it applies to one connection.
+#[derive(Debug, Clone)]
+struct Flow {
+    silence: Arc<Silence>,
+    /// The first connection has the number 1.
+    number: u32,
+}
+
+impl Flow {
+    fn is_silent(&self) -> bool {
+        self.silence.is_on() || self.is_forgotten()
+    }
+
+    fn is_forgotten(&self) -> bool {
+        self.number <= self.silence.last_forgotten.load(Ordering::SeqCst)
+    }
+
+    /// Waits until bytes are forwarded; forever if the connection is forgotten.
+    async fn until_forwarded(&self) {
         loop {
-            let ended = self.ended.notified();
-            if !self.is_on() {
+            let ended = self.silence.ended.notified();
+            if !self.is_silent() {
                 return;
             }
             ended.await;
@@ -75,10 +96,11 @@ impl Proxy {
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 accepted.send_modify(|connections| *connections += 1);
+                let number = *accepted.borrow();
                 let answers = Answers {
                     until_cut: armed.clone(),
                     discarded: counted.clone(),
-                    silence: silent.clone(),
+                    flow: Flow { silence: silent.clone(), number },
                     forwards_notifications: forwards.clone(),
                 };
                 tokio::spawn(forward(client, socket.clone(), answers));
@@ -105,7 +127,14 @@ impl Proxy {
         self.silence.is_on.store(true, Ordering::SeqCst);
     }
 
-    /// Returns whether bytes are discarded.
+    /// Discards the bytes of the connections opened so far, for good. Neither side learns of it, and a close by one
+    /// side is never forwarded. New connections are forwarded. A NAT gateway or a firewall that has lost its
+    /// connection table behaves like this.
+    pub fn forget_connections(&self) {
+        self.silence.last_forgotten.store(self.connections(), Ordering::SeqCst);
+    }
+
+    /// Returns whether the bytes of all connections are discarded.
     pub fn is_silent(&self) -> bool {
         self.silence.is_on()
     }
@@ -151,19 +180,19 @@ impl Drop for Proxy {
 }
 
 /// Forwards both directions of one connection. The direction that ends first ends both, but not during a
-/// silence: the close is forwarded only after it.
+/// silence: the close is forwarded only after it, and never on a forgotten connection.
 async fn forward(client: TcpStream, socket: PathBuf, answers: Answers) -> io::Result<()> {
     let server = UnixStream::connect(socket).await?;
     client.set_nodelay(true)?;
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let (silence, mut from_client) = (answers.silence.clone(), from_client);
+    let (flow, mut from_client) = (answers.flow.clone(), from_client);
     let (mut to_server, mut from_server, mut to_client) = (to_server, from_server, to_client);
     let ended = tokio::select! {
-        copied = copy(&mut from_client, &mut to_server, &silence) => copied,
+        copied = copy(&mut from_client, &mut to_server, &flow) => copied,
         answered = answers.forward(&mut from_server, &mut to_client) => answered,
     };
-    silence.until_over().await;
+    flow.until_forwarded().await;
     ended
 }
 
@@ -171,11 +200,11 @@ async fn forward(client: TcpStream, socket: PathBuf, answers: Answers) -> io::Re
 async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    silence: &Silence,
+    flow: &Flow,
 ) -> io::Result<()> {
     let mut buffer = Vec::new();
     while from.read_buf(&mut buffer).await? > 0 {
-        if !silence.is_on() {
+        if !flow.is_silent() {
             to.write_all(&buffer).await?;
         }
         buffer.clear();
@@ -187,7 +216,7 @@ async fn copy(
 struct Answers {
     until_cut: Arc<AtomicU32>,
     discarded: Arc<AtomicU32>,
-    silence: Arc<Silence>,
+    flow: Flow,
     forwards_notifications: Arc<AtomicBool>,
 }
 
@@ -209,7 +238,7 @@ impl Answers {
                     answer.extend(message);
                 }
             }
-            if !self.silence.is_on() {
+            if !self.flow.is_silent() {
                 client.write_all(&answer).await?;
             }
             answer.clear();

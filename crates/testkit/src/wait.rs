@@ -42,8 +42,20 @@ pub fn until_some<T>(what: &str, mut value: impl FnMut() -> Option<T>) -> T {
 ///
 /// If the condition does not hold within a minute.
 pub async fn until_async(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    until_some_async(what, async || condition().await.then_some(())).await;
+}
+
+/// Waits until `value` returns a value, without blocking the thread of the runtime, and returns it.
+///
+/// # Panics
+///
+/// If it returns no value within a minute.
+pub async fn until_some_async<T>(what: &str, mut value: impl AsyncFnMut() -> Option<T>) -> T {
     let latest = now() + TIMEOUT;
-    while !condition().await {
+    loop {
+        if let Some(value) = value().await {
+            return value;
+        }
         assert!(now() < latest, "waited for {TIMEOUT:?}: {what}");
         pause().await;
     }

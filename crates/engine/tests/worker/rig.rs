@@ -58,6 +58,8 @@ pub(crate) struct Faulty {
     pub(crate) is_finish_away: AtomicBool,
     /// When the store was last asked to reap.
     pub(crate) reaped_at: watch::Sender<Option<Instant>>,
+    /// When the store was last asked to admit, also if the call failed.
+    pub(crate) admit_attempted_at: watch::Sender<Option<Instant>>,
     /// Heartbeats with progress are refused.
     pub(crate) no_progress: AtomicBool,
     pub(crate) no_hints: AtomicBool,
@@ -88,6 +90,7 @@ impl Faulty {
             is_away: AtomicBool::new(false),
             is_finish_away: AtomicBool::new(false),
             reaped_at: watch::Sender::new(None),
+            admit_attempted_at: watch::Sender::new(None),
             no_progress: AtomicBool::new(false),
             no_hints: AtomicBool::new(false),
             idle_hints: AtomicBool::new(false),
@@ -104,10 +107,13 @@ impl Faulty {
     }
 
     /// Returns when the store is first asked to reap after `since`.
-    pub(crate) async fn reap_after(&self, since: Instant) -> Option<Instant> {
-        let mut reaped_at = self.reaped_at.subscribe();
-        let reaped = reaped_at.wait_for(|at| at.is_some_and(|at| at > since)).await;
-        *reaped.ok()?
+    pub(crate) async fn reap_after(&self, since: Instant) -> Instant {
+        first_after(&self.reaped_at, since).await
+    }
+
+    /// Returns when the store is first asked to admit after `since`.
+    pub(crate) async fn admit_attempt_after(&self, since: Instant) -> Instant {
+        first_after(&self.admit_attempted_at, since).await
     }
 
     async fn be_late(&self) {
@@ -123,6 +129,13 @@ impl Faulty {
         let so_far = *beats.borrow();
         let _ = beats.wait_for(|beats| *beats >= so_far + 2).await;
     }
+}
+
+/// Returns the first time after `since` that is sent.
+async fn first_after(sender: &watch::Sender<Option<Instant>>, since: Instant) -> Instant {
+    let mut times = sender.subscribe();
+    let first = times.wait_for(|at| at.is_some_and(|at| at > since)).await;
+    first.expect("the store lives").expect("a time")
 }
 
 fn use_up(fault: &AtomicU32) -> bool {
@@ -146,6 +159,7 @@ impl Store for Faulty {
         self.memory.submit(submission).await
     }
     async fn admit(&self) -> Result<Admitted> {
+        self.admit_attempted_at.send_replace(Some(time::now()));
         self.reach()?;
         self.memory.admit().await
     }

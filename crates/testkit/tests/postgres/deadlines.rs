@@ -150,6 +150,49 @@ async fn request_without_answer_fails_at_its_deadline_and_its_connection_is_repl
     assert_eq!(store.claim(claim()).await.expect("claim").len(), 2);
 }
 
+/// A NAT gateway or a firewall has lost its connection table: every idle connection is dead, and only a request
+/// finds that out. Without the detection of a lost network each of the calls below would miss its own deadline.
+#[tokio::test]
+async fn one_missed_deadline_replaces_every_connection_that_the_network_forgot() {
+    const CONNECTIONS: u32 = 4;
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let proxy = Proxy::start(&database).await.expect("a proxy");
+    let second = Duration::from_secs(1);
+    let timeouts =
+        Timeouts { request: second, heartbeat: second, read: second, ..Timeouts::default() };
+    let gate = Gate::open();
+    let options = Options { pool_size: CONNECTIONS as usize, ..gate.options(timeouts) };
+    let store = Postgres::connect(proxy.url(), options).await.expect("connect");
+    // The transactions wait for each other, so each has a connection.
+    gate.close();
+    let mut submits = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let store = store.clone();
+        submits.spawn(async move { store.submit(submission()).await.expect("submit") });
+    }
+    for _ in 0..CONNECTIONS {
+        gate.arrival().await;
+    }
+    gate.reopen();
+    submits.join_all().await;
+    let token = store.claim(claim()).await.expect("claim")[0].token;
+    store.extend(heartbeat(token, 30_000)).await.expect("a heartbeat");
+    store.counts().await.expect("counts");
+    let opened = proxy.connections();
+    assert!(opened >= CONNECTIONS + 2, "{opened} connections");
+
+    proxy.forget_connections();
+    let error = fails_soon(store.submit(submission())).await;
+    assert!(error.to_string().contains("did not answer within 1 s"), "{error}");
+    store.extend(heartbeat(token, 30_000)).await.expect("a heartbeat on a new connection");
+    store.counts().await.expect("counts on a new connection");
+    for _ in 0..=CONNECTIONS {
+        store.submit(submission()).await.expect("submit on a new connection");
+    }
+    assert!(proxy.connections() >= opened + 3, "{} connections", proxy.connections());
+}
+
 #[tokio::test]
 async fn heartbeat_deadline_is_at_most_a_third_of_the_lease() {
     let database = Server::shared().database();

@@ -56,10 +56,12 @@ async fn pair() -> (OwnServer, OwnServer) {
     let synchronous = "ALTER SYSTEM SET synchronous_standby_names = '*'";
     client.batch_execute(synchronous).await.expect("configure");
     client.batch_execute("SELECT pg_reload_conf()").await.expect("reload");
-    let state = "SELECT pg_sleep(0.05), (SELECT sync_state FROM pg_stat_replication)";
-    while client.query_one(state, &[]).await.expect("state").get::<_, Option<&str>>(1)
-        != Some("sync")
-    {}
+    let state = "SELECT (SELECT sync_state FROM pg_stat_replication)";
+    wait::until_async("the standby is synchronous", async || {
+        let row = client.query_one(state, &[]).await.expect("state");
+        row.get::<_, Option<&str>>(0) == Some("sync")
+    })
+    .await;
     (primary, standby)
 }
 
@@ -261,22 +263,19 @@ async fn connections_to_a_server_that_became_read_only_are_closed() {
     old.batch_execute("SELECT pg_reload_conf()").await.expect("reload");
     standby.promote();
     // The server applies its configuration a moment later.
-    let applied = "SELECT pg_sleep(0.02), current_setting('default_transaction_read_only')";
-    while old.query_one(applied, &[]).await.expect("setting").get::<_, &str>(1) != "on" {}
+    let applied = "SELECT current_setting('default_transaction_read_only')";
+    wait::until_async("the server is read-only", async || {
+        old.query_one(applied, &[]).await.expect("setting").get::<_, &str>(0) == "on"
+    })
+    .await;
     submit(&store).await;
     drain(&store).await;
     store.counts().await.expect("counts");
     // A server process ends a moment after its connection.
-    let left = async {
-        loop {
-            old.batch_execute("SELECT pg_sleep(0.02)").await.expect("sleep");
-            let row = old.query_one(opened, &[]).await.expect("count");
-            if row.get::<_, i64>(0) == 0 {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, left).await.expect("connections to the old primary stay open");
+    wait::until_async("every connection to the old primary is closed", async || {
+        old.query_one(opened, &[]).await.expect("count").get::<_, i64>(0) == 0
+    })
+    .await;
 }
 
 /// Returns a primary and its asynchronous standby, and the URL of both for a user.

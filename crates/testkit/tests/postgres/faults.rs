@@ -12,6 +12,7 @@ use tidegate_core::{
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::proxy::Proxy;
+use tidegate_testkit::wait;
 use tokio_postgres::NoTls;
 
 /// Longer than anything here may take.
@@ -211,11 +212,12 @@ async fn a_claim_whose_answer_is_lost_comes_back_when_its_lease_ends() {
     store.claim(short).await.expect_err("the answer is lost");
     // Nobody has it, and nobody else gets it before the lease is over.
     assert_eq!(store.claim(claim()).await.expect("claim").len(), 0);
-    let mut claimed = Vec::new();
-    while claimed.is_empty() {
+    let claimed = wait::until_some_async("the task is claimed after its lease", async || {
         store.reap().await.expect("reap");
-        claimed = store.claim(claim()).await.expect("claim");
-    }
+        let claimed = store.claim(claim()).await.expect("claim");
+        (!claimed.is_empty()).then_some(claimed)
+    })
+    .await;
     assert_eq!(claimed.len(), 1);
 }
 
@@ -305,8 +307,7 @@ async fn ten_thousand_dropped_futures_leave_nothing_open() {
         }
     }
     // What was dropped goes on by itself, or is undone. A transaction that is left open stays.
-    let is_quiet = async { while busy(&client).await > 0 {} };
-    tokio::time::timeout(PATIENCE, is_quiet).await.expect("transactions are left open");
+    wait::until_async("no transaction is open", async || busy(&client).await == 0).await;
     // Every connection is good.
     let verbs: Vec<_> = (0..16)
         .map(|_| {

@@ -30,6 +30,7 @@ const WHOLE: &[(&str, &str, &str)] = &[
     ("kinds_unseen", "ended_stray", "the same"),
     ("forget_fenced", "fenced", "a prune removes every row whose lease is gone"),
     ("forget_fenced", "leases", "a prune removes every row whose lease is gone"),
+    ("unpack", "leases", "repair unpacks every lease, and lists them all for that"),
     ("packed_with", "leases", LEASES),
     ("packed_in_groups", "leases", LEASES),
     ("is_running", "leases", LEASES),
@@ -239,7 +240,8 @@ async fn plan(client: &Client, name: &str, text: &str) -> Value {
     let count: i32 = client.query_one(count, &[&name]).await.expect(name).get(0);
     let nulls = vec!["NULL"; count as usize].join(", ");
     let arguments = if count == 0 { String::new() } else { format!("({nulls})") };
-    let explain = format!("EXPLAIN (FORMAT JSON) EXECUTE {name}{arguments}");
+    // VERBOSE adds the columns that each node returns.
+    let explain = format!("EXPLAIN (VERBOSE, FORMAT JSON) EXECUTE {name}{arguments}");
     let answer = client.simple_query(&explain).await.expect(name);
     let text = answer.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0),
@@ -271,18 +273,21 @@ impl Reads {
         std::mem::take(&mut self.found)
     }
 
-    /// A LIMIT right above a scan ends the reading, and so does a statement that only asks whether
-    /// there is a row.
+    /// A LIMIT right above a scan without a filter ends the reading, and so does an EXISTS. An EXISTS that the planner
+    /// hashes reads every row: its scan returns the columns of the hash table.
     fn visit(&mut self, node: &Value, is_limited: bool) {
         let text = |key: &str| node[key].as_str().unwrap_or_default().to_owned();
         let (kind, table, index) = (text("Node Type"), text("Relation Name"), text("Index Name"));
         let is_sub = ["InitPlan", "SubPlan"].contains(&&*text("Parent Relationship"));
-        let is_one = is_sub && kind == "Index Only Scan" || OF_FEW.contains(&&*index);
+        // EXISTS needs no column, so the scan has no output. ARRAY (SELECT ...) needs every row.
+        let has_output = node["Output"].as_array().is_some_and(|columns| !columns.is_empty());
+        let is_exists = is_sub && kind == "Index Only Scan" && !has_output;
+        let is_first = (is_limited || is_exists) && node["Filter"].is_null();
         let condition = text("Index Cond");
         let is_reached = !node["TID Cond"].is_null()
             || self.leading.get(&index).is_some_and(|column| binds(&condition, column));
         // An index that is read by another column than its first is read from end to end.
-        let is_short = condition.is_empty() && (is_limited || is_one);
+        let is_short = condition.is_empty() && (is_first || OF_FEW.contains(&&*index));
         if self.tables.contains(&table) && kind.ends_with("Scan") && !(is_reached || is_short) {
             self.found.insert(table, format!("{kind} {index} {condition}"));
         }
@@ -406,7 +411,7 @@ async fn reaper_reads_the_worker_of_a_lease_by_its_primary_key() {
             let (mut workers, mut expiries) = (Vec::new(), Vec::new());
             conditions(&plan, "workers_pkey", &mut workers);
             conditions(&plan, "leases_expiry", &mut expiries);
-            assert!(workers.contains(&"(id = leases.worker)".to_owned()), "{name}: {workers:?}");
+            assert!(workers.contains(&"(w.id = leases.worker)".to_owned()), "{name}: {workers:?}");
             assert!(expiries.iter().any(|one| one.contains("expires_at <=")), "{name}: {plan}");
         }
     }
@@ -442,6 +447,33 @@ async fn a_join_by_a_column_with_an_index_is_found() {
         "DELETE FROM tidegate.tasks t USING unnest($1::bigint[]) AS n (task) WHERE t.id = n.task";
     let found = Reads::new(&client).await.of(&plan(&client, "joined", join).await);
     assert_eq!(found.keys().collect::<Vec<_>>(), ["tasks"], "{found:?}");
+}
+
+#[tokio::test]
+async fn unconditioned_index_only_scan_of_a_subquery_is_found_unless_it_stops_at_one_row() {
+    const EVERY: &str =
+        "SELECT FROM tidegate.counters WHERE 1 = ANY (ARRAY (SELECT token FROM tidegate.leases))";
+    const FILTERED: &str =
+        "SELECT EXISTS (SELECT FROM tidegate.fenced WHERE task + 1 = $1::bigint)";
+    const EXISTS: &str = "SELECT EXISTS (SELECT FROM tidegate.leases)";
+    const FIRST: &str = "SELECT (SELECT token FROM tidegate.leases ORDER BY token LIMIT 1)";
+    for statistics in
+        [Statistics::NeverAnalysed, Statistics::AnalysedEmpty, Statistics::AnalysedWithBacklog]
+    {
+        let (_database, client) = database(statistics).await;
+        let mut reads = Reads::new(&client).await;
+        for (name, text, tables) in [
+            ("every_row", EVERY, &["leases"][..]),
+            ("filtered", FILTERED, &["fenced"]),
+            ("one", EXISTS, &[]),
+            ("first_row", FIRST, &[]),
+        ] {
+            let plan = plan(&client, name, text).await;
+            let found = reads.of(&plan);
+            assert!(plan.to_string().contains("Index Only Scan"), "{statistics:?} {name}: {plan}");
+            assert_eq!(found.keys().collect::<Vec<_>>(), tables, "{statistics:?} {name}: {plan}");
+        }
+    }
 }
 
 #[tokio::test]

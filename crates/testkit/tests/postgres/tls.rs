@@ -218,14 +218,13 @@ async fn broken_client_key_fails_a_running_store_only_until_it_is_replaced() {
     for broken in ["", "no key", &other_key] {
         fixture.write("client.key", broken);
         admin.batch_execute(terminate).await.expect("terminate");
-        loop {
-            // The first calls can meet connections that are just being closed.
+        // The first calls can meet connections that are just being closed.
+        wait::until_async("the error names the broken key", async || {
             let failed = store.submit(submission()).await.expect_err("the key is broken");
             assert!(failed.is_retryable(), "{failed}");
-            if failed.to_string().contains("client.key") {
-                break;
-            }
-        }
+            failed.to_string().contains("client.key")
+        })
+        .await;
         let opened = Postgres::connect(&url, Options::default()).await.expect_err("a broken key");
         assert_eq!(opened.kind(), ErrorKind::Invalid, "{opened}");
         fixture.write("client.key", &key);
@@ -329,13 +328,12 @@ async fn password_of_the_file_is_read_for_each_connection() {
     let rotate = "ALTER USER by_password PASSWORD 'second'; \
         SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'by_password'";
     admin.batch_execute(rotate).await.expect("rotate");
-    let refused = loop {
-        // The first calls can meet connections that are just being closed.
+    // The first calls can meet connections that are just being closed.
+    let refused = wait::until_some_async("the server refuses the old password", async || {
         let refused = store.submit(submission()).await.expect_err("the old password");
-        if refused.to_string().contains("password") {
-            break refused;
-        }
-    };
+        refused.to_string().contains("password").then_some(refused)
+    })
+    .await;
     assert!(refused.is_retryable(), "{refused}");
     assert!(!refused.to_string().contains("first"), "{refused}");
     let source = format!("the password came from the password file {passwords} of passfile");

@@ -21,7 +21,10 @@
 ), given AS MATERIALIZED (
     SELECT of_limit.id, of_limit.numbers, cardinality(of_limit.numbers) AS slots, l.name, l.refused,
            l.calm AND of_limit.id = ANY ($12)
-           AND NOT EXISTS (SELECT FROM tidegate.line WHERE limit_id = of_limit.id AND NOT plain) AS is_calm,
+           -- With the OFFSET the planner cannot hash the waiters of all limits instead.
+           AND NOT EXISTS (
+               SELECT FROM tidegate.line WHERE limit_id = of_limit.id AND NOT plain OFFSET 0
+           ) AS is_calm,
            CASE WHEN l.refused = ($13::bigint[])[known.place] THEN known.place END AS floor
     FROM (
         SELECT limit_id AS id, array_agg(number ORDER BY number) AS numbers

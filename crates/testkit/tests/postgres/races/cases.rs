@@ -37,15 +37,16 @@ pub(crate) fn ensure(is_so: bool, otherwise: impl FnOnce() -> String) -> Fine {
     if is_so { Ok(()) } else { Err(otherwise()) }
 }
 
-/// Runs a case and says over how many boundaries.
+/// Runs a case and prints at how many boundaries a verb was held.
 macro_rules! race {
     ($name:ident, $setup:expr) => {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
             let lab = Lab::new(Options::default()).await;
+            println!("{}", lab.stride);
             let boundaries = Box::pin(lab.race($setup)).await.unwrap_or_else(|e| panic!("{e}"));
-            assert!(boundaries > 5, "{boundaries} boundaries");
-            println!("{boundaries} boundaries");
+            println!("{boundaries:?}");
+            assert!(boundaries.all > 5 && boundaries.held > 0, "{boundaries:?}");
         }
     };
 }

@@ -14,19 +14,17 @@ use tidegate_core::{
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::events::Events;
 use tidegate_testkit::postgres::{Database, Server};
-use tidegate_testkit::tier::Cases;
 use tokio::sync::Notify;
 use tokio_postgres::{Client, NoTls};
 use tracing::Level;
+
+use super::stride::Stride;
 
 pub(crate) const START: Millis = 1_700_559_000_000;
 pub(crate) const LEASE_MS: i64 = 30_000;
 
 /// More statements than any verb has.
 const STATEMENTS_MAX: usize = 400;
-
-/// How far the boundaries are apart at which a verb is held.
-const STRIDE: Cases<usize> = Cases { small: 3, full: 1 };
 
 /// Rounds in which everything must be worked off.
 const ROUNDS_MAX: usize = 200;
@@ -56,7 +54,16 @@ pub(crate) struct Lab {
     pub(crate) free: Handle,
     stop: Arc<Stop>,
     events: Events,
-    stride: usize,
+    pub(crate) stride: Stride,
+}
+
+/// The boundaries of the two verbs of a race.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Boundaries {
+    /// Number of boundaries at which a verb was held.
+    pub(crate) held: usize,
+    /// Number of boundaries that the verbs have when neither is held.
+    pub(crate) all: usize,
 }
 
 /// A store with a clock of its own.
@@ -92,8 +99,8 @@ impl Stop {
 impl Lab {
     pub(crate) async fn new(options: Options) -> Arc<Self> {
         let stride = match options.planted {
-            Some(_) => 1,
-            None => STRIDE.of_this_run(),
+            Some(_) => Stride::ONE,
+            None => Stride::of_this_run(),
         };
         let database = Server::shared().database();
         let stop = Arc::new(Stop::default());
@@ -136,17 +143,17 @@ impl Lab {
     }
 
     /// Runs a race over the boundaries of each of its verbs: every one in the full tier and where a bug is planted,
-    /// every third one in the small tier. Returns how many there are, at least.
+    /// every third one in the small tier.
     pub(crate) async fn race<F>(
         self: &Arc<Self>,
         setup: impl Fn(Arc<Self>, Handle, Handle) -> F,
-    ) -> Result<usize, String>
+    ) -> Result<Boundaries, String>
     where
         F: Future<Output = Race>,
     {
-        let mut boundaries = 0;
+        let mut boundaries = Boundaries::default();
         for holds_a in [true, false] {
-            for at in (1..STATEMENTS_MAX).step_by(self.stride) {
+            for at in self.stride.boundaries(STATEMENTS_MAX) {
                 self.reset().await;
                 self.stop.set(0);
                 let (x, y) =
@@ -155,16 +162,20 @@ impl Lab {
                 let (first, second) = if holds_a { (race.a, race.b) } else { (race.b, race.a) };
                 self.stop.set(at);
                 let held = self.meet(first, second).await;
+                let statements = self.stop.seen.load(Ordering::SeqCst);
                 let which = if holds_a { "first" } else { "second" };
                 let fine = match held {
                     Ok(_) => self.end(race.after).await,
                     Err(ref wrong) => Err(wrong.clone()),
                 };
-                fine.map_err(|wrong| format!("the {which} held at statement {at}: {wrong}"))?;
+                fine.map_err(|wrong| {
+                    format!("the {which} held at statement {at} ({}): {wrong}", self.stride)
+                })?;
                 if held == Ok(false) {
+                    boundaries.all += statements;
                     break;
                 }
-                boundaries += self.stride;
+                boundaries.held += 1;
             }
         }
         Ok(boundaries)

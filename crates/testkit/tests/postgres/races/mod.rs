@@ -15,3 +15,4 @@ mod operator;
 mod packed;
 mod recall;
 mod relay;
+mod stride;
