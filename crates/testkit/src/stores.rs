@@ -104,6 +104,10 @@ impl Backend for InPostgres {
         self.connect(clock, Duration::ZERO).await
     }
 
+    fn promotes_parked_tasks(&self) -> bool {
+        false
+    }
+
     fn address(&self) -> Option<String> {
         Some(self.url.clone())
     }

@@ -53,6 +53,10 @@ pub trait Backend: Send + Sync + 'static {
     fn settles(&self) -> bool {
         false
     }
+    /// Whether a task that waits at another limit gets a slot of its job's reserve that becomes free (decision 19).
+    fn promotes_parked_tasks(&self) -> bool {
+        true
+    }
     /// Where another process finds the data; none where it cannot.
     fn address(&self) -> Option<String> {
         None
