@@ -22,6 +22,8 @@ use crate::requests::{self, Requests};
 
 tokio::task_local! {
     static CURRENT: Arc<Call>;
+    /// Set for the steps of a call that follow a commit.
+    static IS_BEHIND_COMMIT: ();
 }
 
 /// What a call of the store does.
@@ -216,7 +218,8 @@ fn current() -> Option<Arc<Call>> {
 pub(super) async fn unless_abandoned<T>(
     connection: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
-    let Some(call) = current() else {
+    let may_be_abandoned = IS_BEHIND_COMMIT.try_with(|()| ()).is_err();
+    let Some(call) = current().filter(|_| may_be_abandoned) else {
         return connection.await;
     };
     tokio::select! {
@@ -228,6 +231,12 @@ pub(super) async fn unless_abandoned<T>(
 
 /// Runs a transaction, or a statement outside a transaction, within the deadline of the current call. After
 /// a missed deadline it is unknown whether the server has committed.
+/// Runs a step of the current call that follows a commit. It continues after the caller is dropped, because the
+/// commit relies on it.
+pub(super) async fn behind_commit<T>(step: impl Future<Output = T>) -> T {
+    IS_BEHIND_COMMIT.scope((), step).await
+}
+
 pub(super) async fn within_deadline<T>(
     timeouts: &Timeouts,
     transaction: impl Future<Output = Result<T, Fault>>,

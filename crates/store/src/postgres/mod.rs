@@ -390,7 +390,7 @@ impl Postgres {
     /// Runs a verb as a tokio task on the runtime of the store: a caller that is dropped does not leave
     /// a transaction half done on a connection that others will use, and a handler that blocks
     /// its thread does not keep a heartbeat from its connection. A verb whose caller is gone begins
-    /// no further transaction.
+    /// no further transaction, except for steps that follow a commit.
     async fn detached<T, F>(&self, verb: Verb, body: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
     where
         T: Send + 'static,

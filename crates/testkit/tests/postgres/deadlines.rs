@@ -7,8 +7,9 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use tidegate_core::bounds::JOB_WINDOW;
 use tidegate_core::{
-    Claim, Error, ErrorKind, Extend, Inspect, NewTask, Store, Submission, Token, WorkerId,
+    Claim, Error, ErrorKind, Extend, Inspect, JobSpec, NewTask, Store, Submission, Token, WorkerId,
 };
 use tidegate_engine::time;
 use tidegate_store::postgres::{Options, Postgres, Step, Timeouts};
@@ -334,6 +335,65 @@ async fn slow_release_of_an_unlisted_lease_does_not_delay_the_heartbeat() {
         other.query_one(is_ready, &[]).await.expect("count").get::<_, i64>(0) == 1
     })
     .await;
+}
+
+async fn number(client: &tokio_postgres::Client, sql: &str) -> i64 {
+    client.query_one(sql, &[]).await.expect("a number").get(0)
+}
+
+/// A claim takes tasks out of the window of a job while another process fills it. The claim is the last of the two
+/// to commit, so only the step behind its commit can find that there is room.
+#[tokio::test]
+async fn claim_whose_caller_is_gone_does_not_leave_its_job_waiting() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let is_armed = Arc::new(AtomicU32::new(0));
+    let (arrived, permits) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let step: Step = {
+        let (is_armed, arrived, permits) = (is_armed.clone(), arrived.clone(), permits.clone());
+        Arc::new(move |sql| {
+            let is_held = sql == "COMMIT" && is_armed.swap(0, SeqCst) == 1;
+            let (arrived, permits) = (arrived.clone(), permits.clone());
+            Box::pin(async move {
+                if is_held {
+                    arrived.add_permits(1);
+                    permits.acquire().await.expect("never closed").forget();
+                }
+            })
+        })
+    };
+    let options = Options { step: Some(step), ..Options::default() };
+    let store = Postgres::connect(&database.url(), options).await.expect("connect");
+    let other = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    let submit = async |number: u32| {
+        let of_job = NewTask { job: Some("j".into()), ..NewTask::new("a", "null") };
+        let jobs = vec![JobSpec { concurrency: Some(100), ..JobSpec::new("j") }];
+        let tasks = vec![of_job; number as usize];
+        let submission = Submission { jobs, tasks, ..Submission::default() };
+        store.submit(submission).await.expect("submit");
+    };
+    submit(JOB_WINDOW - 1).await;
+    let one = Claim { tasks_max: 1, ..claim() };
+    assert_eq!(store.claim(one).await.expect("claim").len(), 1, "the window has two places");
+    is_armed.store(1, SeqCst);
+    let abandoned = tokio::spawn({
+        let (store, four) = (store.clone(), Claim { tasks_max: 4, ..claim() });
+        async move { store.claim(four).await }
+    });
+    arrived.acquire().await.expect("never closed").forget();
+    submit(4).await;
+    other.admit().await.expect("the window is full");
+    abandoned.abort();
+    assert!(abandoned.await.expect_err("aborted").is_cancelled());
+    permits.add_permits(1);
+    wait::until_async("the abandoned claim ends", async || store.calls_pending() == 0).await;
+    let (client, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    let running = number(&client, "SELECT count(*) FROM tidegate.attempts").await;
+    assert_eq!(running, 5, "the abandoned claim has committed");
+    let ready = number(&client, "SELECT count(*) FROM tidegate.ready").await;
+    assert_eq!(ready, i64::from(JOB_WINDOW - 1 + 4 - 5), "all others have passed the window");
 }
 
 /// Longer than the deadline of a request, and than the timeouts of the server that belong to it.
