@@ -180,13 +180,12 @@ pub(super) async fn put(store: &Inner, submission: &Submission) -> Result<Option
         call::note_fallback(Verb::Submit, FallbackReason::UnknownNames);
         return Ok(None);
     };
+    // Noted first, so that a submit that fails is counted on this path too.
+    call::note_path(Verb::Submit, RequestPath::Fast);
     let stored = glimpse!(store, tx => insert(store, &tx, known.limits_version, &columns));
-    match &stored {
-        Some(_) => call::note_path(Verb::Submit, RequestPath::Fast),
-        None => {
-            store.names.forget();
-            call::note_fallback(Verb::Submit, FallbackReason::UnknownNames);
-        }
+    if stored.is_none() {
+        store.names.forget();
+        call::note_fallback(Verb::Submit, FallbackReason::UnknownNames);
     }
     Ok(stored)
 }
