@@ -464,7 +464,9 @@ async fn maintenance_and_reads_of_whole_tables_may_take_longer_than_a_request() 
         assert_eq!(statements.load(SeqCst), 0, "{verb} has paused");
     }
     statements.store(2, SeqCst);
-    fails_soon(store.submit(submission())).await;
+    // The fast path has one statement only.
+    let keyed = NewTask { unique_key: Some("k".into()), ..NewTask::new("a", "null") };
+    fails_soon(store.submit(Submission { tasks: vec![keyed], ..Submission::default() })).await;
     statements.store(0, SeqCst);
     store.migrate_more(SLOW_MIGRATION).await.expect("migrate");
 }
