@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use super::finish::{kind_of, move_on};
 use super::gate;
 use crate::bounds::{PROGRESS_BYTES_MAX, RELEASED_LEASES_MAX};
@@ -47,7 +49,8 @@ pub fn release_unlisted(tables: &mut dyn Tables, extend: &Extend) -> Result<u32>
     }
     let leases_max = RELEASED_LEASES_MAX.saturating_add(extend.tokens.len() as u32);
     let mut expired = tables.expired_leases(tables.now(), &extend.worker, leases_max)?;
-    expired.retain(|token| !extend.tokens.contains(token));
+    let listed: HashSet<Token> = extend.tokens.iter().copied().collect();
+    expired.retain(|token| !listed.contains(token));
     expired.truncate(RELEASED_LEASES_MAX as usize);
     if expired.is_empty() {
         return Ok(0);

@@ -237,8 +237,7 @@ async fn renew(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<Extended, 
     }
     let extend = Extend { progress: Vec::new(), ran: Vec::new(), ..extend.clone() };
     let extended = rules::extend(&mut draft, &extend)?;
-    let renewed = extend.tokens.iter().filter(|token| !extended.lost.contains(token));
-    let renewed: Vec<i64> = renewed.map(|token| token.0).collect();
+    let renewed: Vec<i64> = extended.renewed(&extend.tokens).map(|token| token.0).collect();
     tx.execute(RENEW_LEASES, &[&renewed, &(moment.now + extend.lease_ms)]).await?;
     Ok(extended)
 }
