@@ -101,6 +101,7 @@ pub(super) struct Call {
     transaction_timeout: Duration,
     is_abandoned: AtomicBool,
     abandoned: Notify,
+    has_missed_deadline: AtomicBool,
     retries: AtomicU32,
     round_trips: AtomicU32,
     rows: AtomicU64,
@@ -135,6 +136,7 @@ impl Call {
             transaction_timeout,
             is_abandoned: AtomicBool::new(false),
             abandoned: Notify::new(),
+            has_missed_deadline: AtomicBool::new(false),
             retries: AtomicU32::new(0),
             round_trips: AtomicU32::new(0),
             rows: AtomicU64::new(0),
@@ -229,21 +231,31 @@ pub(super) async fn unless_abandoned<T>(
     }
 }
 
-/// Runs a transaction, or a statement outside a transaction, within the deadline of the current call. After
-/// a missed deadline it is unknown whether the server has committed.
 /// Runs a step of the current call that follows a commit. It continues after the caller is dropped, because the
 /// commit relies on it.
 pub(super) async fn behind_commit<T>(step: impl Future<Output = T>) -> T {
     IS_BEHIND_COMMIT.scope((), step).await
 }
 
+/// Runs a transaction, or a statement outside a transaction, within the deadline of the current call. After
+/// a missed deadline it is unknown whether the server has committed.
 pub(super) async fn within_deadline<T>(
     timeouts: &Timeouts,
     transaction: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
     let deadline = current().map_or(timeouts.request, |call| call.transaction_timeout);
     let outcome = tokio::time::timeout(deadline, transaction).await;
-    outcome.unwrap_or(Err(Fault::NoAnswer(deadline)))
+    outcome.unwrap_or_else(|_| {
+        if let Some(call) = current() {
+            call.has_missed_deadline.store(true, Ordering::Relaxed);
+        }
+        Err(Fault::NoAnswer(deadline))
+    })
+}
+
+/// Returns whether a transaction of the current call has missed its deadline since this was last asked.
+pub(super) fn take_missed_deadline() -> bool {
+    current().is_some_and(|call| call.has_missed_deadline.swap(false, Ordering::Relaxed))
 }
 
 /// Returns when half of the transaction timeout of the current call has passed, counted from now.

@@ -126,6 +126,7 @@ mod session;
 mod set_job;
 mod set_limit;
 mod snapshot;
+mod step_size;
 mod submit;
 mod timeouts;
 mod traffic;
@@ -271,6 +272,7 @@ pub(crate) struct Inner {
     back: back::Pace,
     holding: holding::Holding,
     releasing: extend::Releasing,
+    step_size: step_size::StepSize,
     next_due: due::NextDue,
     names: put::Names,
     home: Home,
@@ -322,6 +324,7 @@ impl Postgres {
             back: back::Pace::default(),
             holding: holding::Holding::default(),
             releasing: extend::Releasing::default(),
+            step_size: step_size::StepSize::default(),
             next_due: due::NextDue::default(),
             names: put::Names::default(),
             home,

@@ -337,8 +337,77 @@ async fn slow_release_of_an_unlisted_lease_does_not_delay_the_heartbeat() {
     .await;
 }
 
+/// A deadline that a step of ten thousand attempts misses.
+const SHORT: Duration = Duration::from_millis(200);
+
+/// A database with expired leases of 10,000 attempts, a store with a short deadline, and a session.
+async fn many_expired(leases: u32) -> (Database, Postgres, tokio_postgres::Client) {
+    let database = Server::shared().database();
+    let direct = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    direct.migrate().await.expect("migrate");
+    let tasks = vec![NewTask::new("a", "null"); 10_000];
+    direct.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");
+    for _ in 0..leases {
+        let claim = Claim { tasks_max: 10_000 / leases, lease_ms: 1000, ..claim() };
+        direct.claim(claim).await.expect("claim");
+    }
+    let (client, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    assert_eq!(number(&client, "SELECT count(*) FROM tidegate.attempts").await, 10_000);
+    wait::until_async("the leases expire", async || {
+        let sql = "SELECT count(*) FROM tidegate.leases \
+            WHERE expires_at >= extract(epoch FROM clock_timestamp()) * 1000";
+        number(&client, sql).await == 0
+    })
+    .await;
+    let timeouts = Timeouts { request: SHORT, heartbeat: SHORT, ..Timeouts::default() };
+    let options = Options { timeouts, ..Options::default() };
+    let store = Postgres::connect(&database.url(), options).await.expect("connect");
+    (database, store, client)
+}
+
 async fn number(client: &tokio_postgres::Client, sql: &str) -> i64 {
     client.query_one(sql, &[]).await.expect("a number").get(0)
+}
+
+/// Returns whether no lease is left and every task is ready again.
+async fn is_all_ready(client: &tokio_postgres::Client) -> bool {
+    let leases = number(client, "SELECT count(*) FROM tidegate.leases").await;
+    leases == 0 && number(client, "SELECT count(*) FROM tidegate.ready").await == 10_000
+}
+
+#[tokio::test]
+async fn reaper_with_a_short_deadline_ends_every_attempt_of_large_leases() {
+    for leases in [1, 50] {
+        let (_database, store, client) = many_expired(leases).await;
+        wait::until_async("the attempts are ended", async || {
+            if let Err(error) = store.reap().await {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            }
+            is_all_ready(&client).await
+        })
+        .await;
+        let crashed = "SELECT count(*) FROM tidegate.tasks WHERE deaths = 1";
+        assert_eq!(number(&client, crashed).await, 10_000);
+    }
+}
+
+#[tokio::test]
+async fn heartbeats_with_a_short_deadline_release_every_attempt_of_large_leases() {
+    for leases in [1, 50] {
+        let (_database, store, client) = many_expired(leases).await;
+        wait::until_async("the attempts are released", async || {
+            let extend = Extend { tokens: vec![], ..heartbeat(Token(0), 30_000) };
+            if let Err(error) = store.extend(extend).await {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            }
+            is_all_ready(&client).await
+        })
+        .await;
+        let crashed = "SELECT count(*) FROM tidegate.tasks WHERE deaths > 0 OR spent > 0";
+        assert_eq!(number(&client, crashed).await, 0);
+    }
 }
 
 /// A claim takes tasks out of the window of a job while another process fills it. The claim is the last of the two
