@@ -51,6 +51,10 @@ pub const LEASES_MAX: usize = 100_000;
 /// Unlisted expired leases that one heartbeat releases.
 pub const RELEASED_LEASES_MAX: u32 = 100;
 
+/// Attempts that one step of the reaper, or one heartbeat, takes from expired leases. The rest of a lease waits for
+/// the next step.
+pub const STEP_ATTEMPTS_MAX: u32 = 1000;
+
 /// Checks how many of something came in one call.
 pub(crate) fn check_number(what: &str, number: usize, most: usize) -> Result<()> {
     if number <= most {

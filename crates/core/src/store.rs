@@ -4,6 +4,7 @@
 //! that nothing was written. After `Unavailable` the step *may have happened*; each verb says
 //! how to find out.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -331,6 +332,15 @@ pub struct Extended {
     /// Attempts that were released: they ran under leases of this worker that had expired and
     /// that the heartbeat did not list.
     pub released: u32,
+}
+
+impl Extended {
+    /// Returns those of the listed leases that were renewed.
+    pub fn renewed<'a>(&self, listed: &'a [Token]) -> impl Iterator<Item = Token> + use<'a> {
+        // A set, because after an outage a worker may have lost very many leases.
+        let lost: HashSet<Token> = self.lost.iter().copied().collect();
+        listed.iter().copied().filter(move |token| !lost.contains(token))
+    }
 }
 
 /// Attempts that end, and what the worker wants next.

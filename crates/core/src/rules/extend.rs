@@ -1,6 +1,8 @@
+use std::collections::HashSet;
+
 use super::finish::{kind_of, move_on};
 use super::gate;
-use crate::bounds::{PROGRESS_BYTES_MAX, RELEASED_LEASES_MAX};
+use crate::bounds::{PROGRESS_BYTES_MAX, RELEASED_LEASES_MAX, STEP_ATTEMPTS_MAX};
 use crate::planted::{Bug, is_planted};
 use crate::tables::Tables;
 use crate::{Error, Extend, Extended, Outcome, Progress, Result, TaskId, Token, after_exit};
@@ -37,7 +39,8 @@ pub fn extend(tables: &mut dyn Tables, extend: &Extend) -> Result<Extended> {
 
 /// Releases the expired leases of a worker that its heartbeat does not list: the answer to their
 /// claim was lost, or the worker has stopped their handlers because it could not renew. The
-/// attempts are not spent and not counted as crashes. Returns how many there were.
+/// attempts are not spent and not counted as crashes. Returns how many there were. One step takes a bounded
+/// number of leases and attempts, and may leave a part of a lease to the next one.
 ///
 /// A claim whose answer is still on its way is safe: its lease has not expired, and a worker that
 /// gets the answer later than that starts no handler.
@@ -47,16 +50,22 @@ pub fn release_unlisted(tables: &mut dyn Tables, extend: &Extend) -> Result<u32>
     }
     let leases_max = RELEASED_LEASES_MAX.saturating_add(extend.tokens.len() as u32);
     let mut expired = tables.expired_leases(tables.now(), &extend.worker, leases_max)?;
-    expired.retain(|token| !extend.tokens.contains(token));
+    let listed: HashSet<Token> = extend.tokens.iter().copied().collect();
+    expired.retain(|token| !listed.contains(token));
     expired.truncate(RELEASED_LEASES_MAX as usize);
     if expired.is_empty() {
         return Ok(0);
     }
-    let mut released = 0;
+    let (mut released, mut left) = (0, STEP_ATTEMPTS_MAX as usize);
     for token in expired {
-        for task in tables.running_under(token)? {
-            released += u32::from(release_attempt(tables, task, token)?);
+        let tasks = tables.running_under(token)?;
+        for task in tasks.iter().take(left) {
+            released += u32::from(release_attempt(tables, *task, token)?);
         }
+        if tasks.len() > left {
+            break;
+        }
+        left -= tasks.len();
         tables.drop_lease(token)?;
     }
     let mut budget = tables.gate_budget();

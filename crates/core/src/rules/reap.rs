@@ -2,7 +2,7 @@ use super::admit::bring;
 use super::claim::withdraw;
 use super::finish::{kind_of, move_on};
 use super::gate;
-use crate::bounds::LEASE_MS;
+use crate::bounds::{LEASE_MS, STEP_ATTEMPTS_MAX};
 use crate::planted::{Bug, is_planted};
 use crate::tables::{ReadyRow, Stopped, Tables};
 use crate::{Hold, Reaped, Result, TaskId, Token, after_death};
@@ -14,7 +14,8 @@ const LEASES_MAX: u32 = 100;
 const WORKER_KEPT_MS: i64 = 60 * 60 * 1000;
 
 /// Ends the attempts of expired leases whose worker no longer sends heartbeats or has kept the lease
-/// for too long, and parks admitted tasks that no worker has asked for.
+/// for too long, and parks admitted tasks that no worker has asked for. One step takes a bounded number of attempts
+/// and may leave a part of a lease to the next one.
 pub fn reap(tables: &mut dyn Tables) -> Result<Reaped> {
     let mut budget = tables.gate_budget();
     let mut reaped = Reaped::default();
@@ -23,9 +24,15 @@ pub fn reap(tables: &mut dyn Tables) -> Result<Reaped> {
     let expired = tables.abandoned_leases(tables.now() + stale_ms, LEASES_MAX)?;
     reaped.more = expired.len() == LEASES_MAX as usize;
     for token in expired {
-        for task in tables.running_under(token)? {
-            expire(tables, task, token)?;
+        let tasks = tables.running_under(token)?;
+        let left = (STEP_ATTEMPTS_MAX - reaped.expired) as usize;
+        for task in tasks.iter().take(left) {
+            expire(tables, *task, token)?;
             reaped.expired += 1;
+        }
+        if tasks.len() > left {
+            reaped.more = true;
+            break;
         }
         tables.drop_lease(token)?;
     }

@@ -5,6 +5,7 @@
 //! handlers to stop before the leases end, by its own monotonic clock: after that the store
 //! may give their tasks, and their slots, to somebody else.
 
+use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use tidegate_core::bounds::RELEASED_LEASES_MAX;
-use tidegate_core::{Error, ErrorKind, Extend, Extended, Result};
+use tidegate_core::{Error, ErrorKind, Extend, Extended, Result, Token};
 use tokio::sync::oneshot;
 
 use super::Shared;
@@ -193,17 +194,14 @@ impl Heartbeat {
 
     fn learn(&self, beat: &Beat, extended: &Extended, sent_at: Instant) {
         let board = &self.shared.board;
-        let mut held = beat.tokens.clone();
-        held.retain(|token| !extended.lost.contains(token));
-        board.renewed(&held, sent_at);
+        let renewed: Vec<Token> = extended.renewed(&beat.tokens).collect();
+        board.renewed(&renewed, sent_at);
         let now = time::now();
         if extended.released > 0 {
             let attempts = extended.released;
             tracing::info!(attempts, "released attempts whose lease this worker did not know");
         }
-        // Whether a lease is gone of which only reports are left is answered to the reports.
-        let mut lost = extended.lost.clone();
-        lost.retain(|token| !beat.unreported.contains(token));
+        let lost = lost_of_handlers(beat, extended);
         // A lease that ended with its last attempt is gone too, if this beat met the finish. Its
         // attempts were taken down before they were told, so there is nobody to stop.
         if !lost.is_empty() {
@@ -217,5 +215,38 @@ impl Heartbeat {
     /// A handler without a lease gets a moment to stop by itself, no more.
     fn drop_lost_at(&self, now: Instant) -> Instant {
         now + (self.shared.options.lease / 10).min(Duration::from_secs(1))
+    }
+}
+
+/// Returns the lost leases under which handlers may run. Whether a lease is gone of which only reports are left is
+/// answered to the reports.
+fn lost_of_handlers(beat: &Beat, extended: &Extended) -> Vec<Token> {
+    let unreported: HashSet<Token> = beat.unreported.iter().copied().collect();
+    extended.lost.iter().filter(|token| !unreported.contains(token)).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASES: i64 = 100_000;
+
+    /// The time in which a debug build looks every lease up once, many times over. A comparison of every
+    /// lost lease with every unreported one takes minutes.
+    const LOOKUP_MAX: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn loss_of_many_leases_looks_each_up_once() {
+        let tokens = |step: i64| (0..LEASES).map(move |number| Token(step * number)).collect();
+        let beat = Beat { unreported: tokens(2), ..Beat::default() };
+        let extended = Extended { lost: tokens(1), ..Extended::default() };
+        let began = time::now();
+        let lost = lost_of_handlers(&beat, &extended);
+        let renewed = extended.renewed(&beat.unreported).count();
+        let took = time::now() - began;
+        assert_eq!(renewed, LEASES as usize / 2);
+        assert_eq!(lost.len(), LEASES as usize / 2);
+        assert!(lost.iter().all(|token| token.0 % 2 == 1));
+        assert!(took < LOOKUP_MAX, "{took:?}");
     }
 }

@@ -2,9 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use tidegate_core::tables::Lease;
 use tidegate_core::{
-    Claim, Error, Exit, Finish, JobSpec, Kind, NewTask, Outcome, Pause, Registration, Result,
-    SetJob, SetLimit, Source, Submission, TaskId, Token, WorkerId, WorkerReport, rules,
+    Claim, Error, Exit, Extend, Finish, JobSpec, Kind, NewTask, Outcome, Pause, Registration,
+    Result, SetJob, SetLimit, Source, Submission, TaskId, Token, WorkerId, WorkerReport, rules,
 };
 
 use super::{Memory, State};
@@ -162,4 +163,33 @@ fn verb_that_fails_or_panics_behind_its_writes_changes_nothing() {
         changes += usize::from(text() != before);
     }
     assert!(changes > 14, "only {changes} steps change anything");
+}
+
+/// The time in which a debug build looks every lease up once, many times over. A comparison of every expired lease
+/// with every listed one takes minutes.
+const LOOKUP_MAX: std::time::Duration = std::time::Duration::from_secs(60);
+
+#[test]
+fn release_beside_many_listed_leases_looks_each_up_once() {
+    const LISTED: i64 = 100_000;
+    let mut state = State { now: START, ..State::default() };
+    let worker = WorkerId("w".into());
+    for token in (0..LISTED + 50).map(Token) {
+        let lease = Lease { token, worker: worker.clone(), expires_at: START };
+        state.leases.insert(token, lease);
+        state.expiries.insert((START, token));
+    }
+    let extend = Extend {
+        worker,
+        tokens: (0..LISTED).map(Token).collect(),
+        lease_ms: 30_000,
+        progress: vec![],
+        ran: vec![],
+        report: None,
+    };
+    let began = crate::requests::now();
+    rules::release_unlisted(&mut state, &extend).expect("released");
+    let took = crate::requests::now() - began;
+    assert_eq!(state.leases.len(), LISTED as usize);
+    assert!(took < LOOKUP_MAX, "{took:?}");
 }

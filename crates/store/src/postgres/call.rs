@@ -22,6 +22,8 @@ use crate::requests::{self, Requests};
 
 tokio::task_local! {
     static CURRENT: Arc<Call>;
+    /// Set for the steps of a call that follow a commit.
+    static IS_BEHIND_COMMIT: ();
 }
 
 /// What a call of the store does.
@@ -111,6 +113,7 @@ pub(super) struct Call {
     timeout_setting: &'static str,
     is_abandoned: AtomicBool,
     abandoned: Notify,
+    has_missed_deadline: AtomicBool,
     retries: AtomicU32,
     round_trips: AtomicU32,
     rows: AtomicU64,
@@ -152,6 +155,7 @@ impl Call {
             timeout_setting,
             is_abandoned: AtomicBool::new(false),
             abandoned: Notify::new(),
+            has_missed_deadline: AtomicBool::new(false),
             retries: AtomicU32::new(0),
             round_trips: AtomicU32::new(0),
             rows: AtomicU64::new(0),
@@ -235,7 +239,8 @@ fn current() -> Option<Arc<Call>> {
 pub(super) async fn unless_abandoned<T>(
     connection: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
-    let Some(call) = current() else {
+    let may_be_abandoned = IS_BEHIND_COMMIT.try_with(|()| ()).is_err();
+    let Some(call) = current().filter(|_| may_be_abandoned) else {
         return connection.await;
     };
     tokio::select! {
@@ -243,6 +248,12 @@ pub(super) async fn unless_abandoned<T>(
         () = call.until_abandoned() => Err(Fault::Abandoned),
         connection = connection => connection,
     }
+}
+
+/// Runs a step of the current call that follows a commit. It continues after the caller is dropped, because the
+/// commit relies on it.
+pub(super) async fn behind_commit<T>(step: impl Future<Output = T>) -> T {
+    IS_BEHIND_COMMIT.scope((), step).await
 }
 
 /// Runs a transaction, or a statement outside a transaction, within the deadline of the current call. After
@@ -256,7 +267,17 @@ pub(super) async fn within_deadline<T>(
         |call| (call.transaction_timeout, call.timeout_setting),
     );
     let outcome = tokio::time::timeout(deadline, transaction).await;
-    outcome.unwrap_or(Err(Fault::NoAnswer(deadline, setting)))
+    outcome.unwrap_or_else(|_| {
+        if let Some(call) = current() {
+            call.has_missed_deadline.store(true, Ordering::Relaxed);
+        }
+        Err(Fault::NoAnswer(deadline, setting))
+    })
+}
+
+/// Returns whether a transaction of the current call has missed its deadline since this was last asked.
+pub(super) fn take_missed_deadline() -> bool {
+    current().is_some_and(|call| call.has_missed_deadline.swap(false, Ordering::Relaxed))
 }
 
 /// Returns when half of the transaction timeout of the current call has passed, counted from now.

@@ -17,7 +17,7 @@ use super::home::Pending;
 use super::load::{Wanted, gather, moment};
 use super::rows;
 use super::session::{Params, Tx};
-use super::unpack::{unpack, unpack_in};
+use super::unpack::{unpack_in, unpack_some};
 use super::{Inner, transact};
 use crate::memory::State;
 
@@ -32,6 +32,9 @@ const FENCED: &str = include_str!("queries/fenced.sql");
 const PUT_PACES: &str = include_str!("queries/put_paces.sql");
 const PUT_PROGRESS: &str = include_str!("queries/put_progress.sql");
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
+
+/// Deadlines that one release misses in a row before it gives up.
+const MISSED_MAX: u32 = 4;
 
 /// Workers of a store whose unlisted leases are being released.
 #[derive(Debug, Default)]
@@ -182,11 +185,52 @@ async fn alive(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<(u32, Vec<
 /// Releases expired leases that the heartbeat does not list, as the reaper ends those of dead workers:
 /// in transactions of their own, in the lock order of the module. They use a connection of the pool,
 /// so that the connection for heartbeats stays free for the renewals of other workers.
+///
+/// Repeats steps of a bounded number of attempts until nothing is left. A step that misses its deadline is repeated
+/// with fewer attempts a few times; after that a later heartbeat goes on.
 async fn release_unlisted(store: &Inner, extend: &Extend, tokens: Vec<i64>) -> Result<u32> {
-    unpack(store, &tokens, None).await?;
-    let (released, left) = transact!(store, tx => release_some(store, &tx, extend, &tokens));
-    follow(store, left).await?;
-    Ok(released)
+    let (mut released, mut missed) = (0, 0);
+    loop {
+        let attempts_max = store.step_size.attempts_max();
+        let step = match release_step(store, extend, &tokens, attempts_max).await {
+            Ok(step) => step,
+            Err(error) => {
+                let is_smaller =
+                    call::take_missed_deadline() && store.step_size.reduce(attempts_max);
+                missed += 1;
+                if !is_smaller || missed == MISSED_MAX {
+                    return Err(error);
+                }
+                continue;
+            }
+        };
+        store.step_size.grow(attempts_max);
+        missed = 0;
+        released += step.released;
+        follow(store, step.left).await?;
+        if !step.has_more {
+            return Ok(released);
+        }
+    }
+}
+
+/// One step of a release.
+struct ReleaseStep {
+    released: u32,
+    left: Left,
+    has_more: bool,
+}
+
+async fn release_step(
+    store: &Inner,
+    extend: &Extend,
+    tokens: &[i64],
+    attempts_max: u32,
+) -> Result<ReleaseStep> {
+    let has_more = unpack_some(store, tokens, attempts_max).await?;
+    let mut step = transact!(store, tx => release_some(store, &tx, extend, tokens, attempts_max));
+    step.has_more |= has_more;
+    Ok(step)
 }
 
 async fn release_some(
@@ -194,11 +238,13 @@ async fn release_some(
     tx: &Tx<'_>,
     extend: &Extend,
     tokens: &[i64],
-) -> Result<(u32, Left), Fault> {
+    attempts_max: u32,
+) -> Result<ReleaseStep, Fault> {
     share_version(store, tx).await?;
     let moment = moment(store, tx).await?;
-    let running = tx.query(LOCK_RUNNING_UNDER, &[&tokens]).await?;
+    let running = tx.query(LOCK_RUNNING_UNDER, &[&tokens, &i64::from(attempts_max)]).await?;
     let running: Vec<_> = running.iter().map(rows::running).collect();
+    let has_more = running.len() == attempts_max as usize;
     let wanted = Wanted {
         tasks: running.iter().map(|(task, _, _)| *task).collect(),
         budget: BUDGET + running.len() as u32,
@@ -214,7 +260,7 @@ async fn release_some(
     draft.seal();
     let released = rules::release_unlisted(&mut draft, extend)?;
     flush(tx, &draft).await?;
-    Ok((released, draft.left()))
+    Ok(ReleaseStep { released, left: draft.left(), has_more })
 }
 
 async fn renew(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<Extended, Fault> {
@@ -237,8 +283,7 @@ async fn renew(store: &Inner, tx: &Tx<'_>, extend: &Extend) -> Result<Extended, 
     }
     let extend = Extend { progress: Vec::new(), ran: Vec::new(), ..extend.clone() };
     let extended = rules::extend(&mut draft, &extend)?;
-    let renewed = extend.tokens.iter().filter(|token| !extended.lost.contains(token));
-    let renewed: Vec<i64> = renewed.map(|token| token.0).collect();
+    let renewed: Vec<i64> = extended.renewed(&extend.tokens).map(|token| token.0).collect();
     tx.execute(RENEW_LEASES, &[&renewed, &(moment.now + extend.lease_ms)]).await?;
     Ok(extended)
 }

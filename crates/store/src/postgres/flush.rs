@@ -15,7 +15,6 @@ use super::session::{Params, Tx};
 
 const LEAVE: &str = include_str!("queries/leave.sql");
 const ENTER: &str = include_str!("queries/enter.sql");
-const DROP_LEASES: &str = include_str!("queries/drop_leases.sql");
 const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
 const END_LEASES: &str = include_str!("queries/end_leases.sql");
 const MARK_RUNNING: &str = include_str!("queries/mark_running.sql");
@@ -220,10 +219,10 @@ async fn drop_leases(tx: &Tx<'_>, draft: &Draft) -> Result<(), Fault> {
     let gone: Vec<i64> = gone.map(|token| token.0).collect();
     let ending: Vec<i64> = draft.ending_leases.iter().map(|token| token.0).collect();
     let (of_gone, of_ending): (Params<'_>, Params<'_>) = (&[&gone], &[&ending]);
-    // The transaction that ends the last attempt of a lease removes the lease. Of two transactions that end
+    // A lease of which only a part was loaded stays. The transaction that ends the last attempt of a lease removes the lease. Of two transactions that end
     // the last two attempts, the second one looks when the first has committed.
     let written = tokio::try_join!(biased;
-        execute_if(tx, !gone.is_empty(), DROP_LEASES, of_gone),
+        execute_if(tx, !gone.is_empty(), END_LEASES, of_gone),
         execute_if(tx, !ending.is_empty(), LOCK_LEASES, of_ending),
         execute_if(tx, !ending.is_empty(), END_LEASES, of_ending),
     );

@@ -7,6 +7,7 @@ use tidegate_core::rules::gate::{self, Verdict};
 use tidegate_core::tables::{Position, ReadyRow, Tables};
 use tidegate_core::{Admitted, Claim, LimitId, Result, TaskId};
 
+use super::call;
 use super::draft::{Draft, Left};
 use super::due::admit_due_and_glance;
 use super::error::{Fault, log_behind_commit, unless_unavailable};
@@ -113,7 +114,13 @@ pub(super) async fn follow_briefly(store: &Inner, left: Left) {
     }
 }
 
-async fn go_on(store: &Inner, mut left: Left, rounds: u32) -> Result<()> {
+/// Only these steps find that a window was filled while tasks were claimed out of it, so they continue after the
+/// caller is gone.
+async fn go_on(store: &Inner, left: Left, rounds: u32) -> Result<()> {
+    call::behind_commit(Box::pin(take_rounds(store, left, rounds))).await
+}
+
+async fn take_rounds(store: &Inner, mut left: Left, rounds: u32) -> Result<()> {
     for round in 0..rounds {
         store.floors.lower(&left.new);
         if left.ready {

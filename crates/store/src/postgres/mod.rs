@@ -126,6 +126,7 @@ mod session;
 mod set_job;
 mod set_limit;
 mod snapshot;
+mod step_size;
 mod submit;
 mod timeouts;
 mod traffic;
@@ -272,6 +273,7 @@ pub(crate) struct Inner {
     back: back::Pace,
     holding: holding::Holding,
     releasing: extend::Releasing,
+    step_size: step_size::StepSize,
     next_due: due::NextDue,
     names: put::Names,
     home: Home,
@@ -323,6 +325,7 @@ impl Postgres {
             back: back::Pace::default(),
             holding: holding::Holding::default(),
             releasing: extend::Releasing::default(),
+            step_size: step_size::StepSize::default(),
             next_due: due::NextDue::default(),
             names: put::Names::default(),
             home,
@@ -391,7 +394,7 @@ impl Postgres {
     /// Runs a verb as a tokio task on the runtime of the store: a caller that is dropped does not leave
     /// a transaction half done on a connection that others will use, and a handler that blocks
     /// its thread does not keep a heartbeat from its connection. A verb whose caller is gone begins
-    /// no further transaction.
+    /// no further transaction, except for steps that follow a commit.
     async fn detached<T, F>(&self, verb: Verb, body: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
     where
         T: Send + 'static,

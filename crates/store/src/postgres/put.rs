@@ -19,8 +19,9 @@ use super::submit::{BYTES_MAX, Catalogue, Stored};
 
 const PUT: &str = include_str!("queries/put.sql");
 
-/// What is remembered is asked for again after so long: limits may have gone away.
-const FRESH: Duration = Duration::from_secs(10);
+/// How long a process remembers that a group has a limit. The statement finds out if a limit has begun, and not
+/// if one has gone away: its tasks would take the way through the inbox for ever.
+const LIMITED_FOR: Duration = Duration::from_secs(10);
 
 /// Names that are remembered at most.
 const NAMES_MAX: usize = 10_000;
@@ -31,15 +32,21 @@ pub(super) struct Names(Mutex<Arc<Known>>);
 
 #[derive(Debug, Clone, Default)]
 struct Known {
-    /// When the first of it was heard.
-    since: Option<Instant>,
     limits_version: i64,
     /// Kinds and their queues.
     kinds: HashMap<String, String>,
     /// By kind and queue.
     lanes: HashMap<String, HashMap<String, i64>>,
-    /// Whether groups have limits.
-    groups: HashMap<String, bool>,
+    groups: HashMap<String, Group>,
+}
+
+/// What is known of the limit of a group.
+#[derive(Debug, Clone, Copy)]
+enum Group {
+    /// Holds until the version of the limits changes.
+    Unlimited,
+    /// The limit was seen at this time.
+    Limited(Instant),
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long names are kept; the server checks them")]
@@ -53,13 +60,14 @@ impl Names {
     /// A submit in flight shares the names, so new names are added to a copy. The copy is made without the
     /// mutex, and only if there is a new name.
     pub(super) fn learn(&self, catalogue: &Catalogue, tasks: &[NewTask]) {
+        let now = now();
         loop {
             let before = self.lock().clone();
-            if before.has(catalogue, tasks) {
+            if before.has(catalogue, tasks, now) {
                 return;
             }
             let mut after = Known::clone(&before);
-            after.add(catalogue, tasks);
+            after.add(catalogue, tasks, now);
             let mut known = self.lock();
             if Arc::ptr_eq(&known, &before) {
                 *known = Arc::new(after);
@@ -72,13 +80,8 @@ impl Names {
         *self.lock() = Arc::default();
     }
 
-    fn known(&self) -> Option<Arc<Known>> {
-        let known = self.lock().clone();
-        let is_fresh = known.since.is_some_and(|since| now() < since + FRESH);
-        if !is_fresh {
-            self.forget();
-        }
-        is_fresh.then_some(known)
+    fn known(&self) -> Arc<Known> {
+        self.lock().clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<Known>> {
@@ -88,26 +91,32 @@ impl Names {
 
 impl Known {
     /// Whether all of these names are known, as they are.
-    fn has(&self, catalogue: &Catalogue, tasks: &[NewTask]) -> bool {
+    fn has(&self, catalogue: &Catalogue, tasks: &[NewTask], now: Instant) -> bool {
         let has_kind =
             |kind: &Kind| self.kinds.get(&*kind.name).is_some_and(|q| **q == *kind.queue);
         let has_lane = |((queue, kind), id): (&(String, String), &i64)| {
             self.lanes.get(kind).and_then(|lanes| lanes.get(queue)) == Some(id)
         };
-        self.since.is_some()
-            && self.limits_version == catalogue.limits_version
+        self.limits_version == catalogue.limits_version
             && catalogue.kinds.iter().all(has_kind)
             && catalogue.lanes.iter().all(has_lane)
-            && tasks.iter().all(|task| self.groups.contains_key(task.group()))
+            && tasks.iter().all(|task| self.is_limited(task.group(), now).is_some())
     }
 
-    fn add(&mut self, catalogue: &Catalogue, tasks: &[NewTask]) {
+    /// Returns whether a group has a limit, or none if that has to be looked up.
+    fn is_limited(&self, group: &str, now: Instant) -> Option<bool> {
+        match self.groups.get(group)? {
+            Group::Unlimited => Some(false),
+            Group::Limited(seen_at) => (now < *seen_at + LIMITED_FOR).then_some(true),
+        }
+    }
+
+    fn add(&mut self, catalogue: &Catalogue, tasks: &[NewTask], now: Instant) {
         let known = self;
         let names = known.kinds.len() + known.lanes.len() + known.groups.len();
         if known.limits_version != catalogue.limits_version || names > NAMES_MAX {
             *known = Known { limits_version: catalogue.limits_version, ..Known::default() };
         }
-        known.since.get_or_insert_with(now);
         let kinds = catalogue.kinds.iter();
         known.kinds.extend(kinds.map(|kind| (kind.name.to_string(), kind.queue.to_string())));
         for ((queue, kind), id) in &catalogue.lanes {
@@ -115,8 +124,10 @@ impl Known {
         }
         for task in tasks {
             let group = task.group();
-            if !known.groups.contains_key(group) {
-                known.groups.insert(group.to_owned(), catalogue.is_limited(group));
+            if known.is_limited(group, now).is_none() {
+                let is_limited = catalogue.is_limited(group);
+                let limit = if is_limited { Group::Limited(now) } else { Group::Unlimited };
+                known.groups.insert(group.to_owned(), limit);
             }
         }
     }
@@ -142,7 +153,7 @@ struct Columns<'a> {
 
 impl<'a> Columns<'a> {
     /// None where not all is known.
-    fn of(known: &'a Known, tasks: &'a [NewTask]) -> Option<Self> {
+    fn of(known: &'a Known, tasks: &'a [NewTask], now: Instant) -> Option<Self> {
         let mut columns = Self::default();
         for task in tasks {
             let default = known.kinds.get(&task.kind)?;
@@ -153,7 +164,7 @@ impl<'a> Columns<'a> {
                 columns.known_lanes.insert(lane, (queue, &task.kind));
             }
             columns.lanes.push(lane);
-            columns.gated.push(*known.groups.get(task.group())?);
+            columns.gated.push(known.is_limited(task.group(), now)?);
             columns.kinds.push(&task.kind);
             columns.queues.push(queue);
             columns.groups.push(task.group.as_deref());
@@ -175,18 +186,16 @@ pub(super) async fn put(store: &Inner, submission: &Submission) -> Result<Option
         return Ok(None);
     }
     let known = store.names.known();
-    let columns = known.as_ref().and_then(|known| Columns::of(known, &submission.tasks));
-    let Some((known, columns)) = known.as_ref().zip(columns) else {
+    let Some(columns) = Columns::of(&known, &submission.tasks, now()) else {
         call::note_fallback(Verb::Submit, FallbackReason::UnknownNames);
         return Ok(None);
     };
+    // Noted first, so that a submit that fails is counted on this path too.
+    call::note_path(Verb::Submit, RequestPath::Fast);
     let stored = glimpse!(store, tx => insert(store, &tx, known.limits_version, &columns));
-    match &stored {
-        Some(_) => call::note_path(Verb::Submit, RequestPath::Fast),
-        None => {
-            store.names.forget();
-            call::note_fallback(Verb::Submit, FallbackReason::UnknownNames);
-        }
+    if stored.is_none() {
+        store.names.forget();
+        call::note_fallback(Verb::Submit, FallbackReason::UnknownNames);
     }
     Ok(stored)
 }
@@ -288,19 +297,41 @@ mod tests {
     fn names_that_are_known_already_are_not_copied() {
         let names = Names::default();
         names.learn(&catalogue(), &[task("g")]);
-        let in_flight = names.known().expect("fresh names");
+        let in_flight = names.known();
         names.learn(&catalogue(), &[task("g")]);
-        assert!(Arc::ptr_eq(&in_flight, &names.known().expect("fresh names")));
+        assert!(Arc::ptr_eq(&in_flight, &names.known()));
     }
 
     #[test]
     fn names_that_are_learned_during_a_submit_are_added() {
         let names = Names::default();
         names.learn(&catalogue(), &[task("g")]);
-        let in_flight = names.known().expect("fresh names");
+        let in_flight = names.known();
         names.learn(&catalogue(), &[task("h")]);
-        let known = names.known().expect("fresh names");
-        assert!(Columns::of(&known, &[task("g"), task("h")]).is_some());
-        assert!(Columns::of(&in_flight, &[task("h")]).is_none());
+        let known = names.known();
+        assert!(Columns::of(&known, &[task("g"), task("h")], now()).is_some());
+        assert!(Columns::of(&in_flight, &[task("h")], now()).is_none());
+    }
+
+    #[test]
+    fn names_stay_known_however_rarely_the_process_submits() {
+        let names = Names::default();
+        names.learn(&catalogue(), &[task("g")]);
+        let later = now() + 1000 * LIMITED_FOR;
+        assert!(Columns::of(&names.known(), &[task("g")], later).is_some());
+    }
+
+    #[test]
+    fn limit_of_a_group_is_looked_up_again_after_a_while() {
+        let mut known = Known::default();
+        let (limited, began) = (catalogue().with_limit("g"), now());
+        known.add(&limited, &[task("g")], began);
+        let gated = |known: &Known, at| Some(Columns::of(known, &[task("g")], at)?.gated);
+        assert_eq!(gated(&known, began), Some(vec![true]));
+        let later = began + LIMITED_FOR;
+        assert_eq!(gated(&known, later), None);
+        assert!(!known.has(&limited, &[task("g")], later));
+        known.add(&catalogue(), &[task("g")], later);
+        assert_eq!(gated(&known, later), Some(vec![false]), "the limit has gone away");
     }
 }

@@ -2,8 +2,9 @@
 
 use tidegate_core::bounds::{DAY_MS, GATE_STEP, LEASE_MS};
 use tidegate_core::tables::{Position, ReadyRow};
-use tidegate_core::{Pruned, Reaped, Result, rules};
+use tidegate_core::{Millis, Pruned, Reaped, Result, rules};
 
+use super::call;
 use super::claim::share_version;
 use super::draft::Left;
 use super::error::Fault;
@@ -42,15 +43,27 @@ pub(super) async fn reap(store: &Inner) -> Result<Reaped> {
     if !look.get::<_, bool>("is_any") {
         return Ok(Reaped::default());
     }
-    let unpacked = unpack_expired(store, look.get("now")).await?;
-    let (mut reaped, left) = transact!(store, tx => reap_some(store, &tx));
-    reaped.more |= unpacked == LEASES_MAX;
+    let attempts_max = store.step_size.attempts_max();
+    let step = reap_step(store, look.get("now"), attempts_max).await;
+    if step.is_ok() {
+        store.step_size.grow(attempts_max);
+    } else if call::take_missed_deadline() {
+        store.step_size.reduce(attempts_max);
+    }
+    let (reaped, left) = step?;
     follow(store, left).await?;
     transact!(store, tx => forget(store, &tx));
     Ok(reaped)
 }
 
-async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Left), Fault> {
+async fn reap_step(store: &Inner, now: Millis, attempts_max: u32) -> Result<(Reaped, Left)> {
+    let has_more = unpack_expired(store, now, attempts_max).await?;
+    let (mut reaped, left) = transact!(store, tx => reap_some(store, &tx, attempts_max));
+    reaped.more |= has_more;
+    Ok((reaped, left))
+}
+
+async fn reap_some(store: &Inner, tx: &Tx<'_>, attempts_max: u32) -> Result<(Reaped, Left), Fault> {
     share_version(store, tx).await?;
     let moment = moment(store, tx).await?;
     let expired = tx.query(EXPIRED, &[&moment.now]).await?;
@@ -59,7 +72,7 @@ async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Left), Fault> 
     let unserved = tx.query(UNSERVED, &[&before, &moment.now]).await?;
     let unserved: Vec<ReadyRow> = unserved.iter().map(rows::ready).collect();
     let tokens: Vec<i64> = expired.iter().map(|lease| lease.token.0).collect();
-    let running = tx.query(LOCK_RUNNING_UNDER, &[&tokens]).await?;
+    let running = tx.query(LOCK_RUNNING_UNDER, &[&tokens, &i64::from(attempts_max)]).await?;
     let running: Vec<_> = running.iter().map(rows::running).collect();
     let tasks = running.iter().map(|(task, _, _)| *task);
     let wanted = Wanted {
@@ -68,7 +81,7 @@ async fn reap_some(store: &Inner, tx: &Tx<'_>) -> Result<(Reaped, Left), Fault> 
         ..Wanted::default()
     };
     let mut draft = gather(store, tx, moment, wanted).await?;
-    let more = expired.len() == LEASES_MAX;
+    let more = expired.len() == LEASES_MAX || running.len() == attempts_max as usize;
     let leases = if store.options.is_planted(Bug::ReapUnlocked) {
         expired
     } else {

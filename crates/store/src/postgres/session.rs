@@ -180,7 +180,9 @@ impl<'a> Tx<'a> {
             Poll::Pending => statement.await,
         };
         drop(turn);
-        self.trips.note_answer();
+        if is_from_server(&answer) {
+            self.trips.note_answer();
+        }
         Ok(answer?)
     }
 
@@ -237,6 +239,12 @@ fn begin_text() -> Cow<'static, str> {
              SET LOCAL idle_in_transaction_session_timeout = {timeout}"
         )),
     }
+}
+
+/// Returns whether the server has answered. A broken connection is no answer: it must not make other requests
+/// conclude that the network works.
+fn is_from_server<T>(answer: &Result<T, tokio_postgres::Error>) -> bool {
+    answer.as_ref().err().is_none_or(|error| error.as_db_error().is_some())
 }
 
 /// Sends a statement without waiting for the answer.
@@ -368,3 +376,33 @@ macro_rules! once {
 }
 
 pub(super) use {at_once, attempt, glimpse, once, transact};
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio_postgres::{Config, NoTls};
+
+    use super::*;
+
+    /// An ErrorResponse: the server shuts down.
+    const SHUTDOWN: &[u8] = b"E\0\0\0\x23SFATAL\0VFATAL\0C57P01\0Mstopped\0\0";
+
+    /// Connects to a server that sends these bytes and closes the connection.
+    async fn error_after(bytes: &[u8]) -> Result<(), tokio_postgres::Error> {
+        let (client, mut server) = tokio::io::duplex(1024);
+        server.write_all(bytes).await.expect("written");
+        server.shutdown().await.expect("closed");
+        let connected = Config::new().user("u").connect_raw(client, NoTls).await;
+        Err(connected.map(drop).expect_err("no server"))
+    }
+
+    #[tokio::test]
+    async fn error_of_the_server_is_an_answer_and_a_broken_connection_is_none() {
+        assert!(is_from_server(&Ok(())));
+        let refused = error_after(SHUTDOWN).await;
+        assert!(refused.as_ref().is_err_and(|error| error.code().is_some()), "{refused:?}");
+        assert!(is_from_server(&refused));
+        let broken = error_after(b"").await;
+        assert!(!is_from_server(&broken), "{broken:?}");
+    }
+}

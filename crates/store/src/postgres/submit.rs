@@ -189,6 +189,21 @@ impl Catalogue {
         Self { now: 0, virtual_time: 0, limits_version: 1, kinds, lanes, limits: Vec::new() }
     }
 
+    /// Adds the limit of a group.
+    #[cfg(test)]
+    pub(super) fn with_limit(mut self, group: &str) -> Self {
+        let name = Scope::Group.name(group);
+        self.limits.push(Limit::new(
+            tidegate_core::LimitId(1),
+            &name,
+            Some(1),
+            Source::Operator,
+            0,
+            None,
+        ));
+        self
+    }
+
     /// Of a group that was asked about.
     pub(super) fn is_limited(&self, group: &str) -> bool {
         let name = Scope::Group.name(group);

@@ -13,6 +13,10 @@ const PACKED_WITH: &str = include_str!("queries/packed_with.sql");
 const PACKED_IN_GROUPS: &str = include_str!("queries/packed_in_groups.sql");
 const PACKED_TWICE: &str = include_str!("queries/packed_twice.sql");
 const PACKED_EXPIRED: &str = include_str!("queries/packed_expired.sql");
+const PACKED_OF: &str = include_str!("queries/packed_of.sql");
+
+/// Leases that the statement for expired ones returns.
+const LEASES_MAX: usize = 100;
 
 /// Unpacks tasks of leases, or all tasks of the leases, in a transaction of its own, before a transaction
 /// that needs the rows of their attempts.
@@ -30,7 +34,16 @@ pub(super) async fn unpack_in(
     tokens: &[i64],
     tasks: Option<&[i64]>,
 ) -> Result<(), Fault> {
-    match tx.query(UNPACK, &[&Some(tokens), &tasks]).await?.first() {
+    unpack_at_most(tx, tokens, tasks, None).await
+}
+
+async fn unpack_at_most(
+    tx: &Tx<'_>,
+    tokens: &[i64],
+    tasks: Option<&[i64]>,
+    attempts_max: Option<i64>,
+) -> Result<(), Fault> {
+    match tx.query(UNPACK, &[&Some(tokens), &tasks, &attempts_max]).await?.first() {
         None => Ok(()),
         Some(duplicate) => Err(duplicate_error(duplicate).into()),
     }
@@ -40,7 +53,7 @@ pub(super) async fn unpack_in(
 /// hold one slot, the first keeps it. Each dropped entry is logged; the repair continues from these rows.
 pub(super) async fn unpack_all(tx: &Tx<'_>) -> Result<(), Fault> {
     let all: Option<&[i64]> = None;
-    for duplicate in tx.query(UNPACK, &[&all, &all]).await? {
+    for duplicate in tx.query(UNPACK, &[&all, &all, &None::<i64>]).await? {
         tracing::warn!(error = %duplicate_error(&duplicate), "repaired");
     }
     Ok(())
@@ -70,36 +83,72 @@ pub(super) async fn unpack_tasks(store: &Inner, tasks: &[TaskId]) -> Result<()> 
     unpack(store, &found, Some(&tasks)).await
 }
 
-/// Unpacks expired leases, at most as many as one step of the reaper. Returns how many it found. Leases that list
-/// a task or a slot twice are logged and left to the repair, so they do not block reaping of the others, as long
-/// as they are fewer than one step takes.
-pub(super) async fn unpack_expired(store: &Inner, now: Millis) -> Result<usize> {
-    let find = async |tx: &Tx<'_>| tokens(tx, PACKED_EXPIRED, &[&now]).await;
+/// A packed lease, and how many attempts it lists.
+struct Packed {
+    token: i64,
+    attempts: i64,
+}
+
+/// Unpacks at most `attempts_max` attempts of these leases. Returns whether there are more.
+pub(super) async fn unpack_some(store: &Inner, tokens: &[i64], attempts_max: u32) -> Result<bool> {
+    let find = async |tx: &Tx<'_>| packed(tx, PACKED_OF, &[&tokens]).await;
     let found = transact!(store, tx => find(&tx));
-    match unpack(store, &found, None).await {
+    unpack_first(store, &found, attempts_max).await
+}
+
+/// Unpacks at most `attempts_max` attempts of expired leases. Returns whether there are probably more. Leases that
+/// list a task or a slot twice are logged and left to the repair, so they do not block reaping of the others, as
+/// long as they are fewer than one page.
+pub(super) async fn unpack_expired(store: &Inner, now: Millis, attempts_max: u32) -> Result<bool> {
+    let find = async |tx: &Tx<'_>| packed(tx, PACKED_EXPIRED, &[&now]).await;
+    let found = transact!(store, tx => find(&tx));
+    let is_full = found.len() == LEASES_MAX;
+    let has_more = match unpack_first(store, &found, attempts_max).await {
         Err(error) if error.kind() == ErrorKind::Incompatible => {
-            unpack_others(store, found, error).await
+            unpack_others(store, found, attempts_max, error).await?
         }
-        unpacked => unpacked.map(|()| found.len()),
-    }
+        unpacked => Some(unpacked?),
+    };
+    Ok(has_more.is_some_and(|has_more| has_more || is_full))
 }
 
 /// Unpacks the leases that list no task and no slot twice. Returns the original error if no lease lists a task
-/// or a slot twice.
-async fn unpack_others(store: &Inner, mut found: Vec<i64>, error: Error) -> Result<usize> {
-    let find = async |tx: &Tx<'_>| tokens(tx, PACKED_TWICE, &[&found]).await;
+/// or a slot twice, and none if there are no other leases.
+async fn unpack_others(
+    store: &Inner,
+    mut found: Vec<Packed>,
+    attempts_max: u32,
+    error: Error,
+) -> Result<Option<bool>> {
+    let page: Vec<i64> = found.iter().map(|lease| lease.token).collect();
+    let find = async |tx: &Tx<'_>| tokens(tx, PACKED_TWICE, &[&page]).await;
     let broken = transact!(store, tx => find(&tx));
     if broken.is_empty() {
         return Err(error);
     }
     tracing::error!(%error, leases = broken.len(), "expired leases are not reaped");
-    let page = found.len();
-    found.retain(|token| !broken.contains(token));
+    found.retain(|lease| !broken.contains(&lease.token));
     if found.is_empty() {
-        return Ok(0);
+        return Ok(None);
     }
-    // The broken leases count, so that a full page is followed by the next one.
-    unpack(store, &found, None).await.map(|()| page)
+    unpack_first(store, &found, attempts_max).await.map(Some)
+}
+
+/// Unpacks at most `attempts_max` attempts of the first of these leases. Returns whether there are more.
+async fn unpack_first(store: &Inner, leases: &[Packed], attempts_max: u32) -> Result<bool> {
+    let attempts_max = i64::from(attempts_max);
+    let (mut tokens, mut attempts) = (Vec::new(), 0);
+    for lease in leases {
+        if attempts >= attempts_max {
+            break;
+        }
+        tokens.push(lease.token);
+        attempts += lease.attempts;
+    }
+    if !tokens.is_empty() {
+        transact!(store, tx => unpack_at_most(&tx, &tokens, None, Some(attempts_max)));
+    }
+    Ok(attempts > attempts_max || tokens.len() < leases.len())
 }
 
 /// Unpacks the leases that list tasks of these groups. The caller holds the lock of the limits version
@@ -115,4 +164,14 @@ async fn tokens(
     params: super::session::Params<'_>,
 ) -> Result<Vec<i64>, Fault> {
     Ok(tx.query(sql, params).await?.iter().map(|row| row.get("token")).collect())
+}
+
+async fn packed(
+    tx: &Tx<'_>,
+    sql: &'static str,
+    params: super::session::Params<'_>,
+) -> Result<Vec<Packed>, Fault> {
+    let rows = tx.query(sql, params).await?;
+    let lease = |row: &Row| Packed { token: row.get("token"), attempts: row.get("attempts") };
+    Ok(rows.iter().map(lease).collect())
 }

@@ -136,6 +136,27 @@ pub async fn many_leases_are_reaped_in_steps(fx: &Fixture) {
     assert_eq!(fx.snapshot().await.leases, []);
 }
 
+/// A step takes a bounded number of attempts, and may leave a part of a lease to the next one.
+pub async fn many_attempts_of_a_lease_are_reaped_in_steps(fx: &Fixture) {
+    let mut all = fx.submit_all(tasks("a", 1250)).await;
+    fx.claim(1200).await;
+    fx.claim(50).await;
+    fx.advance(LEASE_MS);
+    let first = fx.reap().await;
+    assert_eq!((first.expired, first.more), (1000, true));
+    assert_eq!(fx.snapshot().await.leases.len(), 2, "the first lease has attempts left");
+    let mut expired = 0;
+    for _ in 0..3 {
+        expired += fx.reap().await.expired;
+    }
+    assert_eq!(expired, 250);
+    assert_eq!(fx.snapshot().await.leases, []);
+    let mut again = ids(&fx.claim(1250).await);
+    again.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(again, all);
+}
+
 /// A dead worker's step keeps its workflow: the next does not overtake it.
 pub async fn a_death_keeps_the_workflow(fx: &Fixture) {
     let step = || NewTask { workflow: Some("w".into()), ..task("a") };

@@ -141,6 +141,7 @@ macro_rules! conformance_suite {
                 release_counts_no_crash_however_often
                 goodbye_releases_expired_leases
                 heartbeat_releases_leases_in_steps
+                many_attempts_of_a_lease_are_released_in_steps
                 reaper_leaves_expired_lease_to_worker_that_sends_heartbeats
                 reaper_takes_leases_of_worker_without_recent_heartbeat
                 reaper_takes_listed_lease_one_lease_length_after_expiry
@@ -172,6 +173,7 @@ macro_rules! conformance_suite {
                 an_exit_before_the_reaper_counts
                 each_lease_has_its_own_end
                 many_leases_are_reaped_in_steps
+                many_attempts_of_a_lease_are_reaped_in_steps
                 a_death_keeps_the_workflow
             }
             prune {

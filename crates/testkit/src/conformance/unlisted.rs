@@ -171,6 +171,24 @@ pub async fn heartbeat_releases_leases_in_steps(fx: &Fixture) {
     assert_eq!(fx.snapshot().await.leases.len(), 10);
 }
 
+/// A store may take several steps behind one heartbeat.
+pub async fn many_attempts_of_a_lease_are_released_in_steps(fx: &Fixture) {
+    let all = fx.submit_all(tasks("a", 1250)).await;
+    fx.claim(1200).await;
+    fx.claim(50).await;
+    fx.advance(LEASE_MS);
+    let mut released = 0;
+    for _ in 0..3 {
+        released += beat(fx, "worker", &[]).await;
+    }
+    assert_eq!(released, 1250);
+    assert_eq!(fx.snapshot().await.leases, []);
+    let mut again = fx.claim(1250).await;
+    assert!(again.iter().all(|attempt| attempt.number == 1));
+    again.sort_unstable_by_key(|attempt| attempt.task);
+    assert_eq!(ids(&again), all);
+}
+
 fn report() -> WorkerReport {
     WorkerReport { available: 1, maximum: 1, memory: None, accepting: true, reason: String::new() }
 }

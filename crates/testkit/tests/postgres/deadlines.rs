@@ -7,8 +7,9 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use tidegate_core::bounds::JOB_WINDOW;
 use tidegate_core::{
-    Claim, Error, ErrorKind, Extend, Inspect, NewTask, Store, Submission, Token, WorkerId,
+    Claim, Error, ErrorKind, Extend, Inspect, JobSpec, NewTask, Store, Submission, Token, WorkerId,
 };
 use tidegate_engine::time;
 use tidegate_store::postgres::{Options, Postgres, Step, Timeouts};
@@ -399,6 +400,134 @@ async fn slow_release_of_an_unlisted_lease_does_not_delay_the_heartbeat() {
     .await;
 }
 
+/// A deadline that a step of ten thousand attempts misses.
+const SHORT: Duration = Duration::from_millis(200);
+
+/// A database with expired leases of 10,000 attempts, a store with a short deadline, and a session.
+async fn many_expired(leases: u32) -> (Database, Postgres, tokio_postgres::Client) {
+    let database = Server::shared().database();
+    let direct = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    direct.migrate().await.expect("migrate");
+    let tasks = vec![NewTask::new("a", "null"); 10_000];
+    direct.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");
+    for _ in 0..leases {
+        let claim = Claim { tasks_max: 10_000 / leases, lease_ms: 1000, ..claim() };
+        direct.claim(claim).await.expect("claim");
+    }
+    let (client, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    assert_eq!(number(&client, "SELECT count(*) FROM tidegate.attempts").await, 10_000);
+    wait::until_async("the leases expire", async || {
+        let sql = "SELECT count(*) FROM tidegate.leases \
+            WHERE expires_at >= extract(epoch FROM clock_timestamp()) * 1000";
+        number(&client, sql).await == 0
+    })
+    .await;
+    let timeouts = Timeouts { request: SHORT, heartbeat: SHORT, ..Timeouts::default() };
+    let options = Options { timeouts, ..Options::default() };
+    let store = Postgres::connect(&database.url(), options).await.expect("connect");
+    (database, store, client)
+}
+
+async fn number(client: &tokio_postgres::Client, sql: &str) -> i64 {
+    client.query_one(sql, &[]).await.expect("a number").get(0)
+}
+
+/// Returns whether no lease is left and every task is ready again.
+async fn is_all_ready(client: &tokio_postgres::Client) -> bool {
+    let leases = number(client, "SELECT count(*) FROM tidegate.leases").await;
+    leases == 0 && number(client, "SELECT count(*) FROM tidegate.ready").await == 10_000
+}
+
+#[tokio::test]
+async fn reaper_with_a_short_deadline_ends_every_attempt_of_large_leases() {
+    for leases in [1, 50] {
+        let (_database, store, client) = many_expired(leases).await;
+        wait::until_async("the attempts are ended", async || {
+            if let Err(error) = store.reap().await {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            }
+            is_all_ready(&client).await
+        })
+        .await;
+        let crashed = "SELECT count(*) FROM tidegate.tasks WHERE deaths = 1";
+        assert_eq!(number(&client, crashed).await, 10_000);
+    }
+}
+
+#[tokio::test]
+async fn heartbeats_with_a_short_deadline_release_every_attempt_of_large_leases() {
+    for leases in [1, 50] {
+        let (_database, store, client) = many_expired(leases).await;
+        wait::until_async("the attempts are released", async || {
+            let extend = Extend { tokens: vec![], ..heartbeat(Token(0), 30_000) };
+            if let Err(error) = store.extend(extend).await {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            }
+            is_all_ready(&client).await
+        })
+        .await;
+        let crashed = "SELECT count(*) FROM tidegate.tasks WHERE deaths > 0 OR spent > 0";
+        assert_eq!(number(&client, crashed).await, 0);
+    }
+}
+
+/// A claim takes tasks out of the window of a job while another process fills it. The claim is the last of the two
+/// to commit, so only the step behind its commit can find that there is room.
+#[tokio::test]
+async fn claim_whose_caller_is_gone_does_not_leave_its_job_waiting() {
+    let database = Server::shared().database();
+    migrated(&database).await;
+    let is_armed = Arc::new(AtomicU32::new(0));
+    let (arrived, permits) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let step: Step = {
+        let (is_armed, arrived, permits) = (is_armed.clone(), arrived.clone(), permits.clone());
+        Arc::new(move |sql| {
+            let is_held = sql == "COMMIT" && is_armed.swap(0, SeqCst) == 1;
+            let (arrived, permits) = (arrived.clone(), permits.clone());
+            Box::pin(async move {
+                if is_held {
+                    arrived.add_permits(1);
+                    permits.acquire().await.expect("never closed").forget();
+                }
+            })
+        })
+    };
+    let options = Options { step: Some(step), ..Options::default() };
+    let store = Postgres::connect(&database.url(), options).await.expect("connect");
+    let other = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    let submit = async |number: u32| {
+        let of_job = NewTask { job: Some("j".into()), ..NewTask::new("a", "null") };
+        let jobs = vec![JobSpec { concurrency: Some(100), ..JobSpec::new("j") }];
+        let tasks = vec![of_job; number as usize];
+        let submission = Submission { jobs, tasks, ..Submission::default() };
+        store.submit(submission).await.expect("submit");
+    };
+    submit(JOB_WINDOW - 1).await;
+    let one = Claim { tasks_max: 1, ..claim() };
+    assert_eq!(store.claim(one).await.expect("claim").len(), 1, "the window has two places");
+    is_armed.store(1, SeqCst);
+    let abandoned = tokio::spawn({
+        let (store, four) = (store.clone(), Claim { tasks_max: 4, ..claim() });
+        async move { store.claim(four).await }
+    });
+    arrived.acquire().await.expect("never closed").forget();
+    submit(4).await;
+    other.admit().await.expect("the window is full");
+    abandoned.abort();
+    assert!(abandoned.await.expect_err("aborted").is_cancelled());
+    permits.add_permits(1);
+    wait::until_async("the abandoned claim ends", async || store.calls_pending() == 0).await;
+    let (client, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    let running = number(&client, "SELECT count(*) FROM tidegate.attempts").await;
+    assert_eq!(running, 5, "the abandoned claim has committed");
+    let ready = number(&client, "SELECT count(*) FROM tidegate.ready").await;
+    assert_eq!(ready, i64::from(JOB_WINDOW - 1 + 4 - 5), "all others have passed the window");
+}
+
 /// Longer than the deadline of a request, and than the timeouts of the server that belong to it.
 const LONG: Duration = Duration::from_secs(2);
 
@@ -470,7 +599,9 @@ async fn maintenance_and_reads_of_whole_tables_may_take_longer_than_a_request() 
         assert_eq!(statements.load(SeqCst), 0, "{verb} has paused");
     }
     statements.store(2, SeqCst);
-    fails_soon(store.submit(submission())).await;
+    // The fast path has one statement only.
+    let keyed = NewTask { unique_key: Some("k".into()), ..NewTask::new("a", "null") };
+    fails_soon(store.submit(Submission { tasks: vec![keyed], ..Submission::default() })).await;
     statements.store(0, SeqCst);
     store.migrate_more(SLOW_MIGRATION).await.expect("migrate");
 }

@@ -1,14 +1,16 @@
 //! Every request is counted by the path that served it, and by the reason for the general path.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_core::requests::{FallbackReason, RequestPath};
 use tidegate_core::{
     Attempt, Claim, Exit, Extend, Finish, Inspect, JobSpec, NewTask, Outcome, Progress, SetLimit,
     Source, Store, Submission, WorkerId,
 };
-use tidegate_store::postgres::{Options, Postgres};
+use tidegate_store::postgres::{Options, Postgres, Timeouts};
 use tidegate_testkit::postgres::{Database, Server};
+use tidegate_testkit::proxy::Proxy;
 
 struct Lab {
     store: Postgres,
@@ -87,6 +89,28 @@ async fn unlimited_tasks_take_the_fast_paths() {
     assert_eq!(lab.requests("claim", RequestPath::Fast, None), before + 1);
     lab.finish(&[first, second].concat(), done(), 0).await;
     assert_eq!(lab.requests("finish", RequestPath::Fast, None), 1);
+}
+
+/// The path of a request is known before its statement is sent, so an outage does not look like a loss of the fast
+/// path.
+#[tokio::test]
+async fn submit_without_an_answer_is_counted_on_its_path() {
+    let database = Server::shared().database();
+    let proxy = Proxy::start(&database).await.expect("a proxy");
+    let request = Duration::from_millis(500);
+    let timeouts = Timeouts { request, connect: request, ..Timeouts::default() };
+    let options = Options { timeouts, ..Options::default() };
+    let direct = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    direct.migrate().await.expect("migrate");
+    let store = Postgres::connect(proxy.url(), options).await.expect("connect");
+    let lab = Lab { store, database };
+    lab.submit(tasks(1)).await;
+    proxy.go_silent();
+    let silent = Submission { tasks: tasks(1), ..Submission::default() };
+    lab.store.submit(silent).await.expect_err("the proxy is silent");
+    let counts = lab.store.requests().counts;
+    assert_eq!(lab.requests("submit", RequestPath::Fast, None), 1, "{counts:?}");
+    assert_eq!(lab.requests("submit", RequestPath::General, None), 0, "{counts:?}");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use tidegate_core::{ErrorKind, NewTask, Store, Submission};
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::pgbouncer::{PgBouncer, PoolMode};
 use tidegate_testkit::postgres::Server;
+use tidegate_testkit::proxy::Proxy;
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
 
@@ -122,6 +123,30 @@ async fn store_is_refused_if_the_pooler_accepts_one_connection_only() {
     let _other = client(bouncer.url()).await;
     let refused = Postgres::connect(bouncer.url(), Options::default()).await.expect_err("refused");
     assert!(refused.to_string().contains("no more connections allowed"), "{refused}");
+}
+
+/// The process ids of different servers may be equal, and then two sessions look like one that is shared.
+#[tokio::test]
+async fn check_opens_both_connections_to_the_same_server() {
+    let database = Server::shared().database();
+    for turn in 0..10 {
+        let first = Proxy::start(&database).await.expect("a proxy");
+        let second = Proxy::start(&database).await.expect("a proxy");
+        let host = |proxy: &Proxy| {
+            let address = proxy.url().split('@').nth(1).and_then(|rest| rest.split('/').next());
+            address.expect("a host and a port").to_owned()
+        };
+        let url = format!(
+            "postgres://postgres@{},{}/{}?sslmode=disable&load_balance_hosts=random\
+             &target_session_attrs=any",
+            host(&first),
+            host(&second),
+            database.name()
+        );
+        let _store = Postgres::connect(&url, Options::default()).await.expect("no pooler");
+        let connections = [first.connections(), second.connections()];
+        assert!(connections.contains(&0), "turn {turn}: {connections:?}");
+    }
 }
 
 #[tokio::test]

@@ -417,6 +417,18 @@ async fn reaper_reads_the_worker_of_a_lease_by_its_primary_key() {
     }
 }
 
+/// An array would be searched from its start for each expired lease.
+#[tokio::test]
+async fn heartbeat_looks_expired_leases_up_in_a_hash_of_the_listed_ones() {
+    for statistics in
+        [Statistics::NeverAnalysed, Statistics::AnalysedEmpty, Statistics::AnalysedWithBacklog]
+    {
+        let (_database, client) = database(statistics).await;
+        let plan = plan(&client, "put_report", &statements()["put_report"]).await;
+        assert!(plan.to_string().contains("hashed SubPlan"), "{statistics:?}: {plan}");
+    }
+}
+
 /// What a plan does between its LIMIT and the rows that it merges, or none where it does not merge.
 fn above_the_merge(node: &Value) -> Option<Vec<String>> {
     let kind = node["Node Type"].as_str().unwrap_or_default().to_owned();

@@ -13,7 +13,7 @@ use tokio_postgres::config::Host;
 use super::settings::Server;
 
 /// The index of a server, with one of its resolved addresses, or with none for the server as a whole.
-type Candidate = (usize, Option<IpAddr>);
+pub(super) type Candidate = (usize, Option<IpAddr>);
 
 /// The servers and addresses whose last attempt failed, or was given up by its caller. They are tried after all
 /// others: a heartbeat that is given up before a silent server has used its time would wait for

@@ -15,6 +15,7 @@ mod url;
 
 use std::fmt;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -30,7 +31,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
 use super::home::{Home, OpenConnection};
 use super::timeouts::Timeouts;
-use candidates::{Failures, connect_first, resolve};
+use candidates::{Candidate, Failures, connect_first, resolve};
 use driver::Driver;
 use environment::Environment;
 use settings::{Password, Server, Settings, SslMode};
@@ -107,12 +108,22 @@ impl Connector {
 
     /// Opens a connection for a pool and runs the statements of `setup` on it.
     async fn open_pooled(self: &Arc<Self>, setup: &str) -> Result<PooledClient> {
+        Ok(self.open_pooled_at(setup, None).await?.0)
+    }
+
+    /// Opens a connection for a pool, at one server and address only if `candidate` names them. Also returns where
+    /// it leads to.
+    async fn open_pooled_at(
+        self: &Arc<Self>,
+        setup: &str,
+        candidate: Option<Candidate>,
+    ) -> Result<(PooledClient, Candidate)> {
         let (connector, setup) = (self.clone(), setup.to_owned());
         let open = async move {
             let generation = *connector.generation.borrow();
-            let (client, connection) = connector.open(&setup).await?;
+            let ((client, connection), candidate) = connector.open(&setup, candidate).await?;
             let driver = Driver::spawn(connection, connector.open.clone());
-            Ok(PooledClient::new(client, driver, generation))
+            Ok((PooledClient::new(client, driver, generation), candidate))
         };
         self.on_runtime(Box::pin(open)).await
     }
@@ -127,7 +138,7 @@ impl Connector {
         });
         let open = async move {
             let setup = connector.settings.server_tcp_text();
-            let (client, connection) = connector.open(&setup).await?;
+            let ((client, connection), _) = connector.open(&setup, None).await?;
             let (runtime, open) = (connector.runtime.clone(), connector.open.clone());
             Ok((client, Listener { connection: Some(connection), closed, runtime, open }))
         };
@@ -145,16 +156,20 @@ impl Connector {
         })
     }
 
-    /// Tries the servers in order. The error names every server and its cause.
-    async fn open(&self, setup: &str) -> Result<Link> {
+    /// Tries the servers in order, or only the one that `candidate` names. The error names every server and its
+    /// cause.
+    async fn open(&self, setup: &str, candidate: Option<Candidate>) -> Result<(Link, Candidate)> {
         let mut failures = Vec::new();
-        for index in self.failures.order(self.settings.servers.len(), self.settings.is_random) {
+        let mut order = self.failures.order(self.settings.servers.len(), self.settings.is_random);
+        order.retain(|index| candidate.is_none_or(|(only, _)| only == *index));
+        for index in order {
             let server = &self.settings.servers[index];
             let attempt = self.failures.attempt((index, None));
-            match self.open_any_address(index, server, setup).await {
-                Ok(link) => {
+            let only = candidate.map(|(_, address)| address);
+            match self.open_any_address(index, server, setup, only).await {
+                Ok((link, address)) => {
                     attempt.succeed();
-                    return Ok(link);
+                    return Ok((link, (index, address)));
                 }
                 Err(error) => {
                     failures.push(Error::new(error.kind(), format!("{server}: {error}")));
@@ -168,9 +183,19 @@ impl Connector {
         Err(Error::new(kind, texts.join("; ")))
     }
 
-    /// Tries the addresses of a server in order, each within its own time limit.
-    async fn open_any_address(&self, index: usize, server: &Server, setup: &str) -> Result<Link> {
-        let mut addresses = resolve(server, self.settings.address_limit(1)).await?;
+    /// Tries the addresses of a server in order, each within its own time limit. Also returns the address of the
+    /// connection.
+    async fn open_any_address(
+        &self,
+        index: usize,
+        server: &Server,
+        setup: &str,
+        only: Option<Option<IpAddr>>,
+    ) -> Result<(Link, Option<IpAddr>)> {
+        let mut addresses = match only {
+            Some(address) => vec![address],
+            None => resolve(server, self.settings.address_limit(1)).await?,
+        };
         self.failures.sort(index, &mut addresses, self.settings.is_random);
         let limit = self.settings.address_limit(addresses.len());
         connect_first(&addresses, limit, |address| async move {
@@ -178,7 +203,7 @@ impl Connector {
             let server = Server { address, ..server.clone() };
             let link = self.open_server(&server, setup).await?;
             attempt.succeed();
-            Ok(link)
+            Ok((link, address))
         })
         .await
     }

@@ -27,15 +27,18 @@ const REASON: &str = "the connection pooler gives server sessions to other clien
     database, or connect to PostgreSQL directly";
 
 impl Connector {
-    /// Opens two connections without settings, and fails if a pooler shares server sessions between them
+    /// Opens two connections without settings to one server, and fails if a pooler shares server sessions between them
     /// and other clients. If the second connection is refused, the check fails: without it a pooler could
     /// give the settings of a session to other clients.
     pub(in crate::postgres) async fn open_checked(
         self: &Arc<Self>,
     ) -> Result<(PooledClient, PooledClient)> {
-        let mut first = Probe::new(self.open_pooled("").await?);
+        let (first, candidate) = self.open_pooled_at("", None).await?;
+        let mut first = Probe::new(first);
         first.send(None, self.settings.connect_timeout).await?;
-        let mut second = Probe::new(self.open_pooled("").await?);
+        // Another server has process ids of its own, which may be equal, and other statements.
+        let (second, _) = self.open_pooled_at("", Some(candidate)).await?;
+        let mut second = Probe::new(second);
         second.send(None, self.settings.connect_timeout).await?;
         let mut probes = [first, second];
         let mut turns = TURNS.iter();

@@ -1,4 +1,4 @@
--- Under the lock of these leases, so that of two who end the last two attempts of one the second
+-- Removes leases without attempts. Under the lock of these leases, so that of two who end the last two attempts of one the second
 -- sees that the first is gone.
 DELETE FROM tidegate.leases l
 WHERE token = ANY ($1) AND tasks = '{}'

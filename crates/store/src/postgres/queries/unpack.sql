@@ -1,5 +1,5 @@
 -- Gives tasks that leases list ($2, or all) a row of their own, and one for their slot; under some leases
--- ($1), or under all. The other tasks of the leases stay listed. Returns each task that runs already, and each
+-- ($1), or under all; no more than $3 tasks, if that is given. The other tasks of the leases stay listed. Returns each task that runs already, and each
 -- slot that is held already, under another lease: no transaction writes such rows, and the caller reports them.
 WITH packed AS MATERIALIZED (
     SELECT token, tasks, limits, numbers, started_at FROM tidegate.leases
@@ -8,7 +8,8 @@ WITH packed AS MATERIALIZED (
     ORDER BY token FOR UPDATE
 ), one AS MATERIALIZED (
     SELECT packed.token, packed.started_at, listed.task, listed.limit_id, listed.number, listed.place,
-           $2::bigint[] IS NULL OR listed.task = ANY ($2) AS leaves
+           ($2::bigint[] IS NULL OR listed.task = ANY ($2))
+           AND ($3::bigint IS NULL OR row_number() OVER () <= $3) AS leaves
     FROM packed
     CROSS JOIN LATERAL unnest(packed.tasks, packed.limits, packed.numbers) WITH ORDINALITY
          AS listed (task, limit_id, number, place)
