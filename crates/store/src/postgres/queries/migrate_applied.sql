@@ -1,5 +1,5 @@
 -- `oldest` is the version that a program must know to work with the schema. Through JSON, because the
--- table of an older schema has no such column: then it is the version itself.
+-- table of an earlier build may have no such column, and it must be refused by its checksum.
 SELECT m.version, m.checksum = md5(known.source) AS is_same,
        coalesce((to_jsonb(m) ->> 'oldest')::bigint, m.version) AS oldest
 FROM tidegate.migrations m

@@ -29,7 +29,9 @@ create table kind (
     backoff_cap_ms integer not null,
     remove_on_completed_days integer,
     remove_on_failed_days integer,
-    max_deaths integer not null
+    max_deaths integer not null,
+    -- When a worker last registered a kind that nobody else made known; null where somebody did.
+    seen_at integer
 ) strict, without rowid;
 
 create table lane (
@@ -41,7 +43,15 @@ create table lane (
 
 create table worker (
     id text not null primary key,
-    alive_until integer not null
+    alive_until integer not null,
+    -- The version of the schema that the worker's program knows.
+    schema_version integer,
+    -- What a worker last said of itself, as JSON.
+    report text,
+    -- The last heartbeat of a worker: its time plus its lease length, and this length. Claims write neither.
+    -- Until the worker sends a heartbeat both are null, and the reaper ends its expired leases.
+    heartbeat_until integer,
+    heartbeat_lease_ms integer
 ) strict, without rowid;
 
 create table worker_lane (
@@ -68,11 +78,25 @@ create table limits (
     dirty integer not null,
     share_weight integer,
     share_last_tag integer,
-    share_ahead integer
+    share_ahead integer,
+    refused integer not null default 0,
+    -- A limit that nobody passes, whatever its capacity: 0 by an operator's word, else the step of the
+    -- workflow that failed.
+    halt integer,
+    -- When its line is to be looked at.
+    look_at integer,
+    -- A job's reserve, its priority, and the time between two starts.
+    share_min_concurrency integer not null default 0,
+    share_priority integer not null default 0,
+    share_delay_ms integer not null default 0,
+    share_next_at integer not null default 0
 ) strict;
 
 create index limits_dirty on limits (id) where dirty = 1;
-create index limits_idle on limits (id) where source = 'unset' and held = 0 and waiting = 0;
+create index limits_look_at on limits (look_at) where look_at is not null;
+create index limits_halted on limits (name) where halt is not null;
+create index limits_idle on limits (id)
+where source = 'unset' and held = 0 and waiting = 0 and halt is null;
 
 -- A freed slot keeps its row, so the numbers of a limit are 0 to n-1 without a gap, the lowest
 -- free one is the first row of slot_free, and the next new one is n.
@@ -111,13 +135,18 @@ create table task (
     unique_key text,
     error text,
     payload blob not null,
-    result blob
+    result blob,
+    -- What a failed step does to its workflow.
+    on_failure text not null default 'halt',
+    -- Where it was submitted.
+    trace text
 ) strict;
 
 create unique index task_unique on task (unique_key) where unique_key is not null and state is null;
 create index task_final on task (state) where state is not null;
 create index task_removal on task (remove_at) where remove_at is not null;
 create index task_job on task (job, state) where job is not null;
+create index task_workflow on task (workflow, state) where workflow is not null;
 
 create table scheduled (
     task integer primary key,
@@ -127,8 +156,12 @@ create table scheduled (
 create index scheduled_due on scheduled (run_at, task);
 
 create table arrived (
-    task integer primary key
+    task integer primary key,
+    -- The job whose share brings a task to the gate; none where it has none or is a step of a workflow.
+    job text
 ) strict;
+
+create index arrived_job on arrived (job, task) where job is not null;
 
 -- at_submit: its key stands in the task's row, see there.
 create table ready (
@@ -180,5 +213,41 @@ create table running (
     started_at integer not null,
     progress_percent integer,
     progress_message text,
+    -- When its task was through the gate.
+    ready_at integer not null default 0,
     primary key (token, task)
 ) strict, without rowid;
+
+-- Paused queues.
+create table queue (
+    name text not null primary key,
+    paused_at integer not null
+) strict, without rowid;
+
+-- How long the latest tasks of a group ran. Workers report it with their heartbeats, so no task
+-- pays for it.
+create table pace (
+    group_name text not null primary key,
+    tasks integer not null,
+    total_ms integer not null,
+    heard_at integer not null
+) strict, without rowid;
+
+-- Attempts that were taken off running behind their worker's back: its next heartbeat is told.
+create table fenced (
+    token integer not null,
+    task integer not null,
+    primary key (token, task)
+) strict, without rowid;
+
+-- What live workers say of groups: the capacity a worker brings, or null where it registers the kind
+-- and brings none. The latest of those that bring one counts.
+create table registration (
+    number integer primary key,
+    worker text not null,
+    group_name text not null,
+    capacity integer,
+    unique (worker, group_name)
+) strict;
+
+create index registration_group on registration (group_name, number);

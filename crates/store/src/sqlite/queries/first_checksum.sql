@@ -1,0 +1,1 @@
+select checksum from migration where version = 1
