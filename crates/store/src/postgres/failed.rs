@@ -16,9 +16,9 @@ use super::error::Fault;
 use super::rows;
 use super::session::{Params, Tx};
 
-const FAILING: &str = include_str!("queries/failing.sql");
-const KINDS_OF: &str = include_str!("queries/kinds_of.sql");
-const FAIL: &str = include_str!("queries/fail.sql");
+const FAILING: &str = include_str!("queries/failed_attempts.sql");
+const KINDS_OF: &str = include_str!("queries/kinds_of_tasks.sql");
+const FAIL: &str = include_str!("queries/fail_tasks_fast.sql");
 
 /// Whether an attempt failed in a way that the fast path may support.
 pub(super) fn may_be_fast(exit: &Exit) -> bool {

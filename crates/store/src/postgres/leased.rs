@@ -10,7 +10,7 @@ use super::error::Fault;
 use super::rows;
 use super::session::Tx;
 
-const BODIES: &str = include_str!("queries/bodies.sql");
+const BODIES: &str = include_str!("queries/claim_task_rows.sql");
 
 /// Tasks that a statement has put under a lease, in their order, as it tells of them in one row: what
 /// the tasks are comes with their [bodies].

@@ -29,10 +29,10 @@ const ONLINE: &str = "-- Online:";
 
 const EXISTS: &str = include_str!("queries/migrate_exists.sql");
 const LOCK: &str = include_str!("queries/migrate_lock.sql");
-const PATIENCE: &str = include_str!("queries/migrate_patience.sql");
+const PATIENCE: &str = include_str!("queries/migrate_lock_timeout.sql");
 const PREPARE: &str = include_str!("queries/migrate_prepare.sql");
 const APPLIED: &str = include_str!("queries/migrate_applied.sql");
-const OLD_WORKERS: &str = include_str!("queries/migrate_old_workers.sql");
+const OLD_WORKERS: &str = include_str!("queries/migrate_outdated_workers.sql");
 const RECORD: &str = include_str!("queries/migrate_record.sql");
 
 /// Between two tries of a migration that others are in the way of, and how many there are at most:

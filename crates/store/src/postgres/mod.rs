@@ -5,14 +5,14 @@
 //! changed. Shorter ways are a statement for each step, sent in one round trip with their BEGIN and
 //! COMMIT:
 //!
-//! - [Plain tasks](put) whose names are known are stored by `put.sql`.
-//! - A [claim](claim) looks, picks and takes: `look.sql`, `lanes.sql`, `pick_one.sql` or
-//!   `pick_many.sql`, and `take_plain.sql`, or `take.sql` where there are slots; what the tasks are
+//! - [Plain tasks](put) whose names are known are stored by `submit_fast.sql`.
+//! - A [claim](claim) looks, picks and takes: `claim_probe.sql`, `claim_lanes.sql`, `claim_pick_single_lane.sql` or
+//!   `claim_pick_lanes.sql`, and `claim_take_fast.sql`, or `claim_take_general.sql` where there are slots; what the tasks are
 //!   [comes beside](leased).
-//! - What ended well without slots is ended by `finish.sql`.
-//! - What holds one slot and [hands it on](relay) is ended by `relay.sql`, which starts the next in
-//!   line, or by `admit.sql`, which makes it ready for the claim that goes along.
-//! - Tasks that are [due](due) are admitted by `due_lock.sql` and `due_admit.sql`.
+//! - What ended well without slots is ended by `finish_fast.sql`.
+//! - What holds one slot and [hands it on](relay) is ended by `hand_off_start.sql`, which starts the next in
+//!   line, or by `hand_off_admit.sql`, which makes it ready for the claim that goes along.
+//! - Tasks that are [due](due) are admitted by `lock_due_fast.sql` and `admit_due_fast.sql`.
 //!
 //! What runs without slots, or with one that can be handed on, is listed in its lease and has no row.
 //! A verb that needs more of an attempt than that it runs [unpacks](unpack) it first: then it is a row of
@@ -160,7 +160,7 @@ pub use session::Step;
 pub use timeouts::Timeouts;
 pub use traffic::Traffic;
 
-/// The session setting from which `look.sql` reads [`Options::due_grace`].
+/// The session setting from which `claim_probe.sql` reads [`Options::due_grace`].
 const DUE_GRACE: &str = "tidegate.due_grace_ms";
 
 /// Every statement of a verb walks indexes and nothing else. Said once, its plan does not depend on

@@ -17,7 +17,7 @@ use super::floors::{first_of_lanes, key};
 use super::session::{Params, Tx, glimpse};
 use super::submit::{BYTES_MAX, Catalogue, Stored};
 
-const PUT: &str = include_str!("queries/put.sql");
+const PUT: &str = include_str!("queries/submit_fast.sql");
 
 /// What is remembered is asked for again after so long: limits may have gone away.
 const FRESH: Duration = Duration::from_secs(10);

@@ -24,22 +24,22 @@ use super::leased::{Leased, bodies};
 use super::look::{names, open};
 use super::session::{Params, Tx, at_once};
 
-pub(super) const HOLD_LIMITS: &str = include_str!("queries/hold_limits.sql");
+pub(super) const HOLD_LIMITS: &str = include_str!("queries/lock_limits_shared_then_leases.sql");
 const RELAY: &str = concat!(
-    include_str!("queries/look.sql"),
-    include_str!("queries/held.sql"),
-    include_str!("queries/relay.sql"),
-    include_str!("queries/pass.sql"),
-    include_str!("queries/end.sql"),
-    include_str!("queries/relayed.sql")
+    include_str!("queries/claim_probe.sql"),
+    include_str!("queries/hand_off_eligible.sql"),
+    include_str!("queries/hand_off_start.sql"),
+    include_str!("queries/record_limit_deltas.sql"),
+    include_str!("queries/complete_tasks.sql"),
+    include_str!("queries/hand_off_result.sql")
 );
 const ADMIT: &str = concat!(
-    include_str!("queries/look.sql"),
-    include_str!("queries/held.sql"),
-    include_str!("queries/admit.sql"),
-    include_str!("queries/pass.sql"),
-    include_str!("queries/end.sql"),
-    include_str!("queries/admitted.sql")
+    include_str!("queries/claim_probe.sql"),
+    include_str!("queries/hand_off_eligible.sql"),
+    include_str!("queries/hand_off_admit.sql"),
+    include_str!("queries/record_limit_deltas.sql"),
+    include_str!("queries/complete_tasks.sql"),
+    include_str!("queries/hand_off_admit_result.sql")
 );
 
 /// A list that is not there is empty.

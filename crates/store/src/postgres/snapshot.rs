@@ -14,16 +14,16 @@ use super::{Inner, transact};
 const BEGIN: &str = include_str!("queries/snapshot_begin.sql");
 const COUNTERS: &str = include_str!("queries/snapshot_counters.sql");
 const TASKS: &str = include_str!("queries/snapshot_tasks.sql");
-const FINISHED: &str = include_str!("queries/snapshot_finished.sql");
-const LIMITS: &str = include_str!("queries/limits_all.sql");
+const FINISHED: &str = include_str!("queries/finished_counts_by_state.sql");
+const LIMITS: &str = include_str!("queries/all_limits_by_name.sql");
 const SLOTS: &str = include_str!("queries/snapshot_slots.sql");
 const SLOT_GROUPS: &str = include_str!("queries/snapshot_slot_groups.sql");
-const KEYS: &str = include_str!("queries/snapshot_keys.sql");
+const KEYS: &str = include_str!("queries/snapshot_unique_keys.sql");
 const LEASES: &str = include_str!("queries/snapshot_leases.sql");
 const SCHEDULED: &str = include_str!("queries/snapshot_scheduled.sql");
-const ARRIVED: &str = include_str!("queries/snapshot_arrived.sql");
+const ARRIVED: &str = include_str!("queries/snapshot_inbox.sql");
 const READY: &str = include_str!("queries/snapshot_ready.sql");
-const LINE: &str = include_str!("queries/snapshot_line.sql");
+const LINE: &str = include_str!("queries/snapshot_waiters.sql");
 const RUNNING: &str = include_str!("queries/snapshot_running.sql");
 
 pub(super) async fn snapshot(store: &Inner) -> Result<Snapshot> {

@@ -8,11 +8,11 @@ use super::error::Fault;
 use super::session::Tx;
 use super::{Inner, transact};
 
-const UNPACK: &str = include_str!("queries/unpack.sql");
-const PACKED_WITH: &str = include_str!("queries/packed_with.sql");
-const PACKED_IN_GROUPS: &str = include_str!("queries/packed_in_groups.sql");
-const PACKED_TWICE: &str = include_str!("queries/packed_twice.sql");
-const PACKED_EXPIRED: &str = include_str!("queries/packed_expired.sql");
+const UNPACK: &str = include_str!("queries/expand_leases.sql");
+const PACKED_WITH: &str = include_str!("queries/leases_listing_tasks.sql");
+const PACKED_IN_GROUPS: &str = include_str!("queries/leases_listing_tasks_of_groups.sql");
+const PACKED_TWICE: &str = include_str!("queries/leases_listing_duplicates.sql");
+const PACKED_EXPIRED: &str = include_str!("queries/expired_leases_listing_tasks.sql");
 
 /// Unpacks tasks of leases, or all tasks of the leases, in a transaction of its own, before a transaction
 /// that needs the rows of their attempts.

@@ -115,7 +115,7 @@ fn refuse_earlier_build(
 
 /// The version that a program must know to work with a schema, where that says so.
 fn oldest(connection: &Connection, version: i64) -> Option<i64> {
-    let of_version = include_str!("queries/oldest.sql");
+    let of_version = include_str!("queries/min_program_version.sql");
     connection.query_row(of_version, [version], |row| row.get(0)).ok().flatten()
 }
 
@@ -127,7 +127,9 @@ pub(super) fn migrate(connection: &Connection, now: Millis) -> Result<()> {
 fn migrate_to(connection: &Connection, now: Millis, migrations: &[Migration]) -> Result<()> {
     let applied = match status_for(connection, migrations)? {
         Schema::Missing => {
-            connection.execute_batch(include_str!("queries/make_migration.sql")).translated()?;
+            connection
+                .execute_batch(include_str!("queries/create_migrations_table.sql"))
+                .translated()?;
             connection.pragma_update(None, "application_id", APPLICATION_ID).translated()?;
             0
         }
@@ -149,13 +151,13 @@ fn migrate_to(connection: &Connection, now: Millis, migrations: &[Migration]) ->
         }
         connection.execute_batch(migration.sql).translated()?;
         let row = params![version, migration.name, checksum(migration.sql), now, oldest];
-        connection.execute(include_str!("queries/put_migration.sql"), row).translated()?;
+        connection.execute(include_str!("queries/record_migration.sql"), row).translated()?;
     }
     connection.pragma_update(None, "user_version", migrations.len() as i64).translated()
 }
 
 fn refuse_old_workers(connection: &Connection, name: &str, oldest: i64, now: Millis) -> Result<()> {
-    let old = include_str!("queries/old_workers.sql");
+    let old = include_str!("queries/outdated_workers.sql");
     let mut old = connection.prepare(old).translated()?;
     let old = old.query_map([now, oldest], |row| row.get(0)).translated()?;
     let old = old.collect::<rusqlite::Result<Vec<String>>>().translated()?;
@@ -177,7 +179,8 @@ pub(super) fn verify(connection: &Connection) -> Result<()> {
 fn verify_against(connection: &Connection, migrations: &[Migration]) -> Result<()> {
     let version = connection.pragma_query_value(None, "user_version", |row| row.get(0));
     refuse_earlier_build(connection, version.translated()?, migrations)?;
-    let mut applied = connection.prepare(include_str!("queries/migrations.sql")).translated()?;
+    let mut applied =
+        connection.prepare(include_str!("queries/applied_migrations.sql")).translated()?;
     let mut rows = applied.query([]).translated()?;
     while let Some(row) = rows.next().translated()? {
         let version: i64 = row.get(0).translated()?;

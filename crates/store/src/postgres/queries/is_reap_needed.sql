@@ -1,4 +1,4 @@
--- Whether the reaper has anything to end: an expired lease by the condition of `expired.sql`, a task that was
+-- Whether the reaper has anything to end: an expired lease by the condition of `expired_leases.sql`, a task that was
 -- admitted long ago ($2 ms) in a lane that no worker serves, or the row of a worker that died long ago ($3 ms).
 -- $1 is the time, if it is not the server's.
 WITH moment AS MATERIALIZED (

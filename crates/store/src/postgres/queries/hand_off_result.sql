@@ -1,7 +1,7 @@
 -- Lists side by side: who runs on with which slot, and where it stood in its line; and what is ready
 -- first in lanes. A claim that follows in the same transaction adds to the lease.
 -- Where nothing was done, `held` are the attempts that their leases list with a slot, and `may_admit`
--- says whether `admit.sql` may succeed for them: some task is ready that comes before the next in line, or
+-- says whether `hand_off_admit.sql` may succeed for them: some task is ready that comes before the next in line, or
 -- an attempt has rows of its own.
 SELECT relay.is_on, relay.may_admit,
        CASE WHEN relay.may_admit AND NOT relay.is_on THEN ARRAY (

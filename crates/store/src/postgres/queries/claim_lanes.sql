@@ -3,7 +3,7 @@
 -- come before them, unless it is told to go on ($8), or the worker has to be noted, or there are more than
 -- the text can read ($14). $15 is for those who meet tasks that a limit began to apply to.
 --
--- `wanted.sql` comes before, and what picks follows.
+-- `claim_task_count.sql` comes before, and what picks follows.
 , lane AS MATERIALIZED (
     SELECT array_agg(open.id) AS ids,
            array_agg(coalesce(($11::bigint[])[floor.place], -9223372036854775808)) AS ranks,

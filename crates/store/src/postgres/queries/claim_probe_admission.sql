@@ -1,4 +1,4 @@
--- What it is that waits at the gate. `look.sql` comes before. The parts of `due` are put in order
+-- What it is that waits at the gate. `claim_probe.sql` comes before. The parts of `due` are put in order
 -- behind OFFSET: a server that merges them would read every row for the order of ids.
 SELECT EXISTS (SELECT FROM tidegate.arrived WHERE task >= $6) OR coalesce(seen.next_due <= seen.now, false)
            AS arrivals,

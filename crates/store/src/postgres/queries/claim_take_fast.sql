@@ -1,5 +1,5 @@
 -- Hands out what was picked, under one new lease that lists it. All or nothing: where one of them
--- holds slots, or a limit has begun since it was made ready, they are only locked, and `take.sql` has
+-- holds slots, or a limit has begun since it was made ready, they are only locked, and `claim_take_general.sql` has
 -- to do it.
 , summed AS MATERIALIZED (
     SELECT array_agg(task) AS tasks, array_agg(lane) AS lanes, array_agg(rank) AS ranks,

@@ -10,7 +10,7 @@
 -- A line is read from behind what this process took of it last ($14 to $16), unless more have come to
 -- it since ($13): what left stays in the index until the server has cleaned up.
 --
--- `look.sql` comes before, and what hands them on follows.
+-- `claim_probe.sql` comes before, and what hands them on follows.
 , listed AS MATERIALIZED (
     SELECT l.token, one.task, one.limit_id, one.number,
            -- Here and not in a WHERE, where it would become a join.

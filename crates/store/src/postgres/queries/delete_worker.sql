@@ -1,4 +1,4 @@
--- Removes a worker that leaves. Gives its leases that have expired at $2, as `put_report.sql` does.
+-- Removes a worker that leaves. Gives its leases that have expired at $2, as `put_heartbeat.sql` does.
 WITH lanes AS (DELETE FROM tidegate.worker_lanes WHERE worker = $1),
      registrations AS (DELETE FROM tidegate.registrations WHERE worker = $1),
      worker AS (DELETE FROM tidegate.workers WHERE id = $1)

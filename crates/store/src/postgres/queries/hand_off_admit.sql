@@ -4,7 +4,7 @@
 -- It is what a finish would do. Nothing is done at all where this worker does not serve those next in
 -- line, or where somebody in a line had no worker: that may be one of whose kind nothing was looked at.
 --
--- `held.sql` comes before; `pass.sql`, `end.sql` and `admitted.sql` follow.
+-- `hand_off_eligible.sql` comes before; `record_limit_deltas.sql`, `complete_tasks.sql` and `hand_off_admit_result.sql` follow.
 , relay AS MATERIALIZED (
     SELECT plain.now, plain.next_due, plain.has_gate_work, plain.limits_version, next.*,
            plain.is_so AND next.are_served

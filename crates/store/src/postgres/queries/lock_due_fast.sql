@@ -1,6 +1,6 @@
 -- Takes the locks for the fast admission of due tasks, if a task is due: the lock of the gatekeeper, which is only
 -- tried, and the buckets of the limits that the due tasks need. The locks are taken in a statement of their own. So
--- the snapshot of `due_admit.sql`, sent in the same round trip, contains everything that the previous holders of the
+-- the snapshot of `admit_due_fast.sql`, sent in the same round trip, contains everything that the previous holders of the
 -- locks committed. That statement reads the time from `tidegate.gate_time`, which is empty if no task is due or
 -- another transaction is the gatekeeper, and the buckets from `tidegate.due_buckets`. $1 is the time; NULL means the
 -- clock of the server.

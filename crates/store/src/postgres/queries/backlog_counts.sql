@@ -1,5 +1,5 @@
 -- The count ends where it is large enough: nobody asks how much too much it is.
--- `abandoned` has the condition of `expired.sql`.
+-- `abandoned` has the condition of `expired_leases.sql`.
 SELECT (SELECT count(*) FROM (
             SELECT FROM tidegate.ready r
             WHERE NOT EXISTS (

@@ -3,7 +3,7 @@
 --
 -- A task joins a wait queue only if at least max(1, $1) waiters come before it. $1 is the number of slots that
 -- the caller gives back next. Then the number of free slots does not change the result: no task overtakes the
--- head, and the slots of the caller go to earlier waiters. `due_lock.sql` holds the bucket of the limit
+-- head, and the slots of the caller go to earlier waiters. `lock_due_fast.sql` holds the bucket of the limit
 -- exclusively, so no hand-off changes the limit meanwhile. If a limit is dirty or due, or one of its passes is
 -- urgent or due, the general path handles that first.
 WITH seen AS MATERIALIZED (

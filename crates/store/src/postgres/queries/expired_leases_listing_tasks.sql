@@ -1,4 +1,4 @@
--- Packed leases that the reaper ends, by the condition of `expired.sql`.
+-- Packed leases that the reaper ends, by the condition of `expired_leases.sql`.
 SELECT token FROM tidegate.leases WHERE expires_at <= $1 AND tasks <> '{}'
   AND (SELECT w.heartbeat_until > $1 AND leases.expires_at + w.heartbeat_lease_ms > $1
        FROM tidegate.workers w WHERE w.id = leases.worker) IS NOT TRUE

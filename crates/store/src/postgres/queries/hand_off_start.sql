@@ -5,7 +5,7 @@
 -- next in line. Nothing is done at all where something is ready that comes before them (from $17 to
 -- $20 on, where the claims of this process begin).
 --
--- `held.sql` comes before; `pass.sql`, `end.sql` and `relayed.sql` follow.
+-- `hand_off_eligible.sql` comes before; `record_limit_deltas.sql`, `complete_tasks.sql` and `hand_off_result.sql` follow.
 , first AS MATERIALIZED (
     -- What is ready first in each lane.
     SELECT array_agg(lane.id) AS lanes, array_agg(ready.rank) AS ranks, array_agg(ready.tag) AS tags,

@@ -1,4 +1,4 @@
--- The same as `lanes.sql` for a claim behind tasks that the same transaction has let in: their lanes are
+-- The same as `claim_lanes.sql` for a claim behind tasks that the same transaction has let in: their lanes are
 -- read from the first of them on.
 , admitted AS MATERIALIZED (
     -- The first of those that the same transaction has let in, and their lanes.
