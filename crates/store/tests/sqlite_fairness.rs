@@ -79,7 +79,7 @@ fn start(path: &Path, number: usize) -> Killed {
 
 /// Who wrote each task, in order.
 fn writers(file: &Connection) -> Vec<String> {
-    let sql = "select lane.kind from task join lane on lane.id = task.lane order by task.id";
+    let sql = "select lanes.kind from tasks join lanes on lanes.id = tasks.lane order by tasks.id";
     let mut rows = file.prepare(sql).unwrap();
     rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
 }
@@ -114,10 +114,10 @@ async fn processes_take_turns() {
     store.migrate().await.unwrap();
     let children: Vec<Killed> = (0..GREEDY).map(|number| start(&path, number)).collect();
     let file = Connection::open(&path).unwrap();
-    while number(&file, "select count(*) from lane") <= GREEDY as i64 {
+    while number(&file, "select count(*) from lanes") <= GREEDY as i64 {
         submit(&store, GUEST).await;
     }
-    let last = || number(&file, "select max(id) from task");
+    let last = || number(&file, "select max(id) from tasks");
     let end = last() + TASKS;
     while last() < end {
         submit(&store, GUEST).await;

@@ -118,7 +118,7 @@ fn role(query: &str) -> Option<Role> {
     }
     let begins = does("INSERT INTO tidegate.leases");
     match (does("DELETE FROM tidegate.tasks"), begins) {
-        (true, _) if does("DELETE FROM tidegate.line\n") => Some(Role::Relay),
+        (true, _) if does("DELETE FROM tidegate.waiters\n") => Some(Role::Relay),
         (true, false) if does("DELETE FROM tidegate.leases") => Some(Role::Finish),
         (false, true) if does("DELETE FROM tidegate.ready") => Some(Role::Claim),
         _ => None,

@@ -135,7 +135,7 @@ async fn look(
             outcomes.insert(TaskId(id), CancelOutcome::Finished);
             continue;
         }
-        let Some(place) = row.get::<_, Option<i32>>("place") else {
+        let Some(place) = row.get::<_, Option<i32>>("position") else {
             // The task stands in no table, which is a fault that `doctor` reports. There is no row to
             // lock, however often the store looks, so the outcome stays `NotFound`.
             continue;

@@ -86,8 +86,8 @@ impl FailedBatch {
         let max_attempts =
             max_attempts.map(|max| rows::unsigned("tasks", "max_attempts", max)).transpose()?;
         let mut ledger = Ledger {
-            spent: rows::number(row, "tasks", "spent")?,
-            deaths: rows::number(row, "tasks", "deaths")?,
+            spent: rows::number(row, "tasks", "attempts_used")?,
+            deaths: rows::number(row, "tasks", "crashes")?,
             max_attempts: max_attempts.unwrap_or(kind.max_attempts),
             max_deaths: kind.max_deaths,
             // A cancel gives the attempt a row of its own, so the lease does not list it.

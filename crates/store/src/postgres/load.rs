@@ -254,7 +254,7 @@ fn under_lock(
         let is_locked = |id| draft.state.limits.contains_key(&LimitId(id));
         if row.get::<_, Option<i64>>("limit_id").is_some_and(is_locked) {
             let is_head: bool = row.get("is_head");
-            let line = rows::line(row)?;
+            let line = rows::line(row, "waiter_due_at")?;
             heads.extend(is_head.then_some(line));
             lines.push(line);
         }

@@ -121,7 +121,7 @@ async fn applied(client: &impl GenericClient, all: &[Migration<'_>]) -> Result<A
     let mut newest = 0;
     for row in client.query(APPLIED, &[&texts]).await? {
         newest = row.get("version");
-        applied.oldest = row.get("oldest");
+        applied.oldest = row.get("min_program_version");
         let known = usize::try_from(newest - 1).ok().and_then(|index| all.get(index));
         if let Some((name, _)) = known {
             if !row.get::<_, bool>("is_same") {

@@ -50,7 +50,7 @@ fn list(row: &Row, column: &str) -> impl Iterator<Item = i64> {
 /// The last in each line of those who left it.
 fn furthest(row: &Row) -> BTreeMap<LimitId, Reached> {
     let keys = list(row, "ranks").zip(list(row, "line_tags")).zip(list(row, "places"));
-    let (now, of_lines) = (now(), list(row, "limits").zip(list(row, "refused")));
+    let (now, of_lines) = (now(), list(row, "limits").zip(list(row, "parked_total")));
     let mut furthest: BTreeMap<LimitId, Reached> = BTreeMap::new();
     for ((limit, refused), ((rank, tag), place)) in of_lines.zip(keys) {
         let key = (rank, tag, place);
@@ -304,7 +304,7 @@ async fn send_relay(
         open: open(&relayed),
         first: first(&relayed),
         last_task: relayed.get("last_task"),
-        is_to_look: relayed.get("is_to_look"),
+        is_to_look: relayed.get("has_recheck"),
         claimed: claimed.flatten(),
     })))
 }
@@ -358,7 +358,7 @@ async fn admit(
     if !is_refused {
         store.holding.reached(furthest(&relayed), &baton.lines);
         left.new = admitted(&relayed);
-        if relayed.get("is_to_look") {
+        if relayed.get("has_recheck") {
             store.changed.here();
         }
     } else {

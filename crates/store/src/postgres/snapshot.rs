@@ -39,8 +39,8 @@ async fn read_committed(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {
 pub(super) async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {
     let row = tx.one(COUNTERS, &[]).await?;
     let counters = Counters {
-        token: row.get("token"),
-        place: row.get("place"),
+        token: row.get("last_token"),
+        place: row.get("last_admission_seq"),
         virtual_time: row.get("virtual_time"),
         limits_version: row.get("limits_version"),
     };
@@ -112,8 +112,8 @@ fn task_row(row: &tokio_postgres::Row) -> Result<TaskRow> {
         workflow: rows::text(row, "workflow"),
         unique_key: rows::text(row, "unique_key"),
         weight: rows::number(row, "tasks", "weight")?,
-        spent: rows::number(row, "tasks", "spent")?,
-        deaths: rows::number(row, "tasks", "deaths")?,
+        spent: rows::number(row, "tasks", "attempts_used")?,
+        deaths: rows::number(row, "tasks", "crashes")?,
         positions: Vec::new(),
         gated: false,
     })
@@ -137,7 +137,7 @@ async fn positions(tx: &Tx<'_>, tasks: &mut BTreeMap<TaskId, TaskRow>) -> Result
         stand(row.get("task"), Position::Ready(rows::ready(&row)), false);
     }
     for row in tx.query(LINE, &[]).await? {
-        stand(row.get("task"), Position::Line(rows::line(&row)?), false);
+        stand(row.get("task"), Position::Line(rows::line(&row, "due_at")?), false);
     }
     for row in tx.query(RUNNING, &[]).await? {
         let (task, token, running) = rows::running(&row);

@@ -58,7 +58,7 @@ impl Planted {
             (Some(Bug::StopWithoutToken), Query::StopAttempt) => ("token = ?1 and ", ""),
             (Some(Bug::FreeWithoutLimit), Query::FreeSlotsOfTask) => ("limit_id = ?2", "?2 > 0"),
             (Some(Bug::LineWithoutRank), Query::FirstWaiter) => {
-                ("class, rank, tag, place limit", "class, place limit")
+                ("wait_reason, rank, tag, admission_seq limit", "wait_reason, admission_seq limit")
             }
             (Some(Bug::RenewExpired), Query::RenewLease) => ("expires_at > ?4", "?4 > 0"),
             (Some(Bug::TakeFromAllLanes), Query::DeleteReadyPrefix) => ("lane = ?1", "?1 > 0"),

@@ -226,7 +226,7 @@ mod tests {
         migrate(&connection, 1).unwrap();
         migrate(&connection, 2).unwrap();
         assert_eq!(read(&connection).unwrap(), Schema::Current);
-        connection.execute("update migration set checksum = 'x'", []).unwrap();
+        connection.execute("update migrations set checksum = 'x'", []).unwrap();
         assert_eq!(verify(&connection).unwrap_err().kind(), ErrorKind::Incompatible);
     }
 
@@ -262,10 +262,10 @@ mod tests {
         connection.execute("insert into second (x, y) values (1, 2)", []).unwrap();
         let all: Vec<i64> = (1..=later.len() as i64).collect();
         let mut applied =
-            connection.prepare("select version from migration order by version").unwrap();
+            connection.prepare("select version from migrations order by version").unwrap();
         let applied = applied.query_map([], |row| row.get(0)).unwrap();
         assert_eq!(applied.map(|version| version.unwrap()).collect::<Vec<i64>>(), all);
-        connection.execute("update migration set checksum = 'x' where version = 2", []).unwrap();
+        connection.execute("update migrations set checksum = 'x' where version = 2", []).unwrap();
         let error = verify_against(&connection, &later).unwrap_err();
         assert!(error.to_string().contains("migration 2 of the file"), "{error}");
     }
@@ -294,7 +294,7 @@ mod tests {
         migrate_to(&connection, 1, &chain[..3]).unwrap();
         assert_eq!((oldest(&connection, 2), oldest(&connection, 3)), (Some(1), Some(1)));
         assert_eq!(read(&connection).unwrap(), Schema::Current, "version 1 may work on");
-        let worker = "insert into worker (id, alive_until, schema_version) values ('old', 10, 3)";
+        let worker = "insert into workers (id, alive_until, schema_version) values ('old', 10, 3)";
         connection.execute(worker, []).unwrap();
         let error = migrate_to(&connection, 9, &chain).unwrap_err();
         assert!(error.to_string().contains("older version live: old"), "{error}");
@@ -341,13 +341,13 @@ mod tests {
     #[test]
     fn a_newer_schema_that_bears_this_version_is_worked_with() {
         let (connection, read) =
-            after("-- Online: one more column.\nalter table queue add x integer;");
+            after("-- Online: one more column.\nalter table paused_queues add x integer;");
         assert_eq!(read.unwrap(), Schema::Current);
         migrate(&connection, 3).unwrap();
         let version: i64 =
             connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
         assert_eq!(version, KNOWN + 1, "it is left as it is");
-        let (_, read) = after("alter table queue rename to queues;");
+        let (_, read) = after("alter table paused_queues rename to queues;");
         assert!(read.unwrap_err().to_string().contains("newer"));
     }
 
@@ -355,7 +355,7 @@ mod tests {
     fn a_migration_that_live_workers_cannot_bear_is_refused() {
         let connection = Connection::open_in_memory().unwrap();
         migrate(&connection, 1).unwrap();
-        let worker = "insert into worker (id, alive_until, schema_version) values ('old', 10, ?1)";
+        let worker = "insert into workers (id, alive_until, schema_version) values ('old', 10, ?1)";
         connection.execute(worker, [KNOWN]).unwrap();
         let error = refuse_old_workers(&connection, "more", KNOWN + 1, 9).unwrap_err();
         assert!(error.to_string().contains("older version live: old; end them"), "{error}");

@@ -347,7 +347,7 @@ async fn lock_tasks(database: &Database) -> tokio::task::JoinHandle<()> {
     let (locked, is_locked) = tokio::sync::oneshot::channel();
     let task = tokio::spawn(async move {
         let lock = client.transaction().await.expect("begin");
-        let tables = "LOCK TABLE tidegate.tasks, tidegate.ended";
+        let tables = "LOCK TABLE tidegate.tasks, tidegate.finished";
         lock.batch_execute(tables).await.expect("lock");
         locked.send(()).expect("the test waits");
         time::sleep(LONG).await;

@@ -228,7 +228,7 @@ async fn no_acknowledged_task_is_lost_when_the_primary_stops_under_load() {
         assert_eq!(view.state, State::Completed, "task {task} {payload}");
         assert_eq!(view.deaths, 0, "task {task} {payload}");
     }
-    let copies = "SELECT count(*), count(DISTINCT id) FROM tidegate.ended";
+    let copies = "SELECT count(*), count(DISTINCT id) FROM tidegate.finished";
     let row = sql.query_one(copies, &[]).await.expect("count");
     let (rows, distinct): (i64, i64) = (row.get(0), row.get(1));
     assert_eq!(rows, distinct, "a task is kept twice");

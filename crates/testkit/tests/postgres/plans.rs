@@ -16,7 +16,7 @@ const SINGLE_ROW: [&str; 1] = ["counters"];
 
 /// Partial indexes of the few rows that some transaction still has to look at: a statement that reads
 /// one of them reads these rows.
-const OF_FEW: [&str; 3] = ["limits_dirty", "limits_unset", "passes_urgent"];
+const OF_FEW: [&str; 3] = ["limits_dirty", "limits_unset", "limit_deltas_needs_drain"];
 
 /// Where the queries are, and the files whose queries are planned as ever.
 const FOLDER: &str = "../store/src/postgres";
@@ -30,9 +30,13 @@ const WHOLE: &[(&str, &str, &str)] = &[
         "tasks",
         "a kind without a registration for 30 days may have a task anywhere",
     ),
-    ("kinds_not_registered_since", "ended_kept", "the same"),
-    ("kinds_not_registered_since", "ended_stray", "the same"),
-    ("delete_stale_fenced_attempts", "fenced", "a prune removes every row whose lease is gone"),
+    ("kinds_not_registered_since", "finished_forever", "the same"),
+    ("kinds_not_registered_since", "finished_default", "the same"),
+    (
+        "delete_stale_fenced_attempts",
+        "fenced_attempts",
+        "a prune removes every row whose lease is gone",
+    ),
     ("delete_stale_fenced_attempts", "leases", "a prune removes every row whose lease is gone"),
     ("leases_listing_tasks", "leases", LEASES),
     ("leases_listing_tasks_of_groups", "leases", LEASES),
@@ -96,7 +100,7 @@ const OF_NAMES: &[(&str, &[&str])] = &[
             "kinds_not_registered_since",
         ],
     ),
-    ("paces", &["delete_old_run_times"]),
+    ("run_times", &["delete_old_run_times"]),
 ];
 
 /// Whether a statement may read all of a table.
@@ -473,8 +477,8 @@ async fn a_claim_begins_at_its_floor_by_the_index() {
     for name in claims.into_iter().chain(relays) {
         let plan = plan(&client, name, &statements()[name]).await;
         conditions(&plan, "ready_order", &mut found);
-        conditions(&plan, "line_order", &mut lines);
-        conditions(&plan, "arrived_pkey", &mut gates);
+        conditions(&plan, "waiters_order", &mut lines);
+        conditions(&plan, "inbox_pkey", &mut gates);
     }
     assert_eq!(found.len(), 3 + 3 * LANES, "of one lane and of many, and what is before a relay");
     assert!(found.iter().all(|condition| condition.contains("ROW(")), "{found:?}");
@@ -495,7 +499,7 @@ async fn reaper_reads_the_worker_of_a_lease_by_its_primary_key() {
             let plan = plan(&client, name, &statements()[name]).await;
             let (mut workers, mut expiries) = (Vec::new(), Vec::new());
             conditions(&plan, "workers_pkey", &mut workers);
-            conditions(&plan, "leases_expiry", &mut expiries);
+            conditions(&plan, "leases_expires_at", &mut expiries);
             assert!(workers.contains(&"(id = leases.worker)".to_owned()), "{name}: {workers:?}");
             assert!(expiries.iter().any(|one| one.contains("expires_at <=")), "{name}: {plan}");
         }
@@ -537,19 +541,19 @@ async fn a_join_by_a_column_with_an_index_is_found() {
 #[tokio::test]
 async fn an_index_scan_that_does_not_bind_the_first_column_is_found() {
     let (_database, client) = database(Statistics::AnalysedWithBacklog).await;
-    // The primary key of `fenced` is (token, task).
-    let by_second = "SELECT token FROM tidegate.fenced WHERE task = ANY ($1::bigint[])";
+    // The primary key of `fenced_attempts` is (token, task).
+    let by_second = "SELECT token FROM tidegate.fenced_attempts WHERE task = ANY ($1::bigint[])";
     let plan = plan(&client, "by_second", by_second).await;
-    assert_eq!(plan["Index Name"], "fenced_pkey", "{plan}");
+    assert_eq!(plan["Index Name"], "fenced_attempts_pkey", "{plan}");
     let found = Reads::new(&client).await.of(&plan);
-    assert_eq!(found.keys().collect::<Vec<_>>(), ["fenced"], "{found:?}");
+    assert_eq!(found.keys().collect::<Vec<_>>(), ["fenced_attempts"], "{found:?}");
 }
 
 #[test]
 fn a_condition_binds_the_column_on_its_left_and_no_other() {
     assert!(binds("(token = ANY ($1))", "token"));
     assert!(binds("((l.lane = $0) AND (ROW(l.rank, l.tag) >= ROW($1, $2)))", "lane"));
-    assert!(binds("(ROW(rank, tag, place) > ROW($1, $2, $3))", "rank"));
+    assert!(binds("(ROW(rank, tag, admission_seq) > ROW($1, $2, $3))", "rank"));
     assert!(!binds("(token = ANY ($1))", "expires_at"));
     assert!(!binds("(task = r.token)", "token"));
 }

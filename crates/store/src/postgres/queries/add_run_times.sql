@@ -1,5 +1,5 @@
--- With more tasks than count, the oldest fade: as `Pace::add` has it.
-INSERT INTO tidegate.paces AS p (group_name, tasks, total_ms, heard_at)
+-- With more tasks than count, the oldest fade: as the run-time statistics of the rules have it.
+INSERT INTO tidegate.run_times AS p (group_name, tasks, total_ms, updated_at)
 SELECT r.group_name, sum.tasks, sum.total_ms, $4
 FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS r (group_name, tasks, total_ms)
 CROSS JOIN LATERAL (
@@ -14,4 +14,4 @@ SET tasks = least(p.tasks + excluded.tasks, 256),
                     THEN trunc((p.total_ms + excluded.total_ms)::numeric * 256
                                / (p.tasks + excluded.tasks))
                     ELSE p.total_ms + excluded.total_ms END::bigint,
-    heard_at = excluded.heard_at
+    updated_at = excluded.updated_at

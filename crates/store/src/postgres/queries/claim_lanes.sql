@@ -15,6 +15,6 @@
     WHERE open.id <> ALL ($9::bigint[]) AND seen.is_noted
       AND ($8 OR NOT seen.has_gate_work)
       -- The exits that were told in the same transaction are all ended.
-      AND coalesce(current_setting('tidegate.has_exits', true), '') <> 'true'
+      AND coalesce(current_setting('tidegate.skip_claim', true), '') <> 'true'
     HAVING count(*) <= $14::bigint
 )

@@ -3,7 +3,7 @@
 , admitted AS MATERIALIZED (
     -- The first of those that the same transaction has let in, and their lanes.
     SELECT lanes[1:3] AS key, lanes[4:] AS lanes
-    FROM (SELECT nullif(current_setting('tidegate.admitted', true), '')::bigint[] AS lanes) AS of
+    FROM (SELECT nullif(current_setting('tidegate.admitted_lanes', true), '')::bigint[] AS lanes) AS of
 ), lane AS MATERIALIZED (
     SELECT array_agg(open.id) AS ids, array_agg(from_here.rank) AS ranks,
            array_agg(from_here.tag) AS tags, array_agg(from_here.task) AS tasks,
@@ -27,6 +27,6 @@
     WHERE open.id <> ALL ($9::bigint[]) AND seen.is_noted
       AND ($8 OR NOT seen.has_gate_work)
       -- The exits that were told in the same transaction are all ended.
-      AND coalesce(current_setting('tidegate.has_exits', true), '') <> 'true'
+      AND coalesce(current_setting('tidegate.skip_claim', true), '') <> 'true'
     HAVING count(*) <= $14::bigint
 )

@@ -21,7 +21,7 @@ WITH moment AS MATERIALIZED (
     LEFT JOIN tidegate.kinds k ON k.name = l.kind
     CROSS JOIN LATERAL (SELECT mod(moment.now, 86400000) AS ms) AS of_day
     WHERE l.queue = ANY ($1) AND l.kind = ANY ($2)
-      AND l.queue <> ALL (ARRAY (SELECT name FROM tidegate.queues WHERE name = ANY ($1)))
+      AND l.queue <> ALL (ARRAY (SELECT name FROM tidegate.paused_queues WHERE name = ANY ($1)))
       AND CASE
           WHEN k.window_start_ms IS NULL OR k.window_end_ms IS NULL THEN true
           WHEN k.window_start_ms < k.window_end_ms
@@ -35,17 +35,17 @@ WITH moment AS MATERIALIZED (
            -- Whether anything waits at the gate: what has come or is due, a limit with room or one that
            -- is due to be looked at, a task that nobody served.
            -- A task that became due a moment ago does not count yet: it is admitted together with others.
-           EXISTS (SELECT FROM tidegate.arrived WHERE task >= $6)
+           EXISTS (SELECT FROM tidegate.inbox WHERE task >= $6)
                OR coalesce(due.task_at <= moment.now - due.grace, false)
-               OR coalesce(due.look_at <= moment.now, false)
+               OR coalesce(due.recheck_at <= moment.now, false)
                OR EXISTS (SELECT FROM tidegate.limits WHERE dirty)
-               OR EXISTS (SELECT FROM tidegate.passes WHERE urgent)
-               -- Lane by lane: the planner would look up all of them at once by the class alone, in
+               OR EXISTS (SELECT FROM tidegate.limit_deltas WHERE needs_drain)
+               -- Lane by lane: the planner would look up all of them at once by the wait reason alone, in
                -- the index of all that wait.
                OR EXISTS (SELECT FROM unnest(open.ids) AS served (id) CROSS JOIN LATERAL (
-                   SELECT FROM tidegate.line WHERE class = 4 AND lane = served.id LIMIT 1) AS parked)
+                   SELECT FROM tidegate.waiters WHERE wait_reason = 4 AND lane = served.id LIMIT 1) AS parked)
                AS has_gate_work,
-           least(due.task_at, due.look_at) AS next_due,
+           least(due.task_at, due.recheck_at) AS next_due,
            -- Whatever comes after this look has nearly always a higher id.
            (SELECT last_value FROM tidegate.task_ids) AS last_task
     FROM tidegate.counters c
@@ -54,9 +54,10 @@ WITH moment AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT (SELECT run_at FROM tidegate.scheduled ORDER BY run_at, task LIMIT 1) AS task_at,
                least(
-                   (SELECT look_at FROM tidegate.passes WHERE look_at IS NOT NULL ORDER BY look_at LIMIT 1),
-                   (SELECT look_at FROM tidegate.limits WHERE look_at IS NOT NULL ORDER BY look_at LIMIT 1)
-               ) AS look_at,
+                   (SELECT recheck_at FROM tidegate.limit_deltas WHERE recheck_at IS NOT NULL
+                    ORDER BY recheck_at LIMIT 1),
+                   (SELECT recheck_at FROM tidegate.limits WHERE recheck_at IS NOT NULL ORDER BY recheck_at LIMIT 1)
+               ) AS recheck_at,
                -- Set for each connection of the verbs; 0 elsewhere.
                coalesce(nullif(current_setting('tidegate.due_grace_ms', true), '')::bigint, 0) AS grace OFFSET 0
     ) AS due

@@ -10,14 +10,14 @@
     SELECT count(*) > 0 AS is_any,
            coalesce(array_agg(picked.task) FILTER (WHERE young.is_there), '{}') AS stale,
            array_agg(DISTINCT picked.lane) FILTER (WHERE young.is_there) AS lanes
-    FROM seen JOIN picked ON picked.stamp < seen.limits_version
+    FROM seen JOIN picked ON picked.limits_version < seen.limits_version
     CROSS JOIN LATERAL (SELECT * FROM tidegate.tasks WHERE id = picked.task OFFSET 0) AS t
     CROSS JOIN LATERAL (
         SELECT EXISTS (
             SELECT FROM tidegate.limits l
             WHERE l.name IN ('group:' || coalesce(t.group_name, t.kind), 'job:' || t.job,
                              'workflow:' || t.workflow)
-              AND l.since > picked.stamp) AS is_there
+              AND l.applies_from_version > picked.limits_version) AS is_there
     ) AS young
 ), special AS MATERIALIZED (
     -- Those whose row does not say enough.
@@ -37,13 +37,13 @@
                array_agg(s.number ORDER BY s.limit_id, s.number) AS numbers
         FROM (SELECT * FROM tidegate.slots WHERE task = picked.task OFFSET 0) AS s
     ) AS held
-    WHERE picked.gated AND picked.task <> ALL (aged.stale)
+    WHERE picked.holds_slots AND picked.task <> ALL (aged.stale)
 ), summed AS MATERIALIZED (
     SELECT array_agg(task) AS tasks, array_agg(lane) AS lanes, array_agg(rank) AS ranks,
-           array_agg(tag) AS tags, array_agg(since) AS since, array_agg(row) AS rows,
+           array_agg(tag) AS tags, array_agg(ready_at) AS ready_at, array_agg(row) AS rows,
            max(tag) AS tag,
-           coalesce(array_agg(task) FILTER (WHERE NOT gated), '{}') AS free,
-           coalesce(bool_or(gated), false) AS has_gated
+           coalesce(array_agg(task) FILTER (WHERE NOT holds_slots), '{}') AS free,
+           coalesce(bool_or(holds_slots), false) AS has_slot_holders
     FROM lane CROSS JOIN aged CROSS JOIN picked
     WHERE picked.task <> ALL (aged.stale) AND (lane.takes_rest OR aged.lanes IS NULL)
 ), sorted AS MATERIALIZED (
@@ -72,15 +72,15 @@
 ), gone AS (
     DELETE FROM tidegate.ready WHERE ctid = ANY ((SELECT rows FROM summed CROSS JOIN lease)::tid[])
 ), started AS (
-    INSERT INTO tidegate.running (task, token, gated, started_at)
+    INSERT INTO tidegate.running (task, token, holds_slots, started_at)
     SELECT special.task, lease.token, true, moment.now
     FROM special CROSS JOIN lease CROSS JOIN moment
-    WHERE special.is_listed IS NOT TRUE AND (SELECT has_gated FROM summed)
+    WHERE special.is_listed IS NOT TRUE AND (SELECT has_slot_holders FROM summed)
 ), unwritten AS (
     DELETE FROM tidegate.slots WHERE task = ANY (ARRAY (
         SELECT unnest(sorted.holding) FROM sorted CROSS JOIN lease))
-), passed AS (
-    INSERT INTO tidegate.passes (limit_id, tasks, urgent, started_at)
+), deltas AS (
+    INSERT INTO tidegate.limit_deltas (limit_id, claimed_tasks, needs_drain, started_at)
     SELECT job_limit, count(*), bool_or(window_full), (SELECT now FROM moment)
     FROM special CROSS JOIN lease
     WHERE job_limit IS NOT NULL AND (SELECT has_jobs FROM sorted) GROUP BY job_limit
@@ -99,13 +99,13 @@
     FROM special
     CROSS JOIN LATERAL unnest(special.limits, special.numbers) AS one (limit_id, number)
     CROSS JOIN LATERAL (SELECT name FROM tidegate.limits WHERE id = one.limit_id OFFSET 0) AS l
-    WHERE (SELECT has_gated FROM summed)
+    WHERE (SELECT has_slot_holders FROM summed)
 )
 -- Lists side by side: the tasks in their order; and who holds which slot.
 SELECT seen.*, lease.token, lease.expires_at, summed.tasks, summed.lanes, summed.ranks, summed.tags,
-       summed.since, aged.stale, aged.lanes AS stale_lanes, slot.holders, slot.limits, slot.numbers, slot.names,
+       summed.ready_at, aged.stale, aged.lanes AS stale_lanes, slot.holders, slot.limits, slot.numbers, slot.names,
        ARRAY (SELECT DISTINCT job_limit FROM special WHERE job_limit IS NOT NULL) AS windows,
-       aged.is_any OR summed.has_gated AS has_special,
+       aged.is_any OR summed.has_slot_holders AS has_special,
        (extract(epoch FROM clock_timestamp() - statement_timestamp()) * 1000000)::bigint AS took_us,
-       CASE WHEN lease.token IS NOT NULL THEN set_config('tidegate.lease', lease.token::text, true) END
+       CASE WHEN lease.token IS NOT NULL THEN set_config('tidegate.new_lease', lease.token::text, true) END
 FROM seen CROSS JOIN aged CROSS JOIN summed CROSS JOIN slot LEFT JOIN lease ON true

@@ -5,12 +5,12 @@
     DELETE FROM tidegate.tasks t WHERE t.id = ANY ((SELECT tasks FROM ending)::bigint[])
     RETURNING t.*
 ), moved AS (
-    INSERT INTO tidegate.ended (id, lane, kind, queue, group_name, job, workflow, unique_key, weight,
-                                priority, max_attempts, timeout_ms, spent, deaths, arrival, created_at,
-                                payload, on_failure, trace, error, state, result, finished_at,
-                                remove_day)
+    INSERT INTO tidegate.finished (id, lane, kind, queue, group_name, job, workflow, unique_key, weight,
+                                   priority, max_attempts, timeout_ms, attempts_used, crashes, due_at,
+                                   created_at, payload, on_failure, trace, error, state, result,
+                                   finished_at, remove_day)
     SELECT id, lane, kind, queue, group_name, job, workflow, unique_key, weight, priority, max_attempts,
-           timeout_ms, spent, deaths, arrival, created_at, payload, on_failure, trace, error, 4,
+           timeout_ms, attempts_used, crashes, due_at, created_at, payload, on_failure, trace, error, 4,
            ending.results[array_position(ending.told, gone.id)], ending.now,
            -- The end of the last day on which it is kept.
            coalesce((SELECT (ending.now + 86400000 * k.remove_on_completed_days + 86399999) / 86400000

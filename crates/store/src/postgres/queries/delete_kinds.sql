@@ -1,2 +1,2 @@
 -- One that was registered meanwhile stays.
-DELETE FROM tidegate.kinds WHERE name = ANY ($1) AND seen_at < $2 RETURNING name
+DELETE FROM tidegate.kinds WHERE name = ANY ($1) AND registered_at < $2 RETURNING name

@@ -1,1 +1,1 @@
-DELETE FROM tidegate.paces WHERE heard_at < $1
+DELETE FROM tidegate.run_times WHERE updated_at < $1

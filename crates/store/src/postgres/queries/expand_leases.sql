@@ -27,7 +27,7 @@ WITH packed AS MATERIALIZED (
     ON CONFLICT (limit_id, number) DO NOTHING
     RETURNING limit_id, number, task
 ), started AS (
-    INSERT INTO tidegate.running (task, token, gated, started_at)
+    INSERT INTO tidegate.running (task, token, holds_slots, started_at)
     SELECT task, token, limit_id IS NOT NULL, started_at FROM one WHERE leaves
     ON CONFLICT (task) DO NOTHING
     RETURNING task, token

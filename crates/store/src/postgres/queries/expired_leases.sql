@@ -3,6 +3,6 @@
 -- than the lease length of this heartbeat and the lease expired less than that length ago. The worker is read
 -- by its primary key in a scalar subquery: the planner would join an EXISTS.
 SELECT token, worker, expires_at FROM tidegate.leases WHERE expires_at <= $1 AND tasks = '{}'
-  AND (SELECT w.heartbeat_until > $1 AND leases.expires_at + w.heartbeat_lease_ms > $1
+  AND (SELECT w.heartbeat_expires_at > $1 AND leases.expires_at + w.heartbeat_lease_ms > $1
        FROM tidegate.workers w WHERE w.id = leases.worker) IS NOT TRUE
 ORDER BY expires_at, token LIMIT 100

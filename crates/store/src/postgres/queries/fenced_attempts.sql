@@ -1,1 +1,1 @@
-SELECT token, task FROM tidegate.fenced WHERE token = ANY ($1)
+SELECT token, task FROM tidegate.fenced_attempts WHERE token = ANY ($1)

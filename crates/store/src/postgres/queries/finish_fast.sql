@@ -1,7 +1,8 @@
--- Ends attempts whose leases list them without slots ($1 under $2, with the results $3, which are NULL
--- for attempts that failed: `fail_tasks_fast.sql` writes their tasks): they leave nothing to the gate. $4 are the leases, which this transaction has
--- locked, and $5 the time, if it is not the server's. All others are left as they are, and a claim
--- in the same transaction waits for them. `complete_tasks.sql` and `finish_fast_result.sql` follow.
+-- Ends attempts whose leases list them without slots ($1 under $2, with the results $3, which are NULL for
+-- attempts that failed: `fail_tasks_fast.sql` writes their tasks): they leave nothing to the gate. $4 are the
+-- leases, which this transaction has locked, and $5 the time, if it is not the server's. All others are left as
+-- they are, and a claim in the same transaction waits for them. `complete_tasks.sql` and
+-- `finish_fast_result.sql` follow.
 WITH moment AS MATERIALIZED (
     SELECT coalesce($5::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS now
 ), listed AS MATERIALIZED (

@@ -1,5 +1,5 @@
 -- The claim in the same transaction waits for what is not ended, here or before.
-SELECT attempts AS tasks, set_config('tidegate.has_exits', (
+SELECT attempts AS tasks, set_config('tidegate.skip_claim', (
            cardinality(attempts) < cardinality($1)
-           OR coalesce(current_setting('tidegate.has_exits', true), '') = 'true')::text, true)
+           OR coalesce(current_setting('tidegate.skip_claim', true), '') = 'true')::text, true)
 FROM ending

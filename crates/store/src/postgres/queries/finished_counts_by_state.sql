@@ -1,1 +1,1 @@
-SELECT state, count(*) AS tasks FROM tidegate.ended GROUP BY state
+SELECT state, count(*) AS tasks FROM tidegate.finished GROUP BY state

@@ -3,7 +3,7 @@
 SELECT said.group_name
 FROM (
     SELECT r.group_name,
-           (array_agg(r.capacity ORDER BY r.number DESC)
+           (array_agg(r.capacity ORDER BY r.seq DESC)
                FILTER (WHERE r.capacity IS NOT NULL))[1] AS capacity
     FROM tidegate.registrations r
     WHERE EXISTS (SELECT FROM tidegate.workers w WHERE w.id = r.worker AND w.alive_until > $1)

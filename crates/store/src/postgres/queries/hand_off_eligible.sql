@@ -3,7 +3,7 @@
 -- the limits' rows are only read: this transaction shares them with all who do the same, and
 -- whoever changes one has it alone.
 --
--- They may where that is plain: every limit is calm and one of those that are shared ($12), nobody
+-- They may where that is plain: every limit allows hand-offs and is one of those that are shared ($12), nobody
 -- in line needs anything else, nothing waits at the gate, and there are as many slots as were told
 -- ($11).
 --
@@ -19,45 +19,46 @@
     CROSS JOIN LATERAL unnest(l.tasks, l.limits, l.numbers) AS one (task, limit_id, number)
     WHERE l.token = ANY ($10)
 ), given AS MATERIALIZED (
-    SELECT of_limit.id, of_limit.numbers, cardinality(of_limit.numbers) AS slots, l.name, l.refused,
-           l.calm AND of_limit.id = ANY ($12)
-           AND NOT EXISTS (SELECT FROM tidegate.line WHERE limit_id = of_limit.id AND NOT plain) AS is_calm,
-           CASE WHEN l.refused = ($13::bigint[])[known.place] THEN known.place END AS floor
+    SELECT of_limit.id, of_limit.numbers, cardinality(of_limit.numbers) AS slots, l.name, l.parked_total,
+           l.allows_hand_off AND of_limit.id = ANY ($12)
+           AND NOT EXISTS (SELECT FROM tidegate.waiters WHERE limit_id = of_limit.id
+                           AND NOT single_slot) AS allows_hand_off,
+           CASE WHEN l.parked_total = ($13::bigint[])[known.place] THEN known.place END AS floor
     FROM (
         SELECT limit_id AS id, array_agg(number ORDER BY number) AS numbers
         FROM listed WHERE ends AND limit_id IS NOT NULL GROUP BY limit_id
     ) AS of_limit
     CROSS JOIN LATERAL (
-        SELECT name, calm, refused FROM tidegate.limits WHERE id = of_limit.id OFFSET 0
+        SELECT name, allows_hand_off, parked_total FROM tidegate.limits WHERE id = of_limit.id OFFSET 0
     ) AS l
     CROSS JOIN LATERAL (SELECT array_position($12::bigint[], of_limit.id) AS place) AS known
-), plain AS MATERIALIZED (
+), eligible AS MATERIALIZED (
     SELECT seen.*, seen.is_noted AND NOT seen.has_gate_work
-           AND coalesce((SELECT bool_and(is_calm) AND sum(slots) = $11 FROM given), false) AS is_so
+           AND coalesce((SELECT bool_and(allows_hand_off) AND sum(slots) = $11 FROM given), false) AS is_so
     FROM seen
 ), head AS MATERIALIZED (
-    SELECT given.id AS limit_id, given.name, given.refused, given.numbers[first.number] AS number,
-           first.row, first.task, first.lane, first.rank, first.tag AS line_tag, first.place,
-           CASE WHEN first.tag < 0 THEN first.tag ELSE plain.virtual_time END AS tag, plain.open
-    FROM plain CROSS JOIN given
+    SELECT given.id AS limit_id, given.name, given.parked_total, given.numbers[first.number] AS number,
+           first.row, first.task, first.lane, first.rank, first.tag AS line_tag, first.admission_seq,
+           CASE WHEN first.tag < 0 THEN first.tag ELSE eligible.virtual_time END AS tag, eligible.open
+    FROM eligible CROSS JOIN given
     CROSS JOIN LATERAL (
         SELECT *, row_number() OVER () AS number
         FROM (
-            SELECT ctid AS row, task, lane, rank, tag, place FROM tidegate.line
-            WHERE limit_id = given.id AND class = 1
-              AND (rank, tag, place) > (
+            SELECT ctid AS row, task, lane, rank, tag, admission_seq FROM tidegate.waiters
+            WHERE limit_id = given.id AND wait_reason = 1
+              AND (rank, tag, admission_seq) > (
                   coalesce(($14::bigint[])[given.floor], -9223372036854775808),
                   coalesce(($15::bigint[])[given.floor], 0), coalesce(($16::bigint[])[given.floor], 0))
-            ORDER BY rank, tag, place LIMIT given.slots FOR UPDATE SKIP LOCKED
+            ORDER BY rank, tag, admission_seq LIMIT given.slots FOR UPDATE SKIP LOCKED
         ) AS locked
     ) AS first
-    WHERE plain.is_so
+    WHERE eligible.is_so
 ), next AS MATERIALIZED (
     -- Lists side by side, in the order of the lines; and all in the order in which they run.
     SELECT count(*) AS slots, array_agg(row) AS rows, array_agg(task) AS holders,
            array_agg(lane) AS lanes, array_agg(limit_id) AS limits, array_agg(number) AS numbers,
-           array_agg(name) AS names, array_agg(refused) AS refused, array_agg(rank) AS ranks,
-           array_agg(line_tag) AS line_tags, array_agg(place) AS places, array_agg(tag) AS tags,
+           array_agg(name) AS names, array_agg(parked_total) AS parked_total, array_agg(rank) AS ranks,
+           array_agg(line_tag) AS line_tags, array_agg(admission_seq) AS places, array_agg(tag) AS tags,
            array_agg(task ORDER BY rank, tag, task) AS tasks, max(ARRAY[rank, tag, task]) AS last,
            coalesce(bool_and(lane = ANY (open)), true) AS are_served
     FROM head

@@ -5,11 +5,13 @@
 -- an attempt has rows of its own.
 SELECT relay.is_on, relay.may_admit,
        CASE WHEN relay.may_admit AND NOT relay.is_on THEN ARRAY (
-           SELECT task FROM listed WHERE ends AND limit_id IS NOT NULL) END AS held, lease.token, lease.expires_at, relay.open, relay.open_attempts,
-       relay.open_timeouts, relay.tasks, relay.holders, relay.limits, relay.numbers, relay.names,
-       relay.refused, relay.ranks, relay.line_tags, relay.places, first.lanes AS first_lanes,
+           SELECT task FROM listed WHERE ends AND limit_id IS NOT NULL) END AS held,
+       lease.token, lease.expires_at, relay.open, relay.open_attempts, relay.open_timeouts,
+       relay.tasks, relay.holders, relay.limits, relay.numbers, relay.names, relay.parked_total,
+       relay.ranks, relay.line_tags, relay.places, first.lanes AS first_lanes,
        first.ranks AS first_ranks, first.tags AS first_tags, first.tasks AS first_tasks,
-       relay.last_task, relay.now, relay.next_due, relay.has_gate_work, NULL::bigint[] AS since, EXISTS (SELECT FROM pass WHERE look_at IS NOT NULL) AS is_to_look,
-       set_config('tidegate.has_exits', (NOT relay.is_on)::text, true),
-       CASE WHEN lease.token IS NOT NULL THEN set_config('tidegate.lease', lease.token::text, true) END
+       relay.last_task, relay.now, relay.next_due, relay.has_gate_work, NULL::bigint[] AS ready_at,
+       EXISTS (SELECT FROM pass WHERE recheck_at IS NOT NULL) AS has_recheck,
+       set_config('tidegate.skip_claim', (NOT relay.is_on)::text, true),
+       CASE WHEN lease.token IS NOT NULL THEN set_config('tidegate.new_lease', lease.token::text, true) END
 FROM relay CROSS JOIN first LEFT JOIN lease ON true

@@ -5,12 +5,13 @@
 -- next in line. Nothing is done at all where something is ready that comes before them (from $17 to
 -- $20 on, where the claims of this process begin).
 --
--- `hand_off_eligible.sql` comes before; `record_limit_deltas.sql`, `complete_tasks.sql` and `hand_off_result.sql` follow.
+-- `hand_off_eligible.sql` comes before; `record_limit_deltas.sql`, `complete_tasks.sql` and
+-- `hand_off_result.sql` follow.
 , first AS MATERIALIZED (
     -- What is ready first in each lane.
     SELECT array_agg(lane.id) AS lanes, array_agg(ready.rank) AS ranks, array_agg(ready.tag) AS tags,
            array_agg(ready.task) AS tasks, min(ARRAY[ready.rank, ready.tag, ready.task]) AS key
-    FROM plain CROSS JOIN LATERAL unnest(plain.open) AS lane (id)
+    FROM eligible CROSS JOIN LATERAL unnest(eligible.open) AS lane (id)
     CROSS JOIN LATERAL (SELECT array_position($17::bigint[], lane.id) AS place) AS floor
     CROSS JOIN LATERAL (
         SELECT r.rank, r.tag, r.task FROM tidegate.ready r
@@ -21,13 +22,13 @@
         ORDER BY r.rank, r.tag, r.task LIMIT 1
     ) AS ready
 ), relay AS MATERIALIZED (
-    SELECT plain.now, plain.next_due, plain.has_gate_work, plain.open, plain.open_attempts, plain.open_timeouts,
-           plain.last_task, next.*,
-           plain.is_so AND next.are_served
+    SELECT eligible.now, eligible.next_due, eligible.has_gate_work, eligible.open, eligible.open_attempts,
+           eligible.open_timeouts, eligible.last_task, next.*,
+           eligible.is_so AND next.are_served
            AND coalesce((SELECT key > next.last FROM first), true) AS is_on,
-           plain.is_noted AND NOT plain.has_gate_work AND next.are_served
-           AND coalesce((SELECT bool_and(is_calm) FROM given), false) AS may_admit
-    FROM plain CROSS JOIN next
+           eligible.is_noted AND NOT eligible.has_gate_work AND next.are_served
+           AND coalesce((SELECT bool_and(allows_hand_off) FROM given), false) AS may_admit
+    FROM eligible CROSS JOIN next
 ), lease AS (
     INSERT INTO tidegate.leases (token, worker, expires_at, started_at, tasks, limits, numbers)
     SELECT nextval('tidegate.tokens'), $3, now + $4, now, holders, limits, numbers

@@ -1,8 +1,8 @@
 -- Limits that nobody holds or awaits yet: of jobs at submit, of workflows at the gate. Always
 -- a transaction of its own: no submit or gate waits for another one's names.
 WITH new AS (
-    INSERT INTO tidegate.limits (name, capacity, source, base_capacity, base_source, version, since,
-                                 waiting, aside, dirty, last_tag, ahead, share_weight,
+    INSERT INTO tidegate.limits (name, capacity, source, base_capacity, base_source, version, applies_from_version,
+                                 waiting, skipped, dirty, last_tag, in_window, share_weight,
                                  min_concurrency, priority, delay_ms)
     SELECT made.name, made.capacity, made.source, made.base_capacity, made.base_source, 1, 0,
            0, 0, false, 0, 0, made.share_weight, made.min_concurrency, made.priority, made.delay_ms

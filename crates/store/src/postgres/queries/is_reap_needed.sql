@@ -7,12 +7,12 @@ WITH moment AS MATERIALIZED (
 SELECT now,
        EXISTS (SELECT FROM tidegate.leases
                WHERE expires_at <= moment.now
-                 AND (SELECT w.heartbeat_until > moment.now
+                 AND (SELECT w.heartbeat_expires_at > moment.now
                              AND leases.expires_at + w.heartbeat_lease_ms > moment.now
                       FROM tidegate.workers w WHERE w.id = leases.worker) IS NOT TRUE)
        OR EXISTS (SELECT FROM tidegate.workers WHERE alive_until < moment.now - $3)
        OR EXISTS (SELECT FROM tidegate.ready
-                  WHERE gated AND since < moment.now - $2 AND lane <> ALL (ARRAY (
+                  WHERE holds_slots AND ready_at < moment.now - $2 AND lane <> ALL (ARRAY (
                       SELECT lane FROM tidegate.worker_lanes WHERE served_until > moment.now)))
            AS is_any
 FROM moment

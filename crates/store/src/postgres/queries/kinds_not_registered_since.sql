@@ -13,7 +13,7 @@ SELECT k.name,
                                     WHERE g.limit_id = l.id AND g.taken <> '{}'))
                   OFFSET 0)
        OR EXISTS (SELECT FROM tidegate.tasks t WHERE t.kind = k.name)
-       OR EXISTS (SELECT FROM tidegate.ended t WHERE t.kind = k.name) AS is_used
+       OR EXISTS (SELECT FROM tidegate.finished t WHERE t.kind = k.name) AS is_used
 FROM tidegate.kinds k
-WHERE k.seen_at < $1
+WHERE k.registered_at < $1
 ORDER BY k.name

@@ -16,23 +16,23 @@ WITH of_limit AS MATERIALIZED (
 SELECT DISTINCT l.id
 FROM of_limit
 CROSS JOIN LATERAL (
-    (SELECT task FROM tidegate.line WHERE limit_id = of_limit.id AND class <= 1
-     ORDER BY class, rank, tag, place LIMIT 16)
+    (SELECT task FROM tidegate.waiters WHERE limit_id = of_limit.id AND wait_reason <= 1
+     ORDER BY wait_reason, rank, tag, admission_seq LIMIT 16)
     UNION ALL
-    (SELECT task FROM tidegate.line WHERE limit_id = of_limit.id AND class = 2
-     ORDER BY rank, tag, place LIMIT 4)
+    (SELECT task FROM tidegate.waiters WHERE limit_id = of_limit.id AND wait_reason = 2
+     ORDER BY rank, tag, admission_seq LIMIT 4)
     UNION ALL
-    (SELECT task FROM tidegate.line WHERE limit_id = of_limit.id AND class = 3
-     ORDER BY rank, tag, place LIMIT 4)
+    (SELECT task FROM tidegate.waiters WHERE limit_id = of_limit.id AND wait_reason = 3
+     ORDER BY rank, tag, admission_seq LIMIT 4)
     UNION ALL
     -- Of a job with a reserve: those past its line, who may be the next to get it.
-    (SELECT ahead.id FROM tidegate.limits j
+    (SELECT admitted.id FROM tidegate.limits j
      CROSS JOIN LATERAL (
          SELECT t.id FROM tidegate.slots s
          CROSS JOIN LATERAL (SELECT task AS id FROM tidegate.ready WHERE task = s.task OFFSET 0) AS t
          WHERE s.limit_id = j.id LIMIT 16
-     ) AS ahead
-     WHERE j.id = of_limit.id AND j.min_concurrency > 0 AND j.ahead > 0)
+     ) AS admitted
+     WHERE j.id = of_limit.id AND j.min_concurrency > 0 AND j.in_window > 0)
 ) AS head
 CROSS JOIN LATERAL (
     SELECT workflow, job, group_name, kind FROM tidegate.tasks WHERE id = head.task OFFSET 0

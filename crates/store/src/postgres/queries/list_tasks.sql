@@ -6,10 +6,10 @@ WITH found AS (
     (SELECT place.task AS id, place.state
     FROM (
         SELECT task, 0 AS state FROM tidegate.scheduled
-        UNION ALL SELECT task, 1 FROM tidegate.arrived
+        UNION ALL SELECT task, 1 FROM tidegate.inbox
         UNION ALL SELECT task, 1 FROM tidegate.ready
-        UNION ALL SELECT task, 2 FROM tidegate.line
-        UNION ALL SELECT task, 3 FROM tidegate.attempts
+        UNION ALL SELECT task, 2 FROM tidegate.waiters
+        UNION ALL SELECT task, 3 FROM tidegate.running_attempts
     ) AS place
     CROSS JOIN LATERAL (
         SELECT FROM tidegate.tasks t
@@ -22,7 +22,7 @@ WITH found AS (
     WHERE place.task > $1 AND (cardinality($6::int[]) = 0 OR place.state = ANY ($6))
     ORDER BY place.task LIMIT {page})
     UNION ALL
-    (SELECT t.id, t.state FROM tidegate.ended t
+    (SELECT t.id, t.state FROM tidegate.finished t
     WHERE t.id > $8
       AND (cardinality($6::int[]) = 0 OR t.state = ANY ($6))
       AND ($2::text IS NULL OR t.kind = $2) AND ($3::text IS NULL OR t.queue = $3)
@@ -31,18 +31,18 @@ WITH found AS (
     ORDER BY t.id LIMIT {page})
 )
 SELECT t.id, t.kind, t.queue, t.group_name, t.job, t.workflow, t.unique_key, t.weight,
-       t.priority, t.spent, t.deaths, t.created_at, t.finished_at, t.error, s.run_at,
-       u.percent, u.message, found.state,
+       t.priority, t.attempts_used, t.crashes, t.created_at, t.finished_at, t.error, s.run_at,
+       u.progress_percent, u.progress_message, found.state,
        coalesce(t.max_attempts, k.max_attempts, 1) AS max_attempts
 FROM (SELECT * FROM found ORDER BY id LIMIT $7) AS found
 CROSS JOIN LATERAL (
-    SELECT id, kind, queue, group_name, job, workflow, unique_key, weight, priority, spent, deaths,
+    SELECT id, kind, queue, group_name, job, workflow, unique_key, weight, priority, attempts_used, crashes,
            created_at, NULL::bigint AS finished_at, error, max_attempts
     FROM tidegate.tasks WHERE id = found.id
     UNION ALL
-    SELECT id, kind, queue, group_name, job, workflow, unique_key, weight, priority, spent, deaths,
+    SELECT id, kind, queue, group_name, job, workflow, unique_key, weight, priority, attempts_used, crashes,
            created_at, finished_at, error, max_attempts
-    FROM tidegate.ended WHERE id = found.id
+    FROM tidegate.finished WHERE id = found.id
 ) AS t
 LEFT JOIN tidegate.kinds k ON k.name = t.kind
 LEFT JOIN tidegate.scheduled s ON s.task = t.id

@@ -1,4 +1,4 @@
-SELECT l.task, t.kind, t.queue, l.class, t.weight, l.since
-FROM tidegate.line l JOIN tidegate.tasks t ON t.id = l.task
+SELECT l.task, t.kind, t.queue, l.wait_reason, t.weight, l.due_at
+FROM tidegate.waiters l JOIN tidegate.tasks t ON t.id = l.task
 WHERE l.limit_id = $1
-ORDER BY l.class, l.rank, l.tag, l.place LIMIT $2
+ORDER BY l.wait_reason, l.rank, l.tag, l.admission_seq LIMIT $2

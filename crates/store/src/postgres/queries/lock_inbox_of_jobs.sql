@@ -4,20 +4,20 @@
 -- is left to the next step: a cancel locks arrivals in the order of their ids, so waiting for a lower one
 -- could be a deadlock.
 WITH RECURSIVE jobs AS (
-    (SELECT job FROM tidegate.arrived WHERE job IS NOT NULL ORDER BY job LIMIT 1)
+    (SELECT job FROM tidegate.inbox WHERE job IS NOT NULL ORDER BY job LIMIT 1)
     UNION ALL
     SELECT next.job
     FROM jobs CROSS JOIN LATERAL (
-        SELECT a.job FROM tidegate.arrived a WHERE a.job > jobs.job ORDER BY a.job LIMIT 1
+        SELECT a.job FROM tidegate.inbox a WHERE a.job > jobs.job ORDER BY a.job LIMIT 1
     ) AS next
 ), first AS MATERIALIZED (
     SELECT job FROM jobs LIMIT 1000
 )
-SELECT task FROM tidegate.arrived
+SELECT task FROM tidegate.inbox
 WHERE task = ANY (ARRAY (
     SELECT head.task
     FROM first CROSS JOIN LATERAL (
-        SELECT a.task FROM tidegate.arrived a WHERE a.job = first.job ORDER BY a.task
+        SELECT a.task FROM tidegate.inbox a WHERE a.job = first.job ORDER BY a.task
         LIMIT (SELECT greatest(1, least($1::bigint, 1000 / count(*))) FROM first)
     ) AS head
 ))

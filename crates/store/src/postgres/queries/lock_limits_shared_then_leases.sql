@@ -1,5 +1,5 @@
--- The same as `lock_leases_for_finish.sql` for whoever hands slots on. Between the two, the limits $2 are shared, and stay
--- as they are.
+-- The same as `lock_leases_for_finish.sql` for whoever hands slots on. Between the two, the limits $2 are
+-- shared, and stay as they are.
 WITH version AS MATERIALIZED (
     SELECT pg_advisory_xact_lock_shared(7453126, 1)
 ), shared AS MATERIALIZED (

@@ -1,7 +1,7 @@
 -- Of the first rows of some lanes ($1, each from where it was last looked at, $2 to $4), those that a
 -- limit applies to which began after they were made ready. No more than `{page}` rows of a lane are
 -- looked at, whatever applies to them.
-SELECT r.task, r.lane, r.rank, r.tag, r.stamp, r.gated, r.since
+SELECT r.task, r.lane, r.rank, r.tag, r.limits_version, r.holds_slots, r.ready_at
 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS of_lane (id, rank, tag, task)
 CROSS JOIN LATERAL (
     SELECT * FROM tidegate.ready
@@ -13,5 +13,5 @@ WHERE EXISTS (
     SELECT FROM tidegate.limits l
     WHERE l.name IN ('group:' || coalesce(t.group_name, t.kind), 'job:' || t.job,
                      'workflow:' || t.workflow)
-      AND l.since > r.stamp
+      AND l.applies_from_version > r.limits_version
     OFFSET 0)

@@ -4,10 +4,10 @@
 -- lists ($5). The statement reads a bounded number of expired leases, the oldest first: the reaper removes
 -- those of workers that send no heartbeats, and the others one lease length after their expiry.
 WITH worker AS (
-    INSERT INTO tidegate.workers (id, alive_until, heartbeat_until, heartbeat_lease_ms, report)
+    INSERT INTO tidegate.workers (id, alive_until, heartbeat_expires_at, heartbeat_lease_ms, report)
     VALUES ($1, $2, $2, $2::bigint - $4::bigint, $3::text::jsonb)
     ON CONFLICT (id) DO UPDATE
-    SET alive_until = excluded.alive_until, heartbeat_until = excluded.heartbeat_until,
+    SET alive_until = excluded.alive_until, heartbeat_expires_at = excluded.heartbeat_expires_at,
         heartbeat_lease_ms = excluded.heartbeat_lease_ms, report = coalesce(excluded.report, workers.report))
 SELECT count(*) AS peers,
        ARRAY (SELECT token FROM (SELECT token, worker FROM tidegate.leases WHERE expires_at <= $4

@@ -1,25 +1,26 @@
 -- The next leave their lines, and what changed at the limits is noted for whoever locks them: a
 -- connection counts in a row of its own, so nobody waits for another.
 , left_line AS (
-    DELETE FROM tidegate.line
+    DELETE FROM tidegate.waiters
     WHERE ctid = ANY ((SELECT CASE WHEN is_on THEN rows END FROM relay)::tid[])
 ), pass AS MATERIALIZED (
-    SELECT given.id, count.taken, given.numbers[count.taken + 1:]::integer[] AS freed,
+    SELECT given.id, count.dequeued, given.numbers[count.dequeued + 1:]::integer[] AS freed_slots,
            -- Somebody waits whom another is about to take: if that comes to nothing, a slot is free.
-           CASE WHEN count.taken < given.slots AND EXISTS (
-               SELECT FROM tidegate.line WHERE limit_id = given.id AND class = 1
-               AND ctid <> ALL (coalesce(relay.rows, '{}'))) THEN relay.now + 100 END AS look_at
+           CASE WHEN count.dequeued < given.slots AND EXISTS (
+               SELECT FROM tidegate.waiters WHERE limit_id = given.id AND wait_reason = 1
+               AND ctid <> ALL (coalesce(relay.rows, '{}'))) THEN relay.now + 100 END AS recheck_at
     FROM relay CROSS JOIN given
     CROSS JOIN LATERAL (
-        SELECT coalesce(cardinality(array_positions(relay.limits, given.id)), 0) AS taken
+        SELECT coalesce(cardinality(array_positions(relay.limits, given.id)), 0) AS dequeued
     ) AS count
     WHERE relay.is_on
 ), noted AS (
-    INSERT INTO tidegate.passes AS p (limit_id, tasks, urgent, freed, taken, look_at, backend)
-    SELECT id, 0, false, freed, taken, look_at, pg_backend_pid() FROM pass
-    ON CONFLICT (limit_id, backend) DO UPDATE
-    SET freed = p.freed || excluded.freed, taken = p.taken + excluded.taken,
-        look_at = least(p.look_at, excluded.look_at)
+    INSERT INTO tidegate.limit_deltas AS p (limit_id, claimed_tasks, needs_drain, freed_slots, dequeued, recheck_at,
+                                            backend_pid)
+    SELECT id, 0, false, freed_slots, dequeued, recheck_at, pg_backend_pid() FROM pass
+    ON CONFLICT (limit_id, backend_pid) DO UPDATE
+    SET freed_slots = p.freed_slots || excluded.freed_slots, dequeued = p.dequeued + excluded.dequeued,
+        recheck_at = least(p.recheck_at, excluded.recheck_at)
 ), ending AS MATERIALIZED (
     -- Attempts without a result failed: their tasks do not end here.
     SELECT CASE WHEN is_on THEN ARRAY (

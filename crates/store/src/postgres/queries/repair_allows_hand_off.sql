@@ -1,2 +1,2 @@
--- Whoever locks a limit next says again whether it is calm.
-UPDATE tidegate.limits SET calm = false WHERE calm
+-- Whoever locks a limit next says again whether it allows hand-offs.
+UPDATE tidegate.limits SET allows_hand_off = false WHERE allows_hand_off

@@ -1,1 +1,1 @@
-SELECT task FROM tidegate.arrived
+SELECT task FROM tidegate.inbox

@@ -1,1 +1,1 @@
-SELECT * FROM tidegate.line
+SELECT * FROM tidegate.waiters

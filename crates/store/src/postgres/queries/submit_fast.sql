@@ -23,21 +23,21 @@ WITH seen AS MATERIALIZED (
     SELECT nextval('tidegate.task_ids') AS id, one.*
     FROM seen CROSS JOIN unnest($5::bigint[], $6::text[], $7::text[], $8::text[], $9::int[],
                                 $10::bigint[], $11::bigint[], $12::bytea[], $13::boolean[], $17::text[])
-        AS one (lane, kind, queue, group_name, priority, max_attempts, timeout_ms, payload, gated, trace)
+        AS one (lane, kind, queue, group_name, priority, max_attempts, timeout_ms, payload, is_limited, trace)
 ), stored AS (
     INSERT INTO tidegate.tasks (id, lane, kind, queue, group_name, weight, priority, max_attempts,
-                                timeout_ms, payload, trace, arrival, created_at)
+                                timeout_ms, payload, trace, due_at, created_at)
     SELECT id, lane, kind, queue, group_name, 1, priority, max_attempts, timeout_ms, payload, trace,
            seen.now, seen.now
     FROM new CROSS JOIN seen
 ), ready AS (
     -- A level of priority is worth a minute of waiting.
-    INSERT INTO tidegate.ready (task, lane, rank, tag, stamp, gated, since)
+    INSERT INTO tidegate.ready (task, lane, rank, tag, limits_version, holds_slots, ready_at)
     SELECT id, lane, seen.now / 60000 - priority, seen.virtual_time, seen.limits_version, false,
            seen.now
-    FROM new CROSS JOIN seen WHERE NOT new.gated
-), arrived AS (
-    INSERT INTO tidegate.arrived (task) SELECT id FROM new WHERE gated
+    FROM new CROSS JOIN seen WHERE NOT new.is_limited
+), inbox AS (
+    INSERT INTO tidegate.inbox (task) SELECT id FROM new WHERE is_limited
 )
 SELECT seen.now, seen.virtual_time, ARRAY (SELECT id FROM new) AS ids, pg_notify('tidegate', '')
 FROM seen

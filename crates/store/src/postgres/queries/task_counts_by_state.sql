@@ -1,1 +1,1 @@
-SELECT state, count(*) AS tasks FROM tidegate.states GROUP BY state
+SELECT state, count(*) AS tasks FROM tidegate.task_states GROUP BY state

@@ -1,6 +1,6 @@
 -- What the rules must know of unfinished tasks, and the limits that apply to them by name.
 SELECT t.id, t.lane, t.kind, t.queue, t.group_name, t.job, t.workflow, t.unique_key, t.weight,
-       t.priority, t.max_attempts, t.timeout_ms, t.spent, t.deaths, t.arrival, t.created_at,
+       t.priority, t.max_attempts, t.timeout_ms, t.attempts_used, t.crashes, t.due_at, t.created_at,
        t.on_failure, t.error, w.id AS workflow_limit, j.id AS job_limit, g.id AS group_limit
 FROM tidegate.tasks t
 LEFT JOIN LATERAL (

@@ -3,11 +3,11 @@
 -- transaction that has it.
 --
 -- With the counters and the time ($1, if it is not the server's), which are read before any limit's name
--- is looked up: a stamp must never be newer than what its bearer knew of the limits. The statements that
--- read arrivals are sent together with this one. They find the time in `tidegate.gate_time`, or nothing
+-- is looked up: a `limits_version` must never be newer than what its bearer knew of the limits. The statements that
+-- read arrivals are sent together with this one. They find the time in `tidegate.admission_time`, or nothing
 -- where another transaction has the lock.
 SELECT c.virtual_time, c.limits_version, moment.now, gate.is_gatekeeper,
-       set_config('tidegate.gate_time', CASE WHEN gate.is_gatekeeper THEN moment.now::text ELSE '' END,
+       set_config('tidegate.admission_time', CASE WHEN gate.is_gatekeeper THEN moment.now::text ELSE '' END,
                   true)
 FROM tidegate.counters c
 CROSS JOIN (SELECT pg_try_advisory_xact_lock(7453126, 2) AS is_gatekeeper OFFSET 0) AS gate

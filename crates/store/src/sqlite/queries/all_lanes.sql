@@ -1,1 +1,1 @@
-select id, queue, kind from lane order by id
+select id, queue, kind from lanes order by id

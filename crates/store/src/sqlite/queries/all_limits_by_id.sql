@@ -1,4 +1,4 @@
-select id, name, capacity, source, base_capacity, base_source, version, since, held, waiting, aside,
-    reserver, dirty, share_weight, share_last_tag, share_ahead, refused, halt, look_at,
-    share_min_concurrency, share_priority, share_delay_ms, share_next_at
+select id, name, capacity, source, base_capacity, base_source, version, applies_from_version, held, waiting, skipped,
+    reserving_task, dirty, share_weight, last_tag, in_window, parked_total, paused_by, recheck_at,
+    min_concurrency, priority, delay_ms, next_start_at
 from limits order by id

@@ -1,1 +1,1 @@
-select version, checksum from migration order by version
+select version, checksum from migrations order by version

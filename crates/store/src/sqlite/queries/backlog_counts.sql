@@ -3,10 +3,10 @@
 select
     (select count(*) from (
         select 1 from ready
-        where lane not in (select lane.id from lane join queue on queue.name = lane.queue)
+        where lane not in (select lanes.id from lanes join paused_queues on paused_queues.name = lanes.queue)
         limit ?2
     )),
-    (select count(*) from lease
+    (select count(*) from leases
      where expires_at <= ?1
-       and (select heartbeat_until > ?1 and lease.expires_at + heartbeat_lease_ms > ?1
-            from worker where id = lease.worker) is not true)
+       and (select heartbeat_expires_at > ?1 and leases.expires_at + heartbeat_lease_ms > ?1
+            from workers where id = leases.worker) is not true)

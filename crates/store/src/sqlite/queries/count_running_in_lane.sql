@@ -1,2 +1,2 @@
-select count(*) from running cross join task on task.id = running.task
-where task.lane = ?1
+select count(*) from running cross join tasks on tasks.id = running.task
+where tasks.lane = ?1

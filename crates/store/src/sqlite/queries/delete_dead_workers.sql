@@ -1,1 +1,1 @@
-delete from worker where alive_until < ?1
+delete from workers where alive_until < ?1

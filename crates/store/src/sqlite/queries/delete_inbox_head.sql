@@ -1,1 +1,1 @@
-delete from arrived where task <= ?1
+delete from inbox where task <= ?1

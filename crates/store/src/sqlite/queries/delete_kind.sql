@@ -1,1 +1,1 @@
-delete from kind where name = ?1
+delete from kinds where name = ?1

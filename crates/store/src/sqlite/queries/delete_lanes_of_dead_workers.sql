@@ -1,1 +1,1 @@
-delete from worker_lane where worker in (select id from worker where alive_until < ?1)
+delete from worker_lanes where worker in (select id from workers where alive_until < ?1)

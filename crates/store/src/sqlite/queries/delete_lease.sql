@@ -1,1 +1,1 @@
-delete from lease where token = ?1
+delete from leases where token = ?1

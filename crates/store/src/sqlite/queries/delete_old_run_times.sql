@@ -1,1 +1,1 @@
-delete from pace where heard_at < ?1
+delete from run_times where updated_at < ?1

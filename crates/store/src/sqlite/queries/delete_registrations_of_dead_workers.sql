@@ -1,1 +1,1 @@
-delete from registration where worker in (select id from worker where alive_until < ?1)
+delete from registrations where worker in (select id from workers where alive_until < ?1)

@@ -1,1 +1,1 @@
-delete from slot where limit_id = ?1
+delete from slots where limit_id = ?1

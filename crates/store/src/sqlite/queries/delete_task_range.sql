@@ -1,1 +1,1 @@
-delete from task where id between ?1 and ?2
+delete from tasks where id between ?1 and ?2

@@ -1,1 +1,1 @@
-delete from worker where id = ?1
+delete from workers where id = ?1

@@ -1,1 +1,1 @@
-delete from worker_lane where worker = ?1
+delete from worker_lanes where worker = ?1

@@ -1,1 +1,1 @@
-delete from registration where worker = ?1
+delete from registrations where worker = ?1

@@ -1,1 +1,1 @@
-select state, count(*) from task where state is not null group by state
+select state, count(*) from tasks where state is not null group by state

@@ -1,1 +1,1 @@
-select checksum from migration where version = 1
+select checksum from migrations where version = 1

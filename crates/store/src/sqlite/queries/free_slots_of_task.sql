@@ -1,1 +1,1 @@
-update slot set task = null where task = ?1 and limit_id = ?2
+update slots set task = null where task = ?1 and limit_id = ?2

@@ -1,1 +1,1 @@
-select coalesce(max(id), 0) from task
+select coalesce(max(id), 0) from tasks

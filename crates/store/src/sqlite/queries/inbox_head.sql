@@ -1,1 +1,1 @@
-select task from arrived order by task limit ?1
+select task from inbox order by task limit ?1

@@ -1,1 +1,1 @@
-select 1 from arrived where task = ?1
+select 1 from inbox where task = ?1

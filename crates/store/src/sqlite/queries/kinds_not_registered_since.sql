@@ -1,1 +1,1 @@
-select name from kind where seen_at < ?1 order by name
+select name from kinds where registered_at < ?1 order by name

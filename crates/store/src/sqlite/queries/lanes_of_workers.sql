@@ -1,3 +1,3 @@
-select worker_lane.worker, lane.queue, lane.kind
-from worker_lane cross join lane on lane.id = worker_lane.lane
-order by worker_lane.worker, lane.queue, lane.kind
+select worker_lanes.worker, lanes.queue, lanes.kind
+from worker_lanes cross join lanes on lanes.id = worker_lanes.lane
+order by worker_lanes.worker, lanes.queue, lanes.kind

@@ -1,1 +1,1 @@
-select token, worker, expires_at from lease where token = ?1
+select token, worker, expires_at from leases where token = ?1

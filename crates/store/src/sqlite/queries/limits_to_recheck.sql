@@ -1,3 +1,3 @@
-select id, dirty, look_at from limits where dirty = 1
+select id, dirty, recheck_at from limits where dirty = 1
 union all
-select id, 0, look_at from limits where dirty = 0 and look_at is not null
+select id, 0, recheck_at from limits where dirty = 0 and recheck_at is not null

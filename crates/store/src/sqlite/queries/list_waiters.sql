@@ -1,4 +1,4 @@
-select line.task, lane.kind, lane.queue, line.class, task.weight, line.since
-from line cross join task on task.id = line.task cross join lane on lane.id = task.lane
-where line.limit_id = ?1
-order by line.class, line.rank, line.tag, line.place limit ?2
+select waiters.task, lanes.kind, lanes.queue, waiters.wait_reason, tasks.weight, waiters.due_at
+from waiters cross join tasks on tasks.id = waiters.task cross join lanes on lanes.id = tasks.lane
+where waiters.limit_id = ?1
+order by waiters.wait_reason, waiters.rank, waiters.tag, waiters.admission_seq limit ?2

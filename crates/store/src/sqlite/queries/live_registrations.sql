@@ -1,3 +1,3 @@
-select registration.worker, registration.group_name, registration.capacity
-from registration cross join worker on worker.id = registration.worker
-where worker.alive_until > ?1
+select registrations.worker, registrations.group_name, registrations.capacity
+from registrations cross join workers on workers.id = registrations.worker
+where workers.alive_until > ?1

@@ -1,4 +1,4 @@
-select registration.worker, registration.capacity
-from registration cross join worker on worker.id = registration.worker
-where registration.group_name = ?1 and worker.alive_until > ?2
-order by registration.number
+select registrations.worker, registrations.capacity
+from registrations cross join workers on workers.id = registrations.worker
+where registrations.group_name = ?1 and workers.alive_until > ?2
+order by registrations.seq

@@ -1,5 +1,5 @@
-select worker.id, worker.alive_until,
-    (select count(*) from lease cross join running on running.token = lease.token
-     where lease.worker = worker.id),
-    worker.report
-from worker where alive_until > ?1 order by worker.id
+select workers.id, workers.alive_until,
+    (select count(*) from leases cross join running on running.token = leases.token
+     where leases.worker = workers.id),
+    workers.report
+from workers where alive_until > ?1 order by workers.id

@@ -1,1 +1,1 @@
-select oldest from migration where version = ?1
+select min_program_version from migrations where version = ?1

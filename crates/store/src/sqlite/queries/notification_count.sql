@@ -1,1 +1,1 @@
-select news from meta where id = 1
+select notifications from counters where id = 1

@@ -1,1 +1,1 @@
-select name, paused_at from queue
+select name, paused_at from paused_queues

@@ -1,3 +1,3 @@
 -- Workflows that go no further, and why.
-select name, halt from limits where halt is not null and name >= 'workflow:' and name < 'workflow;'
+select name, paused_by from limits where paused_by is not null and name >= 'workflow:' and name < 'workflow;'
 order by name

@@ -1,1 +1,1 @@
-select state, lane, ready_rank, ready_tag from task where id = ?1
+select state, lane, submit_rank, submit_tag from tasks where id = ?1

@@ -1,2 +1,2 @@
-insert into arrived (task, job)
-select id, case when workflow is null then job end from task where id = ?1
+insert into inbox (task, job)
+select id, case when workflow is null then job end from tasks where id = ?1

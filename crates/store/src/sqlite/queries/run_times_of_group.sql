@@ -1,1 +1,1 @@
-select tasks, total_ms from pace where group_name = ?1
+select tasks, total_ms from run_times where group_name = ?1

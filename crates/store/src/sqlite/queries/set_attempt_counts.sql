@@ -1,1 +1,1 @@
-update task set spent = ?2, deaths = ?3, error = coalesce(?4, error) where id = ?1
+update tasks set attempts_used = ?2, crashes = ?3, error = coalesce(?4, error) where id = ?1

@@ -1,1 +1,1 @@
-update task set arrival = ?2 where id = ?1
+update tasks set due_at = ?2 where id = ?1

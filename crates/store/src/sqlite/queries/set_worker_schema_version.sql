@@ -1,1 +1,1 @@
-update worker set schema_version = ?2 where id = ?1
+update workers set schema_version = ?2 where id = ?1

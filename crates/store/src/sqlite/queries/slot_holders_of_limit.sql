@@ -1,3 +1,3 @@
-select slot.number, slot.task, lane.kind
-from slot left join task on task.id = slot.task left join lane on lane.id = task.lane
-where slot.limit_id = ?1 and slot.task is not null order by slot.number limit ?2
+select slots.number, slots.task, lanes.kind
+from slots left join tasks on tasks.id = slots.task left join lanes on lanes.id = tasks.lane
+where slots.limit_id = ?1 and slots.task is not null order by slots.number limit ?2

@@ -1,1 +1,1 @@
-select limit_id, number from slot where task = ?1 order by limit_id, number
+select limit_id, number from slots where task = ?1 order by limit_id, number

@@ -1,4 +1,4 @@
-select running.task, slot.limit_id, slot.number
-from running cross join slot on slot.task = running.task
-where running.token = ?1 and running.gated = 1
-order by running.task, slot.limit_id, slot.number
+select running.task, slots.limit_id, slots.number
+from running cross join slots on slots.task = running.task
+where running.token = ?1 and running.holds_slots = 1
+order by running.task, slots.limit_id, slots.number

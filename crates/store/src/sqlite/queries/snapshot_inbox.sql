@@ -1,1 +1,1 @@
-select task from arrived
+select task from inbox

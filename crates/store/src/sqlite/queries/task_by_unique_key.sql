@@ -1,1 +1,1 @@
-select id from task where unique_key = ?1 and state is null
+select id from tasks where unique_key = ?1 and state is null

@@ -1,19 +1,19 @@
 select job, state, count(*) from (
-    select job, state from task where job is not null and state is not null
+    select job, state from tasks where job is not null and state is not null
     union all
-    select task.job, 'scheduled' from scheduled cross join task on task.id = scheduled.task
-    where task.job is not null
+    select tasks.job, 'scheduled' from scheduled cross join tasks on tasks.id = scheduled.task
+    where tasks.job is not null
     union all
-    select task.job, 'pending' from arrived cross join task on task.id = arrived.task
-    where task.job is not null
+    select tasks.job, 'pending' from inbox cross join tasks on tasks.id = inbox.task
+    where tasks.job is not null
     union all
-    select task.job, 'pending' from ready cross join task on task.id = ready.task
-    where task.job is not null
+    select tasks.job, 'pending' from ready cross join tasks on tasks.id = ready.task
+    where tasks.job is not null
     union all
-    select task.job, 'blocked' from line cross join task on task.id = line.task
-    where task.job is not null
+    select tasks.job, 'blocked' from waiters cross join tasks on tasks.id = waiters.task
+    where tasks.job is not null
     union all
-    select task.job, 'processing' from running cross join task on task.id = running.task
-    where task.job is not null
+    select tasks.job, 'processing' from running cross join tasks on tasks.id = running.task
+    where tasks.job is not null
 )
 group by job, state

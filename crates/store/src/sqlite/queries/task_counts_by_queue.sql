@@ -1,12 +1,12 @@
-select lane.queue, state, count(*) from (
-    select 'scheduled' as state, task.lane from scheduled cross join task on task.id = scheduled.task
+select lanes.queue, state, count(*) from (
+    select 'scheduled' as state, tasks.lane from scheduled cross join tasks on tasks.id = scheduled.task
     union all
-    select 'pending', task.lane from arrived cross join task on task.id = arrived.task
+    select 'pending', tasks.lane from inbox cross join tasks on tasks.id = inbox.task
     union all
     select 'pending', lane from ready
     union all
-    select 'blocked', lane from line
+    select 'blocked', lane from waiters
     union all
-    select 'processing', task.lane from running cross join task on task.id = running.task
-) place cross join lane on lane.id = place.lane
-group by lane.queue, state
+    select 'processing', tasks.lane from running cross join tasks on tasks.id = running.task
+) place cross join lanes on lanes.id = place.lane
+group by lanes.queue, state

@@ -1,19 +1,19 @@
 select workflow, state, count(*) from (
-    select workflow, state from task where workflow is not null and state is not null
+    select workflow, state from tasks where workflow is not null and state is not null
     union all
-    select task.workflow, 'scheduled' from scheduled cross join task on task.id = scheduled.task
-    where task.workflow is not null
+    select tasks.workflow, 'scheduled' from scheduled cross join tasks on tasks.id = scheduled.task
+    where tasks.workflow is not null
     union all
-    select task.workflow, 'pending' from arrived cross join task on task.id = arrived.task
-    where task.workflow is not null
+    select tasks.workflow, 'pending' from inbox cross join tasks on tasks.id = inbox.task
+    where tasks.workflow is not null
     union all
-    select task.workflow, 'pending' from ready cross join task on task.id = ready.task
-    where task.workflow is not null
+    select tasks.workflow, 'pending' from ready cross join tasks on tasks.id = ready.task
+    where tasks.workflow is not null
     union all
-    select task.workflow, 'blocked' from line cross join task on task.id = line.task
-    where task.workflow is not null
+    select tasks.workflow, 'blocked' from waiters cross join tasks on tasks.id = waiters.task
+    where tasks.workflow is not null
     union all
-    select task.workflow, 'processing' from running cross join task on task.id = running.task
-    where task.workflow is not null
+    select tasks.workflow, 'processing' from running cross join tasks on tasks.id = running.task
+    where tasks.workflow is not null
 )
 group by workflow, state

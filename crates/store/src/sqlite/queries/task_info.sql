@@ -1,3 +1,3 @@
-select id, lane, group_name, job, workflow, weight, priority, max_attempts, spent, deaths,
-    arrival, on_failure
-from task where id = ?1 and state is null
+select id, lane, group_name, job, workflow, weight, priority, max_attempts, attempts_used, crashes,
+    due_at, on_failure
+from tasks where id = ?1 and state is null

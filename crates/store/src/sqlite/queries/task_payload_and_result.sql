@@ -1,1 +1,1 @@
-select payload, result from task where id = ?1
+select payload, result from tasks where id = ?1

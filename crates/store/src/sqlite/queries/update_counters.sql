@@ -1,4 +1,4 @@
-update meta
-set last_task = ?1, last_limit = ?2, token = ?3, place = ?4, virtual_time = ?5,
-    limits_version = ?6, news = ?7
+update counters
+set last_task_id = ?1, last_limit_id = ?2, last_token = ?3, last_admission_seq = ?4, virtual_time = ?5,
+    limits_version = ?6, notifications = ?7
 where id = 1

@@ -1,1 +1,2 @@
-select limit_id, class, rank, tag, place, task, lane, moves, passed, since from line where task = ?1
+select limit_id, wait_reason, rank, tag, admission_seq, task, lane, queue_switches, in_job_window, due_at
+from waiters where task = ?1

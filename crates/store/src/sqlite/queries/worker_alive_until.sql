@@ -1,1 +1,1 @@
-select alive_until from worker where id = ?1
+select alive_until from workers where id = ?1
