@@ -90,7 +90,7 @@ BEGIN
     -- The finished tasks are in parts, one for each day on which some are removed.
     FOR part IN
         SELECT c.relname FROM pg_class c
-        WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relname ~ '^ended'
+        WHERE c.relnamespace = 'tidegate'::regnamespace AND c.relname ~ '^finished'
           AND c.relkind IN ('r', 'p')
     LOOP
         EXECUTE format('REVOKE SELECT ON tidegate.%I FROM tidegate_viewer', part);
@@ -100,7 +100,7 @@ BEGIN
       AND attname NOT IN ('payload', 'result');
     REVOKE SELECT ON tidegate.tasks FROM tidegate_viewer;
     EXECUTE format('GRANT SELECT (%s) ON tidegate.tasks TO tidegate_viewer', columns);
-    EXECUTE format('GRANT SELECT (%s, state, finished_at, remove_day) ON tidegate.ended '
+    EXECUTE format('GRANT SELECT (%s, state, finished_at, remove_day) ON tidegate.finished '
                    'TO tidegate_viewer', columns);
     GRANT EXECUTE ON FUNCTION
         tidegate.enqueue(text, jsonb, text, text, text, text, text, integer, integer, integer,
@@ -108,8 +108,9 @@ BEGIN
         tidegate.enqueue_many(text, jsonb[], text, text, text, text, integer, integer, integer,
                               interval, timestamptz, text, text)
         TO tidegate_enqueue, tidegate_worker;
-    GRANT EXECUTE ON FUNCTION tidegate.make_kind(text, text), tidegate.turn_days(bigint),
-                              tidegate.make_job(text, integer, integer, integer, integer, interval)
+    GRANT EXECUTE ON FUNCTION tidegate.create_kind(text, text),
+                              tidegate.create_job(text, integer, integer, integer, integer, interval),
+                              tidegate.rotate_finished_partitions(bigint)
         TO tidegate_worker;
 END $$;
 

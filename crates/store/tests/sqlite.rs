@@ -148,6 +148,28 @@ async fn a_newer_file_is_refused() {
 }
 
 #[tokio::test]
+async fn file_of_an_earlier_build_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let path = file(&folder);
+    let earlier = Connection::open(&path).unwrap();
+    earlier
+        .execute_batch(
+            "create table migration (version integer primary key, name text not null,
+                 checksum text not null, applied_at integer not null, oldest integer) strict;
+             insert into migration values (1, '0001_tasks', 'x', 1, 1), (7, '0007_heartbeats', 'x', 1, 4);
+             pragma application_id = 1952737140;
+             pragma user_version = 7;",
+        )
+        .unwrap();
+    drop(earlier);
+    let before = std::fs::read(&path).unwrap();
+    let error = Sqlite::open(&path, quick()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible);
+    assert!(error.to_string().contains("schema 7 of an earlier build of tidegate"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), before, "nothing is written");
+}
+
+#[tokio::test]
 async fn other_files_are_refused() {
     let folder = TempDir::new().unwrap();
     let text = folder.path().join("notes.txt");

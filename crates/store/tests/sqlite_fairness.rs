@@ -82,7 +82,7 @@ fn start(path: &Path, number: usize) -> Killed {
 
 /// Returns the writer of each task after the first ones, in order.
 fn writers(file: &Connection, after: i64) -> Vec<String> {
-    let sql = "select lane.kind from task join lane on lane.id = task.lane where task.id > ? order by task.id";
+    let sql = "select lanes.kind from tasks join lanes on lanes.id = tasks.lane where tasks.id > ? order by tasks.id";
     let mut rows = file.prepare(sql).unwrap();
     rows.query_map([after], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
 }
@@ -102,7 +102,7 @@ fn waits(turns: &[String], name: &str) -> Vec<usize> {
 
 /// Writes as the guest until all processes have written enough, and returns the turns meanwhile.
 async fn measured_turns(store: &Sqlite, file: &Connection) -> Vec<String> {
-    let last = || number(file, "select max(id) from task");
+    let last = || number(file, "select max(id) from tasks");
     let begin = last();
     while last() < begin + TASKS {
         submit(store, GUEST).await;
@@ -133,7 +133,7 @@ async fn processes_take_turns() {
     store.migrate().await.unwrap();
     let children: Vec<Killed> = (0..GREEDY).map(|number| start(&path, number)).collect();
     let file = Connection::open(&path).unwrap();
-    while number(&file, "select count(*) from lane") <= GREEDY as i64 {
+    while number(&file, "select count(*) from lanes") <= GREEDY as i64 {
         submit(&store, GUEST).await;
     }
     // A process that the machine does not let run is not in the queue, so one round in order is enough.

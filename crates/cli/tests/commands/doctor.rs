@@ -37,45 +37,45 @@ const CORRUPTIONS: [Corruption; 22] = [
     },
     Corruption {
         name: "a slot of a task that has ended",
-        sqlite: "insert or replace into slot values (1, 9, 7)",
+        sqlite: "insert or replace into slots values (1, 9, 7)",
         postgres: "insert into tidegate.slots values (1, 9, 7)",
         words: "1 of group:g by task 7, which is not there",
     },
     Corruption {
         name: "a running task without its slot",
-        sqlite: "update slot set task = null where task = 1",
+        sqlite: "update slots set task = null where task = 1",
         postgres: "update tidegate.leases set tasks = tasks[2:] || tasks[1:1], limits = limits[2:], \
                    numbers = numbers[2:] where tasks[1] = 1",
         words: "task 1 needs 1 of group:g and holds 0",
     },
     Corruption {
         name: "running tasks without a lease",
-        sqlite: "delete from lease",
+        sqlite: "delete from leases",
         postgres: "delete from tidegate.leases",
         words: "task 8 runs under token 3, which is gone",
     },
     Corruption {
         name: "a lease that nothing runs under",
-        sqlite: "insert into lease values (0, 'ghost', 9000000000000)",
+        sqlite: "insert into leases values (0, 'ghost', 9000000000000)",
         postgres: "insert into tidegate.leases values (0, 'ghost', 9000000000000)",
         words: "nothing runs under token 0 of ghost",
     },
     Corruption {
         name: "a task in two places",
-        sqlite: "insert into arrived (task) values (3)",
-        postgres: "insert into tidegate.arrived values (3)",
+        sqlite: "insert into inbox (task) values (3)",
+        postgres: "insert into tidegate.inbox values (3)",
         words: "a task is in exactly one state: task 3 stands",
     },
     Corruption {
         name: "a task that stands nowhere",
-        sqlite: "delete from line where task = 4",
-        postgres: "delete from tidegate.line where task = 4",
+        sqlite: "delete from waiters where task = 4",
+        postgres: "delete from tidegate.waiters where task = 4",
         words: "task 4 stands nowhere",
     },
     Corruption {
         name: "a row without a task",
-        sqlite: "insert into arrived (task) values (4711)",
-        postgres: "insert into tidegate.arrived values (4711)",
+        sqlite: "insert into inbox (task) values (4711)",
+        postgres: "insert into tidegate.inbox values (4711)",
         words: "task 4711 stands at the gate, and has ended or is not there",
     },
     Corruption {
@@ -86,32 +86,32 @@ const CORRUPTIONS: [Corruption; 22] = [
     },
     Corruption {
         name: "a task that waits beside a free slot",
-        sqlite: "update limits set capacity = 3 where name = 'group:g'; insert or ignore into slot values (1, 2, null)",
+        sqlite: "update limits set capacity = 3 where name = 'group:g'; insert or ignore into slots values (1, 2, null)",
         postgres: "update tidegate.limits set capacity = 3 where name = 'group:g'",
         words: "task 3 waits for group:g (2 of 3 slots held)",
     },
     Corruption {
         name: "a seat for one who does not reserve",
-        sqlite: "update limits set reserver = 5 where name = 'group:g'",
-        postgres: "update tidegate.limits set reserver = 5 where name = 'group:g'",
+        sqlite: "update limits set reserving_task = 5 where name = 'group:g'",
+        postgres: "update tidegate.limits set reserving_task = 5 where name = 'group:g'",
         words: "task 5 has the seat of group:g",
     },
     Corruption {
         name: "tokens that would be given twice",
-        sqlite: "update meta set token = 0",
+        sqlite: "update counters set last_token = 0",
         postgres: "select setval('tidegate.tokens', 1)",
         words: "token 3 is in use, and the last one given is",
     },
     Corruption {
         name: "places that would be given twice",
-        sqlite: "update meta set place = 0",
-        postgres: "select setval('tidegate.places', 1)",
+        sqlite: "update counters set last_admission_seq = 0",
+        postgres: "select setval('tidegate.admission_seqs', 1)",
         words: "is taken, and the last one given is",
     },
     Corruption {
         name: "a line of a limit that is not there",
-        sqlite: "update line set limit_id = 99 where task = 3",
-        postgres: "update tidegate.line set limit_id = 99 where task = 3",
+        sqlite: "update waiters set limit_id = 99 where task = 3",
+        postgres: "update tidegate.waiters set limit_id = 99 where task = 3",
         words: "task 3 waits for limit 99",
     },
     Corruption {
@@ -128,34 +128,34 @@ const CORRUPTIONS: [Corruption; 22] = [
     },
     Corruption {
         name: "ids of tasks that would be given twice",
-        sqlite: "update meta set last_task = 3",
+        sqlite: "update counters set last_task_id = 3",
         postgres: "select setval('tidegate.task_ids', 3)",
         words: "task 10 is there, and the last id given is 3",
     },
     Corruption {
         name: "a task that is not due and stands at the gate",
-        sqlite: "insert into arrived (task) values (6)",
-        postgres: "insert into tidegate.arrived values (6)",
+        sqlite: "insert into inbox (task) values (6)",
+        postgres: "insert into tidegate.inbox values (6)",
         words: "task 6 stands",
     },
     Corruption {
         name: "a job that counts more ahead than there are",
-        sqlite: "update limits set share_ahead = 7 where name = 'job:j'",
-        postgres: "update tidegate.limits set ahead = 7 where name = 'job:j'",
+        sqlite: "update limits set in_window = 7 where name = 'job:j'",
+        postgres: "update tidegate.limits set in_window = 7 where name = 'job:j'",
         words: "job:j counts 7 ahead; there are",
     },
     Corruption {
         name: "a task in the line of another's limit",
-        sqlite: "update line set limit_id = (select id from limits where name = 'job:j') \
+        sqlite: "update waiters set limit_id = (select id from limits where name = 'job:j') \
                  where task = 3",
-        postgres: "update tidegate.line set limit_id = \
+        postgres: "update tidegate.waiters set limit_id = \
                    (select id from tidegate.limits where name = 'job:j') where task = 3",
         words: "task 3 waits for job:j, which does not apply to it",
     },
     Corruption {
         name: "a ready task that is ready twice over",
-        sqlite: "insert into line values (1, 0, 0, 0, 0, 5, 1, 0, 0, 0)",
-        postgres: "insert into tidegate.line values (5, 1, 0, 0, 0, 0, 1, 0, false, 0)",
+        sqlite: "insert into waiters values (1, 0, 0, 0, 0, 5, 1, 0, 0, 0)",
+        postgres: "insert into tidegate.waiters values (5, 1, 0, 0, 0, 0, 1, 0, false, 0)",
         words: "task 5 stands",
     },
 ];

@@ -30,7 +30,7 @@ const MORE: &[(&str, &str)] = &[(
 
 /// The same, and a step that no older program bears.
 const OTHER: &[(&str, &str)] =
-    &[MORE[0], ("9999_other", "ALTER TABLE tidegate.queues RENAME TO q;")];
+    &[MORE[0], ("9999_other", "ALTER TABLE tidegate.paused_queues RENAME TO q;")];
 
 struct Fleet {
     shell: Shell,

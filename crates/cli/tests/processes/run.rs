@@ -104,7 +104,7 @@ fn interrupt_and_go_on(by_worker: bool) {
 /// What the store knows of a kind: attempts, back-off and its cap.
 fn kind(shell: &Shell, name: &str) -> (i64, i64, i64) {
     let database = rusqlite::Connection::open(shell.path("tidegate.db")).expect("open the store");
-    let sql = "select max_attempts, backoff_base_ms, backoff_cap_ms from kind where name = ?1";
+    let sql = "select max_attempts, backoff_base_ms, backoff_cap_ms from kinds where name = ?1";
     let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
     database.query_row(sql, [name], row).expect("a known kind")
 }

@@ -210,8 +210,8 @@ impl Texts {
     }
 }
 
-// The arguments, in the order of the parameters of `lanes.sql`, `finish.sql`, and `held.sql` with
-// `relay.sql`.
+// The arguments, in the order of the parameters of `claim_lanes.sql`, `finish_fast.sql`, and
+// `hand_off_eligible.sql` with `hand_off_start.sql`.
 
 fn claim_arguments() -> Vec<String> {
     let floors = vec![NUMBERS_NONE.to_owned(); 4];

@@ -39,7 +39,7 @@ const PART: u64 = 1_000;
 /// The most tasks that one transaction put in line: each row tells which one wrote it.
 const STEP: &str = "
     select coalesce(max(step.tasks), 0)
-    from (select count(*) as tasks from tidegate.line group by xmin::text) as step";
+    from (select count(*) as tasks from tidegate.waiters group by xmin::text) as step";
 
 /// What to measure.
 #[derive(Debug, Clone)]

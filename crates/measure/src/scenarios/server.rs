@@ -118,7 +118,7 @@ fn role(query: &str) -> Option<Role> {
     }
     let begins = does("INSERT INTO tidegate.leases");
     match (does("DELETE FROM tidegate.tasks"), begins) {
-        (true, _) if does("DELETE FROM tidegate.line\n") => Some(Role::Relay),
+        (true, _) if does("DELETE FROM tidegate.waiters\n") => Some(Role::Relay),
         (true, false) if does("DELETE FROM tidegate.leases") => Some(Role::Finish),
         (false, true) if does("DELETE FROM tidegate.ready") => Some(Role::Claim),
         _ => None,
@@ -176,21 +176,56 @@ mod tests {
     #[test]
     fn statements_are_known_by_what_they_do() {
         for claim in [
-            sql!("look", "wanted", "lanes", "pick_one", "take"),
-            sql!("look", "wanted", "lanes", "pick_many", "take_plain"),
-            sql!("look", "wanted", "lanes_admitted", "pick_many", "take"),
+            sql!(
+                "claim_probe",
+                "claim_task_count",
+                "claim_lanes",
+                "claim_pick_single_lane",
+                "claim_take_general"
+            ),
+            sql!(
+                "claim_probe",
+                "claim_task_count",
+                "claim_lanes",
+                "claim_pick_lanes",
+                "claim_take_fast"
+            ),
+            sql!(
+                "claim_probe",
+                "claim_task_count",
+                "claim_lanes_after_admit",
+                "claim_pick_lanes",
+                "claim_take_general"
+            ),
         ] {
             assert_eq!(role(claim), Some(Role::Claim));
         }
-        assert_eq!(role(sql!("bodies")), Some(Role::Bodies));
-        assert_eq!(role(sql!("finish", "end", "finished")), Some(Role::Finish));
+        assert_eq!(role(sql!("claim_task_rows")), Some(Role::Bodies));
+        assert_eq!(
+            role(sql!("finish_fast", "complete_tasks", "finish_fast_result")),
+            Some(Role::Finish)
+        );
         for relay in [
-            sql!("look", "held", "relay", "pass", "end", "relayed"),
-            sql!("look", "held", "admit", "pass", "end", "admitted"),
+            sql!(
+                "claim_probe",
+                "hand_off_eligible",
+                "hand_off_start",
+                "record_limit_deltas",
+                "complete_tasks",
+                "hand_off_result"
+            ),
+            sql!(
+                "claim_probe",
+                "hand_off_eligible",
+                "hand_off_admit",
+                "record_limit_deltas",
+                "complete_tasks",
+                "hand_off_admit_result"
+            ),
         ] {
             assert_eq!(role(relay), Some(Role::Relay));
         }
-        for other in [sql!("look", "seen"), sql!("lock_leases")] {
+        for other in [sql!("claim_probe", "claim_probe_result"), sql!("lock_leases")] {
             assert_eq!(role(other), None);
         }
     }
@@ -198,7 +233,13 @@ mod tests {
     #[test]
     fn the_mean_is_of_what_ran_meanwhile() {
         let (mut before, mut after) = (Times::default(), Times::default());
-        let claim = sql!("look", "wanted", "lanes", "pick_many", "take");
+        let claim = sql!(
+            "claim_probe",
+            "claim_task_count",
+            "claim_lanes",
+            "claim_pick_lanes",
+            "claim_take_general"
+        );
         before.add(claim, Ran { calls: 2, ms: 100.0, pages: 20 });
         after.add(claim, Ran { calls: 4, ms: 103.0, pages: 29 });
         after.add("SELECT 1", Ran { calls: 1, ms: 1.0, pages: 1 });

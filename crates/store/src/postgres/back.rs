@@ -26,8 +26,8 @@ use super::rows;
 use super::session::Tx;
 use super::{Inner, transact};
 
-const LOCK_STALE_OF: &str = include_str!("queries/lock_stale_of.sql");
-static LOCK_STALE: Paged = Paged::new(include_str!("queries/lock_stale.sql"));
+const LOCK_STALE_OF: &str = include_str!("queries/lock_stale_ready_tasks.sql");
+static LOCK_STALE: Paged = Paged::new(include_str!("queries/lock_stale_ready_in_lanes.sql"));
 
 /// Tasks that go back in one transaction where there are many, about.
 const STEP: usize = 1000;

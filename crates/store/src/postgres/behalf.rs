@@ -6,8 +6,8 @@ use super::Inner;
 use super::error::Fault;
 use super::session::{Params, Tx, once};
 
-const RUNS: &str = include_str!("queries/runs.sql");
-pub(super) const STILL_RUNS: &str = include_str!("queries/still_runs.sql");
+const RUNS: &str = include_str!("queries/is_attempt_running.sql");
+pub(super) const STILL_RUNS: &str = include_str!("queries/lock_attempt.sql");
 
 /// Refuses where the attempt does not run, by a look without a lock. What has ended never runs again, so
 /// a refusal is final; whether it still runs has to be asked again when it counts.

@@ -15,10 +15,10 @@ use super::session::Tx;
 use super::unpack::unpack_tasks;
 use super::{Inner, transact};
 
-const PLACES_OF: &str = include_str!("queries/places_of.sql");
+const PLACES_OF: &str = include_str!("queries/positions_of_tasks.sql");
 const LOCK_SCHEDULED: &str = include_str!("queries/lock_scheduled.sql");
-const LOCK_ARRIVED: &str = include_str!("queries/lock_arrived.sql");
-const LOCK_READY_OF: &str = include_str!("queries/lock_ready_of.sql");
+const LOCK_ARRIVED: &str = include_str!("queries/lock_inbox_tasks.sql");
+const LOCK_READY_OF: &str = include_str!("queries/lock_ready_tasks.sql");
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 
 /// Tasks in one transaction.
@@ -135,7 +135,7 @@ async fn look(
             outcomes.insert(TaskId(id), CancelOutcome::Finished);
             continue;
         }
-        let Some(place) = row.get::<_, Option<i32>>("place") else {
+        let Some(place) = row.get::<_, Option<i32>>("position") else {
             // The task stands in no table, which is a fault that `doctor` reports. There is no row to
             // lock, however often the store looks, so the outcome stays `NotFound`.
             continue;

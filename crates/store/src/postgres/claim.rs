@@ -22,8 +22,8 @@ use super::look::{View, last_task, look, look_idly, names, open};
 use super::session::{Params, Tx, at_once, glimpse, once};
 use super::{Bug, Inner, transact};
 
-const VERSION_SHARED: &str = include_str!("queries/version_shared.sql");
-const SEE_WORKER: &str = include_str!("queries/see_worker.sql");
+const VERSION_SHARED: &str = include_str!("queries/lock_limits_version_shared.sql");
+const SEE_WORKER: &str = include_str!("queries/put_worker_and_lanes.sql");
 
 /// Steps in which a claim may send back what a younger limit applies to, at most, and how many of them
 /// are only about those that it met.

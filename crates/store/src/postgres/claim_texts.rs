@@ -18,8 +18,8 @@ pub(super) struct Texts {
 macro_rules! text {
     ($lanes:literal, $pick:literal, $take:literal) => {
         concat!(
-            include_str!("queries/look.sql"),
-            include_str!("queries/wanted.sql"),
+            include_str!("queries/claim_probe.sql"),
+            include_str!("queries/claim_task_count.sql"),
             include_str!($lanes),
             include_str!($pick),
             include_str!($take)
@@ -31,26 +31,30 @@ impl Texts {
     /// As they are, or as something makes them.
     pub(super) fn made_by(made: fn(&'static str) -> &'static str) -> Self {
         Self {
-            one: made(text!("queries/lanes.sql", "queries/pick_one.sql", "queries/take.sql")),
+            one: made(text!(
+                "queries/claim_lanes.sql",
+                "queries/claim_pick_single_lane.sql",
+                "queries/claim_take_general.sql"
+            )),
             many: Paged::new(made(text!(
-                "queries/lanes.sql",
-                "queries/pick_many.sql",
-                "queries/take.sql"
+                "queries/claim_lanes.sql",
+                "queries/claim_pick_lanes.sql",
+                "queries/claim_take_general.sql"
             ))),
             plain_one: made(text!(
-                "queries/lanes.sql",
-                "queries/pick_one.sql",
-                "queries/take_plain.sql"
+                "queries/claim_lanes.sql",
+                "queries/claim_pick_single_lane.sql",
+                "queries/claim_take_fast.sql"
             )),
             plain_many: Paged::new(made(text!(
-                "queries/lanes.sql",
-                "queries/pick_many.sql",
-                "queries/take_plain.sql"
+                "queries/claim_lanes.sql",
+                "queries/claim_pick_lanes.sql",
+                "queries/claim_take_fast.sql"
             ))),
             admitted: Paged::new(made(text!(
-                "queries/lanes_admitted.sql",
-                "queries/pick_many.sql",
-                "queries/take.sql"
+                "queries/claim_lanes_after_admit.sql",
+                "queries/claim_pick_lanes.sql",
+                "queries/claim_take_general.sql"
             ))),
         }
     }

@@ -23,8 +23,8 @@ use super::floors::first_of_lanes;
 use super::look::{AtGate, View, glance, look_at_gate};
 use super::session::{Params, Tx, at_once};
 
-pub(super) const DUE_LOCK: &str = include_str!("queries/due_lock.sql");
-const DUE_ADMIT: &str = include_str!("queries/due_admit.sql");
+pub(super) const DUE_LOCK: &str = include_str!("queries/lock_due_fast.sql");
+const DUE_ADMIT: &str = include_str!("queries/admit_due_fast.sql");
 
 /// When the next task is due, as far as this process knows. A hint: every claim reads the due times on the
 /// server.

@@ -44,7 +44,7 @@ impl From<tokio_postgres::Error> for Fault {
 /// of its day was made: then that is where it belongs.
 fn is_of_a_new_day(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|error| {
-        *error.code() == SqlState::CHECK_VIOLATION && error.table() == Some("ended_stray")
+        *error.code() == SqlState::CHECK_VIOLATION && error.table() == Some("finished_default")
     })
 }
 

@@ -21,15 +21,15 @@ use super::unpack::{unpack_in, unpack_some};
 use super::{Inner, transact};
 use crate::memory::State;
 
-const PUT_REPORT: &str = include_str!("queries/put_report.sql");
-const FORGET_WORKER: &str = include_str!("queries/forget_worker.sql");
+const PUT_REPORT: &str = include_str!("queries/put_heartbeat.sql");
+const FORGET_WORKER: &str = include_str!("queries/delete_worker.sql");
 const LOCK_LEASES_TO_RENEW: &str = include_str!("queries/lock_leases_to_renew.sql");
 const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
-const LOCK_RUNNING_UNDER: &str = include_str!("queries/lock_running_under.sql");
+const LOCK_RUNNING_UNDER: &str = include_str!("queries/lock_running_of_leases.sql");
 const RENEW_LEASES: &str = include_str!("queries/renew_leases.sql");
 const CANCEL_REQUESTS: &str = include_str!("queries/cancel_requests.sql");
-const FENCED: &str = include_str!("queries/fenced.sql");
-const PUT_PACES: &str = include_str!("queries/put_paces.sql");
+const FENCED: &str = include_str!("queries/fenced_attempts.sql");
+const PUT_PACES: &str = include_str!("queries/add_run_times.sql");
 const PUT_PROGRESS: &str = include_str!("queries/put_progress.sql");
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 

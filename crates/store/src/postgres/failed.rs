@@ -16,9 +16,9 @@ use super::error::Fault;
 use super::rows;
 use super::session::{Params, Tx};
 
-const FAILING: &str = include_str!("queries/failing.sql");
-const KINDS_OF: &str = include_str!("queries/kinds_of.sql");
-const FAIL: &str = include_str!("queries/fail.sql");
+const FAILING: &str = include_str!("queries/failed_attempts.sql");
+const KINDS_OF: &str = include_str!("queries/kinds_of_tasks.sql");
+const FAIL: &str = include_str!("queries/fail_tasks_fast.sql");
 
 /// Whether an attempt failed in a way that the fast path may support.
 pub(super) fn may_be_fast(exit: &Exit) -> bool {
@@ -86,8 +86,8 @@ impl FailedBatch {
         let max_attempts =
             max_attempts.map(|max| rows::unsigned("tasks", "max_attempts", max)).transpose()?;
         let mut ledger = Ledger {
-            spent: rows::number(row, "tasks", "spent")?,
-            deaths: rows::number(row, "tasks", "deaths")?,
+            spent: rows::number(row, "tasks", "attempts_used")?,
+            deaths: rows::number(row, "tasks", "crashes")?,
             max_attempts: max_attempts.unwrap_or(kind.max_attempts),
             max_deaths: kind.max_deaths,
             // A cancel gives the attempt a row of its own, so the lease does not list it.

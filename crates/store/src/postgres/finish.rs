@@ -26,11 +26,11 @@ use super::unpack::unpack;
 use super::{Inner, claim};
 
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
-const HOLD: &str = include_str!("queries/hold.sql");
+const HOLD: &str = include_str!("queries/lock_leases_for_finish.sql");
 const FINISH: &str = concat!(
-    include_str!("queries/finish.sql"),
-    include_str!("queries/end.sql"),
-    include_str!("queries/finished.sql")
+    include_str!("queries/finish_fast.sql"),
+    include_str!("queries/complete_tasks.sql"),
+    include_str!("queries/finish_fast_result.sql")
 );
 
 /// Exits in one transaction; a batch above it takes several.

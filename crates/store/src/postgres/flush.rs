@@ -13,20 +13,20 @@ use super::made::Shares;
 use super::rows::state_code;
 use super::session::{Params, Tx};
 
-const LEAVE: &str = include_str!("queries/leave.sql");
-const ENTER: &str = include_str!("queries/enter.sql");
+const LEAVE: &str = include_str!("queries/delete_positions.sql");
+const ENTER: &str = include_str!("queries/insert_positions.sql");
 const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
-const END_LEASES: &str = include_str!("queries/end_leases.sql");
-const MARK_RUNNING: &str = include_str!("queries/mark_running.sql");
-const PUT_FENCED: &str = include_str!("queries/put_fenced.sql");
-const BEGIN_LIMIT: &str = include_str!("queries/begin_limit.sql");
-const PUT_LIMITS: &str = include_str!("queries/put_limits.sql");
-const PUT_LEDGERS: &str = include_str!("queries/put_ledgers.sql");
-const END_TASKS: &str = include_str!("queries/end_tasks.sql");
-const REMOVE_TASKS: &str = include_str!("queries/remove_tasks.sql");
-const FREE_KEYS: &str = include_str!("queries/free_keys.sql");
-const PUT_VIRTUAL_TIME: &str = include_str!("queries/put_virtual_time.sql");
-const PUT_LIMITS_VERSION: &str = include_str!("queries/put_limits_version.sql");
+const END_LEASES: &str = include_str!("queries/delete_finished_leases.sql");
+const MARK_RUNNING: &str = include_str!("queries/update_running.sql");
+const PUT_FENCED: &str = include_str!("queries/put_fenced_attempts.sql");
+const BEGIN_LIMIT: &str = include_str!("queries/insert_limit.sql");
+const PUT_LIMITS: &str = include_str!("queries/update_limits.sql");
+const PUT_LEDGERS: &str = include_str!("queries/set_attempt_counts.sql");
+const END_TASKS: &str = include_str!("queries/finish_tasks.sql");
+const REMOVE_TASKS: &str = include_str!("queries/delete_tasks.sql");
+const FREE_KEYS: &str = include_str!("queries/delete_unique_keys.sql");
+const PUT_VIRTUAL_TIME: &str = include_str!("queries/set_virtual_time.sql");
+const PUT_LIMITS_VERSION: &str = include_str!("queries/set_limits_version.sql");
 
 /// The ids the server gave to limits that the draft began.
 #[derive(Debug, Default)]

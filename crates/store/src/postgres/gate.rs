@@ -20,13 +20,13 @@ use super::rows;
 use super::session::{Params, Tx, at_once, glimpse};
 use super::{Bug, Inner};
 
-const GATEKEEPER: &str = include_str!("queries/gatekeeper.sql");
+const GATEKEEPER: &str = include_str!("queries/try_admission_lock.sql");
 const FULL_WINDOWS: &str = include_str!("queries/full_windows.sql");
-const DUE: &str = include_str!("queries/due.sql");
-const LOCK_ARRIVALS: &str = include_str!("queries/lock_arrivals.sql");
+const DUE: &str = include_str!("queries/lock_due_tasks.sql");
+const LOCK_ARRIVALS: &str = include_str!("queries/lock_inbox_head.sql");
 static READY_HOLDERS: Paged = Paged::new(include_str!("queries/ready_holders.sql"));
-const LOCK_READY_OF: &str = include_str!("queries/lock_ready_of.sql");
-const LOCK_ARRIVALS_OF_JOBS: &str = include_str!("queries/lock_arrivals_of_jobs.sql");
+const LOCK_READY_OF: &str = include_str!("queries/lock_ready_tasks.sql");
+const LOCK_ARRIVALS_OF_JOBS: &str = include_str!("queries/lock_inbox_of_jobs.sql");
 
 /// Tasks the gate looks at in the lines in one transaction.
 pub(super) const BUDGET: u32 = 16;

@@ -241,7 +241,7 @@ impl Lines {
         lines.any(|(id, refused)| *id == limit.0 && *refused == NEVER)
     }
 
-    /// What stands for the limits in `hold_limits.sql`, in the one order of locks.
+    /// What stands for the limits in `lock_limits_shared_then_leases.sql`, in the one order of locks.
     pub(super) fn buckets(&self) -> Vec<i32> {
         let buckets: BTreeSet<i32> = self.limits.iter().map(|id| (id % 256) as i32).collect();
         buckets.into_iter().collect()

@@ -25,24 +25,24 @@ use super::session::Tx;
 use super::{Inner, Postgres, rows, snapshot, transact};
 
 const SNAPSHOT_BEGIN: &str = include_str!("queries/snapshot_begin.sql");
-static TASKS: Paged = Paged::new(include_str!("queries/tasks.sql"));
-const TASK_BODIES: &str = include_str!("queries/task_bodies.sql");
-const COUNTS: &str = include_str!("queries/counts.sql");
-const LIMITS_ALL: &str = include_str!("queries/limits_all.sql");
-const HOLDERS: &str = include_str!("queries/holders.sql");
-const JOBS: &str = include_str!("queries/jobs.sql");
-const WORKFLOWS: &str = include_str!("queries/workflows.sql");
-const QUEUES: &str = include_str!("queries/queues.sql");
-const PAUSED: &str = include_str!("queries/paused.sql");
-const WORKERS: &str = include_str!("queries/workers.sql");
-const WAITERS: &str = include_str!("queries/waiters.sql");
-const REGISTERED_BY: &str = include_str!("queries/registered_by.sql");
-const KINDS_ALL: &str = include_str!("queries/kinds_all.sql");
-const LOAD: &str = include_str!("queries/load.sql");
-const FIRST_WAITS: &str = include_str!("queries/first_waits.sql");
+static TASKS: Paged = Paged::new(include_str!("queries/list_tasks.sql"));
+const TASK_BODIES: &str = include_str!("queries/task_payload_and_result.sql");
+const COUNTS: &str = include_str!("queries/task_counts_by_state.sql");
+const LIMITS_ALL: &str = include_str!("queries/all_limits_by_name.sql");
+const HOLDERS: &str = include_str!("queries/slot_holders_of_limit.sql");
+const JOBS: &str = include_str!("queries/list_jobs.sql");
+const WORKFLOWS: &str = include_str!("queries/list_workflows.sql");
+const QUEUES: &str = include_str!("queries/task_counts_by_queue.sql");
+const PAUSED: &str = include_str!("queries/paused_queues.sql");
+const WORKERS: &str = include_str!("queries/live_workers.sql");
+const WAITERS: &str = include_str!("queries/list_waiters.sql");
+const REGISTERED_BY: &str = include_str!("queries/live_registrations.sql");
+const KINDS_ALL: &str = include_str!("queries/all_kinds.sql");
+const LOAD: &str = include_str!("queries/backlog_counts.sql");
+const FIRST_WAITS: &str = include_str!("queries/first_waiter_due_times.sql");
 const JOB_LOADS: &str = include_str!("queries/job_loads.sql");
 const EXPLAIN_TASK: &str = include_str!("queries/explain_task.sql");
-const EXPLAIN_LINE: &str = include_str!("queries/explain_line.sql");
+const EXPLAIN_LINE: &str = include_str!("queries/explain_waiting.sql");
 const EXPLAIN_READY: &str = include_str!("queries/explain_ready.sql");
 
 /// Holders listed in an explanation.
@@ -128,7 +128,7 @@ impl Inspect for Postgres {
         for row in self.read(WORKFLOWS).await? {
             let name: &str = row.get("name");
             if workflows.last().is_none_or(|workflow| &*workflow.name != name) {
-                let halt = row.get::<_, Option<i64>>("halt").map(Halt::of);
+                let halt = row.get::<_, Option<i64>>("paused_by").map(Halt::of);
                 workflows.push(WorkflowView { name: name.into(), halt, tasks: BTreeMap::new() });
             }
             if let (Some(workflow), Some(state)) =
@@ -236,10 +236,10 @@ async fn tasks(tx: &Tx<'_>, filter: &TaskFilter) -> Result<Vec<TaskView>, Fault>
 }
 
 fn view(row: &Row) -> Result<TaskView> {
-    let percent: Option<i32> = row.get("percent");
-    let unknown = |percent| rows::corrupt("running", "percent", percent);
+    let percent: Option<i32> = row.get("progress_percent");
+    let unknown = |percent| rows::corrupt("running", "progress_percent", percent);
     let percent = percent.map(|n| u8::try_from(n).map_err(|_| unknown(n))).transpose()?;
-    let message = rows::lossy(row.get("message"));
+    let message = rows::lossy(row.get("progress_message"));
     Ok(TaskView {
         id: TaskId(row.get("id")),
         kind: row.get::<_, &str>("kind").into(),
@@ -251,9 +251,9 @@ fn view(row: &Row) -> Result<TaskView> {
         unique_key: rows::text(row, "unique_key"),
         weight: rows::number(row, "tasks", "weight")?,
         priority: row.get("priority"),
-        spent: rows::number(row, "tasks", "spent")?,
+        spent: rows::number(row, "tasks", "attempts_used")?,
         max_attempts: rows::number(row, "tasks", "max_attempts")?,
-        deaths: rows::number(row, "tasks", "deaths")?,
+        deaths: rows::number(row, "tasks", "crashes")?,
         created_at: row.get("created_at"),
         run_at: row.get("run_at"),
         finished_at: row.get("finished_at"),
@@ -372,7 +372,7 @@ async fn load(store: &Inner, tx: &Tx<'_>) -> Result<Load, Fault> {
     tx.execute(SNAPSHOT_BEGIN, &[]).await?;
     let now = moment(store, tx).await?.now;
     let row = tx.one(LOAD, &[&now, &i64::from(LOAD_READY_MAX)]).await?;
-    let first = |row: &Row| (LimitId(row.get("limit_id")), row.get("since"));
+    let first = |row: &Row| (LimitId(row.get("limit_id")), row.get("due_at"));
     let of_job = |row: &Row| {
         let running = row.get::<_, i64>("running") as u64;
         let load = JobLoad { ready_since: row.get("ready_since"), running };
@@ -395,9 +395,9 @@ async fn waiters(tx: &Tx<'_>, limit: LimitId, most: u32) -> Result<Vec<WaiterVie
             task: TaskId(row.get("task")),
             kind: row.get::<_, &str>("kind").into(),
             queue: row.get::<_, &str>("queue").into(),
-            class: rows::class(row.get("class"))?,
+            class: rows::class(row.get("wait_reason"))?,
             weight: rows::number(row, "tasks", "weight")?,
-            since: row.get("since"),
+            since: row.get("due_at"),
         })
     };
     tx.query(WAITERS, &[&limit.0, &i64::from(most)]).await?.iter().map(waiter).collect()
@@ -410,13 +410,13 @@ async fn explain_line(tx: &Tx<'_>, task: TaskId) -> Result<(Reason, Millis), Fau
         limit: row.get::<_, &str>("name").into(),
         capacity: rows::number_or_none(&row, "limits", "capacity")?,
         held: rows::number(&row, "limits", "held")?,
-        halt: row.get::<_, Option<i64>>("halt").map(Halt::of),
+        halt: row.get::<_, Option<i64>>("paused_by").map(Halt::of),
         delay_ms: row.get("delay_ms"),
-        class: rows::class(row.get("class"))?,
-        place: row.get::<_, i64>("ahead") as u64 + 1,
+        class: rows::class(row.get("wait_reason"))?,
+        place: row.get::<_, i64>("tasks_before") as u64 + 1,
         holders,
     };
-    Ok((reason, row.get("since")))
+    Ok((reason, row.get("due_at")))
 }
 
 async fn explain_ready(tx: &Tx<'_>, task: TaskId, now: Millis) -> Result<(Reason, Millis), Fault> {
@@ -429,9 +429,9 @@ async fn explain_ready(tx: &Tx<'_>, task: TaskId, now: Millis) -> Result<(Reason
         kind: kind.into(),
         is_served: row.get("is_served"),
         is_open: window.is_none_or(|window| window.is_open(now)),
-        ahead: row.get::<_, i64>("ahead") as u64,
+        ahead: row.get::<_, i64>("tasks_before") as u64,
     };
-    Ok((reason, row.get("since")))
+    Ok((reason, row.get("ready_at")))
 }
 
 async fn explain_running(tx: &Tx<'_>, row: &Row, task: TaskId) -> Result<Reason, Fault> {

@@ -10,7 +10,7 @@ use super::error::Fault;
 use super::rows;
 use super::session::Tx;
 
-const BODIES: &str = include_str!("queries/bodies.sql");
+const BODIES: &str = include_str!("queries/claim_task_rows.sql");
 
 /// Tasks that a statement has put under a lease, in their order, as it tells of them in one row: what
 /// the tasks are comes with their [bodies].
@@ -38,7 +38,7 @@ impl Leased {
         Ok(Some(Self {
             token,
             claimed_at: row.get("now"),
-            since: list(row, "since"),
+            since: list(row, "ready_at"),
             expires_at: row.get("expires_at"),
             tasks: list(row, "tasks"),
             lanes: open.into_iter().zip(attempts.into_iter().zip(timeouts)).collect(),
@@ -64,14 +64,14 @@ impl Leased {
                 group: groups.share(row.get("group_name")),
                 weight: rows::number(row, "tasks", "weight")?,
                 payload: row.get("payload"),
-                number: rows::number(row, "tasks", "spent")? + 1,
+                number: rows::number(row, "tasks", "attempts_used")? + 1,
                 max_attempts: rows::unsigned("tasks", "max_attempts", max_attempts.unwrap_or(1))?,
                 timeout_ms: row.get::<_, Option<Millis>>("timeout_ms").or(kind_timeout_ms),
                 job: rows::text(row, "job"),
                 workflow: rows::text(row, "workflow"),
                 slots: self.slots.remove(&task).unwrap_or_default(),
                 expires_at: self.expires_at,
-                arrived_at: row.get("arrival"),
+                arrived_at: row.get("due_at"),
                 ready_at: self.since.get(at).copied().unwrap_or(self.claimed_at),
                 trace: rows::text(row, "trace"),
             }))

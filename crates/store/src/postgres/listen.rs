@@ -39,7 +39,7 @@ const APART: Duration = Duration::from_millis(10);
 /// Sent on the connection that listens when nothing was received for a while.
 const PROBE: &str = "SELECT 1";
 
-const NOTIFY_SOON: &str = include_str!("queries/notify_soon.sql");
+const NOTIFY_SOON: &str = include_str!("queries/notify_without_sync.sql");
 
 /// How long an answer holds that there is nothing, at most, while nobody says otherwise.
 const QUIET: Duration = Duration::from_secs(5);

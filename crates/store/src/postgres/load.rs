@@ -15,21 +15,21 @@ use super::session::{Params, Tx};
 use super::{Bug, Inner};
 
 const COUNTERS: &str = include_str!("queries/counters.sql");
-const TAGS: &str = include_str!("queries/tags.sql");
-const HEADS: &str = include_str!("queries/heads.sql");
-const LIMITS_ALONE: &str = include_str!("queries/limits_alone.sql");
+const TAGS: &str = include_str!("queries/tasks_with_limits.sql");
+const HEADS: &str = include_str!("queries/limits_of_queue_heads.sql");
+const LIMITS_ALONE: &str = include_str!("queries/lock_limits_exclusive.sql");
 const LOCK_LIMITS: &str = include_str!("queries/lock_limits.sql");
-const LOCK_LIMITS_FREE: &str = include_str!("queries/lock_limits_free.sql");
-const READ_LIMITS: &str = include_str!("queries/read_limits.sql");
-static UNDER_LOCK: Paged = Paged::new(include_str!("queries/under_lock.sql"));
-const LOCK_AHEAD: &str = include_str!("queries/lock_ahead.sql");
-const SLOTS_OF: &str = include_str!("queries/slots_of.sql");
-const SLOTS_OF_READY: &str = include_str!("queries/slots_of_ready.sql");
-const TAKE_PASSES: &str = include_str!("queries/take_passes.sql");
-const SLOT_GROUPS: &str = include_str!("queries/slot_groups.sql");
-const SERVED: &str = include_str!("queries/served.sql");
-const KINDS_OF: &str = include_str!("queries/kinds_of.sql");
-const KINDS_NAMED: &str = include_str!("queries/kinds_named.sql");
+const LOCK_LIMITS_FREE: &str = include_str!("queries/try_lock_limits.sql");
+const READ_LIMITS: &str = include_str!("queries/limits_unlocked.sql");
+static UNDER_LOCK: Paged = Paged::new(include_str!("queries/queue_heads_and_tasks.sql"));
+const LOCK_AHEAD: &str = include_str!("queries/lock_ready_in_window.sql");
+const SLOTS_OF: &str = include_str!("queries/slots_of_tasks.sql");
+const SLOTS_OF_READY: &str = include_str!("queries/slot_rows_of_tasks.sql");
+const TAKE_PASSES: &str = include_str!("queries/take_limit_deltas.sql");
+const SLOT_GROUPS: &str = include_str!("queries/slot_groups_of_limits.sql");
+const SERVED: &str = include_str!("queries/served_lanes.sql");
+const KINDS_OF: &str = include_str!("queries/kinds_of_tasks.sql");
+const KINDS_NAMED: &str = include_str!("queries/kinds_by_name.sql");
 
 /// What a transaction is about.
 #[derive(Debug, Default)]
@@ -254,7 +254,7 @@ fn under_lock(
         let is_locked = |id| draft.state.limits.contains_key(&LimitId(id));
         if row.get::<_, Option<i64>>("limit_id").is_some_and(is_locked) {
             let is_head: bool = row.get("is_head");
-            let line = rows::line(row)?;
+            let line = rows::line(row, "waiter_due_at")?;
             heads.extend(is_head.then_some(line));
             lines.push(line);
         }

@@ -10,10 +10,16 @@ use super::error::Fault;
 use super::load::Moment;
 use super::session::{Tx, glimpse};
 
-const LOOK: &str = concat!(include_str!("queries/look.sql"), include_str!("queries/seen.sql"));
-const IDLE: &str = concat!(include_str!("queries/look.sql"), include_str!("queries/idle.sql"));
-const AT_GATE: &str =
-    concat!(include_str!("queries/look.sql"), include_str!("queries/at_gate.sql"));
+const LOOK: &str = concat!(
+    include_str!("queries/claim_probe.sql"),
+    include_str!("queries/claim_probe_result.sql")
+);
+const IDLE: &str =
+    concat!(include_str!("queries/claim_probe.sql"), include_str!("queries/claim_probe_idle.sql"));
+const AT_GATE: &str = concat!(
+    include_str!("queries/claim_probe.sql"),
+    include_str!("queries/claim_probe_admission.sql")
+);
 
 /// What a claim sees before it takes anything.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use tidegate_core::{Limit, LimitId, Source};
 use tokio_postgres::types::ToSql;
 
-pub(super) const MAKE_LIMITS: &str = include_str!("queries/make_limits.sql");
+pub(super) const MAKE_LIMITS: &str = include_str!("queries/insert_limits.sql");
 
 /// What jobs share by, as columns; of other limits there is nothing.
 #[derive(Debug, Default)]

@@ -22,33 +22,18 @@ use super::listen::pause;
 use super::{Inner, call};
 
 /// Every migration, in order. One that was released is never changed.
-const MIGRATIONS: [(&str, &str); 15] = [
-    ("0001_tasks", include_str!("migrations/0001_tasks.sql")),
-    ("0002_operations", include_str!("migrations/0002_operations.sql")),
-    ("0003_packed_leases", include_str!("migrations/0003_packed_leases.sql")),
-    ("0004_enqueue", include_str!("migrations/0004_enqueue.sql")),
-    ("0005_autovacuum", include_str!("migrations/0005_autovacuum.sql")),
-    ("0006_relay", include_str!("migrations/0006_relay.sql")),
-    ("0007_slot_groups", include_str!("migrations/0007_slot_groups.sql")),
-    ("0008_ended", include_str!("migrations/0008_ended.sql")),
-    ("0009_registrations", include_str!("migrations/0009_registrations.sql")),
-    ("0010_passes", include_str!("migrations/0010_passes.sql")),
-    ("0011_jobs_and_workflows", include_str!("migrations/0011_jobs_and_workflows.sql")),
-    ("0012_reports", include_str!("migrations/0012_reports.sql")),
-    ("0013_arrivals_of_jobs", include_str!("migrations/0013_arrivals_of_jobs.sql")),
-    ("0014_lookup_indexes", include_str!("migrations/0014_lookup_indexes.sql")),
-    ("0015_heartbeats", include_str!("migrations/0015_heartbeats.sql")),
-];
+const MIGRATIONS: [Migration<'static>; 1] =
+    [("0001_initial", include_str!("migrations/0001_initial.sql"))];
 
 /// How the text of a migration begins that programs of the version before can bear.
 const ONLINE: &str = "-- Online:";
 
 const EXISTS: &str = include_str!("queries/migrate_exists.sql");
 const LOCK: &str = include_str!("queries/migrate_lock.sql");
-const PATIENCE: &str = include_str!("queries/migrate_patience.sql");
+const PATIENCE: &str = include_str!("queries/migrate_lock_timeout.sql");
 const PREPARE: &str = include_str!("queries/migrate_prepare.sql");
 const APPLIED: &str = include_str!("queries/migrate_applied.sql");
-const OLD_WORKERS: &str = include_str!("queries/migrate_old_workers.sql");
+const OLD_WORKERS: &str = include_str!("queries/migrate_outdated_workers.sql");
 const RECORD: &str = include_str!("queries/migrate_record.sql");
 
 /// Between two tries of a migration that others are in the way of, and how many there are at most:
@@ -146,11 +131,12 @@ async fn applied(client: &impl GenericClient, all: &[Migration<'_>]) -> Result<A
     let mut newest = 0;
     for row in client.query(APPLIED, &[&texts]).await? {
         newest = row.get("version");
-        applied.oldest = row.get("oldest");
+        applied.oldest = row.get("min_program_version");
         let known = usize::try_from(newest - 1).ok().and_then(|index| all.get(index));
         if let Some((name, _)) = known {
             if !row.get::<_, bool>("is_same") {
-                return Err(Fault::Rule(changed(name)));
+                let is_first = newest == 1;
+                return Err(Fault::Rule(if is_first { earlier_build() } else { changed(name) }));
             }
             applied.number += 1;
         }
@@ -216,6 +202,15 @@ fn newer(version: i64, known: usize) -> Error {
             "the database has version {version} of the tidegate schema and this program knows \
              {known}; use a newer tidegate"
         ),
+    )
+}
+
+/// The first migration has another text: builds before this schema had other migrations.
+fn earlier_build() -> Error {
+    Error::new(
+        ErrorKind::Incompatible,
+        "the schema tidegate of the database was made by an earlier build of tidegate; create a new \
+         database, or drop the schema tidegate",
     )
 }
 

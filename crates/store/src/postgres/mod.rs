@@ -5,14 +5,14 @@
 //! changed. Shorter ways are a statement for each step, sent in one round trip with their BEGIN and
 //! COMMIT:
 //!
-//! - [Plain tasks](put) whose names are known are stored by `put.sql`.
-//! - A [claim](claim) looks, picks and takes: `look.sql`, `lanes.sql`, `pick_one.sql` or
-//!   `pick_many.sql`, and `take_plain.sql`, or `take.sql` where there are slots; what the tasks are
-//!   [comes beside](leased).
-//! - What ended well without slots is ended by `finish.sql`.
-//! - What holds one slot and [hands it on](relay) is ended by `relay.sql`, which starts the next in
-//!   line, or by `admit.sql`, which makes it ready for the claim that goes along.
-//! - Tasks that are [due](due) are admitted by `due_lock.sql` and `due_admit.sql`.
+//! - [Plain tasks](put) whose names are known are stored by `submit_fast.sql`.
+//! - A [claim](claim) looks, picks and takes: `claim_probe.sql`, `claim_lanes.sql`, `claim_pick_single_lane.sql` or
+//!   `claim_pick_lanes.sql`, and `claim_take_fast.sql`, or `claim_take_general.sql` where there are slots; what the
+//!   tasks are [comes beside](leased).
+//! - What ended well without slots is ended by `finish_fast.sql`.
+//! - What holds one slot and [hands it on](relay) is ended by `hand_off_start.sql`, which starts the next in
+//!   line, or by `hand_off_admit.sql`, which makes it ready for the claim that goes along.
+//! - Tasks that are [due](due) are admitted by `lock_due_fast.sql` and `admit_due_fast.sql`.
 //!
 //! What runs without slots, or with one that can be handed on, is listed in its lease and has no row.
 //! A verb that needs more of an attempt than that it runs [unpacks](unpack) it first: then it is a row of
@@ -20,7 +20,7 @@
 //! does not unpack the attempt where its task is scheduled or has ended afterwards.
 //!
 //! Which slots of a limit are taken is kept in at most fifty [groups](groups); who holds them is a row of
-//! `slots`, or stands in the list of a lease. A task that ends for good leaves `tasks` for `ended`, whose
+//! `slots`, or stands in the list of a lease. A task that ends for good leaves `tasks` for `finished`, whose
 //! partitions are [dropped](reap) by the day.
 //!
 //! A claim begins where the last one of its process [ended](floors), and a worker that found nothing is
@@ -28,7 +28,7 @@
 //!
 //! # Who may change what
 //!
-//! - A task that is scheduled, arrived, ready or running: whoever locked its row in that table; one
+//! - A task that is scheduled, in the inbox, ready or running: whoever locked its row in that table; one
 //!   that its lease lists: whoever locked the lease.
 //! - A task in a line, the line, the slots, their groups and the numbers of a limit: whoever has the
 //!   limit alone, by its bucket and its row. A row of a line needs no lock of its own then.
@@ -37,7 +37,7 @@
 //! - Slots that a lease lists: whoever locked the lease, and shares the limit if they change hands. A
 //!   claim lists the slots of what it starts, by the lock of the ready row.
 //! - A lease: whoever locked its row.
-//! - What happened at a limit without its row's lock is a row of `passes`: that tasks of a job were
+//! - What happened at a limit without its row's lock is a row of `limit_deltas`: that tasks of a job were
 //!   claimed and left its window, that slots were given back, that tasks left the line, and when
 //!   somebody should look whether both are so, a free slot and one who waits. Whoever locks the limit
 //!   next takes it off. Who fills a window and who claims out of it both look after their
@@ -47,7 +47,7 @@
 //!
 //! 1. the version of the limits (an advisory lock: claims share it, and all who lock a lease after
 //!    a limit; whoever begins a limit has it alone, and may unpack leases before it locks limits);
-//! 2. scheduled, arrived, ready, running: in this order, each by task;
+//! 2. scheduled, inbox, ready, running: in this order, each by task;
 //! 3. limits: their buckets in ascending order (advisory locks: who hands slots on shares them), then
 //!    their rows by id; **all in one statement each**;
 //! 4. leases by token;
@@ -162,7 +162,7 @@ pub use session::Step;
 pub use timeouts::Timeouts;
 pub use traffic::Traffic;
 
-/// The session setting from which `look.sql` reads [`Options::due_grace`].
+/// The session setting from which `claim_probe.sql` reads [`Options::due_grace`].
 const DUE_GRACE: &str = "tidegate.due_grace_ms";
 
 /// Every statement of a verb walks indexes and nothing else. Said once, its plan does not depend on

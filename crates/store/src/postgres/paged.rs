@@ -7,7 +7,7 @@ const MIN: usize = 4;
 const DOUBLED: usize = 30;
 
 /// What `{lanes}` stands for, for each of them.
-const OF_LANE: &str = include_str!("queries/of_lane.sql");
+const OF_LANE: &str = include_str!("queries/claim_lane_branch.sql");
 
 /// A plan is made once for all parameters. With a LIMIT as one of them the planner would expect a
 /// tenth of the table and sort it; and it merges as many lanes as the text has. So there is a text for

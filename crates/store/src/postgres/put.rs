@@ -17,7 +17,7 @@ use super::floors::{first_of_lanes, key};
 use super::session::{Params, Tx, glimpse};
 use super::submit::{BYTES_MAX, Catalogue, Stored};
 
-const PUT: &str = include_str!("queries/put.sql");
+const PUT: &str = include_str!("queries/submit_fast.sql");
 
 /// How long a process remembers that a group has a limit. The statement finds out if a limit has begun, and not
 /// if one has gone away: its tasks would take the way through the inbox for ever.

@@ -17,17 +17,17 @@ use super::session::{Params, Tx, glimpse};
 use super::unpack::unpack_expired;
 use super::{Bug, Inner, transact};
 
-const HAS_LEFT_BEHIND: &str = include_str!("queries/has_left_behind.sql");
-const EXPIRED: &str = include_str!("queries/expired.sql");
+const HAS_LEFT_BEHIND: &str = include_str!("queries/is_reap_needed.sql");
+const EXPIRED: &str = include_str!("queries/expired_leases.sql");
 const LOCK_LEASES: &str = include_str!("queries/lock_leases.sql");
-const UNSERVED: &str = include_str!("queries/unserved.sql");
-const LOCK_RUNNING_UNDER: &str = include_str!("queries/lock_running_under.sql");
-const FORGET_WORKERS: &str = include_str!("queries/forget_workers.sql");
-const TURN_DAYS: &str = include_str!("queries/turn_days.sql");
-const REMOVE_ENDED: &str = include_str!("queries/remove_ended.sql");
-const FORGET_FENCED: &str = include_str!("queries/forget_fenced.sql");
-const FORGET_PACES: &str = include_str!("queries/forget_paces.sql");
-const DROP_IDLE_LIMITS: &str = include_str!("queries/drop_idle_limits.sql");
+const UNSERVED: &str = include_str!("queries/lock_ready_in_unserved_lanes.sql");
+const LOCK_RUNNING_UNDER: &str = include_str!("queries/lock_running_of_leases.sql");
+const FORGET_WORKERS: &str = include_str!("queries/delete_dead_workers.sql");
+const TURN_DAYS: &str = include_str!("queries/rotate_partitions.sql");
+const REMOVE_ENDED: &str = include_str!("queries/delete_expired_tasks.sql");
+const FORGET_FENCED: &str = include_str!("queries/delete_stale_fenced_attempts.sql");
+const FORGET_PACES: &str = include_str!("queries/delete_old_run_times.sql");
+const DROP_IDLE_LIMITS: &str = include_str!("queries/delete_idle_limits.sql");
 
 /// Leases in one transaction, as its statement has it.
 const LEASES_MAX: usize = 100;

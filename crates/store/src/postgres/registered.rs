@@ -11,10 +11,10 @@ use super::session::Tx;
 use super::set_limit::{named, set};
 use super::{Inner, transact};
 
-const REGISTERED_WRONG: &str = include_str!("queries/registered_wrong.sql");
-const KINDS_UNSEEN: &str = include_str!("queries/kinds_unseen.sql");
-const SEE_KINDS: &str = include_str!("queries/see_kinds.sql");
-const FORGET_KINDS: &str = include_str!("queries/forget_kinds.sql");
+const REGISTERED_WRONG: &str = include_str!("queries/groups_with_outdated_registration.sql");
+const KINDS_UNSEEN: &str = include_str!("queries/kinds_not_registered_since.sql");
+const SEE_KINDS: &str = include_str!("queries/set_kinds_registered_at.sql");
+const FORGET_KINDS: &str = include_str!("queries/delete_kinds.sql");
 
 /// Returns how many kinds were forgotten.
 pub(super) async fn prune_registered(store: &Inner) -> Result<u32> {

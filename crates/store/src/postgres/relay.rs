@@ -24,22 +24,22 @@ use super::leased::{Leased, bodies};
 use super::look::{names, open};
 use super::session::{Params, Tx, at_once};
 
-pub(super) const HOLD_LIMITS: &str = include_str!("queries/hold_limits.sql");
+pub(super) const HOLD_LIMITS: &str = include_str!("queries/lock_limits_shared_then_leases.sql");
 const RELAY: &str = concat!(
-    include_str!("queries/look.sql"),
-    include_str!("queries/held.sql"),
-    include_str!("queries/relay.sql"),
-    include_str!("queries/pass.sql"),
-    include_str!("queries/end.sql"),
-    include_str!("queries/relayed.sql")
+    include_str!("queries/claim_probe.sql"),
+    include_str!("queries/hand_off_eligible.sql"),
+    include_str!("queries/hand_off_start.sql"),
+    include_str!("queries/record_limit_deltas.sql"),
+    include_str!("queries/complete_tasks.sql"),
+    include_str!("queries/hand_off_result.sql")
 );
 const ADMIT: &str = concat!(
-    include_str!("queries/look.sql"),
-    include_str!("queries/held.sql"),
-    include_str!("queries/admit.sql"),
-    include_str!("queries/pass.sql"),
-    include_str!("queries/end.sql"),
-    include_str!("queries/admitted.sql")
+    include_str!("queries/claim_probe.sql"),
+    include_str!("queries/hand_off_eligible.sql"),
+    include_str!("queries/hand_off_admit.sql"),
+    include_str!("queries/record_limit_deltas.sql"),
+    include_str!("queries/complete_tasks.sql"),
+    include_str!("queries/hand_off_admit_result.sql")
 );
 
 /// A list that is not there is empty.
@@ -50,7 +50,7 @@ fn list(row: &Row, column: &str) -> impl Iterator<Item = i64> {
 /// The last in each line of those who left it.
 fn furthest(row: &Row) -> BTreeMap<LimitId, Reached> {
     let keys = list(row, "ranks").zip(list(row, "line_tags")).zip(list(row, "places"));
-    let (now, of_lines) = (now(), list(row, "limits").zip(list(row, "refused")));
+    let (now, of_lines) = (now(), list(row, "limits").zip(list(row, "parked_total")));
     let mut furthest: BTreeMap<LimitId, Reached> = BTreeMap::new();
     for ((limit, refused), ((rank, tag), place)) in of_lines.zip(keys) {
         let key = (rank, tag, place);
@@ -304,7 +304,7 @@ async fn send_relay(
         open: open(&relayed),
         first: first(&relayed),
         last_task: relayed.get("last_task"),
-        is_to_look: relayed.get("is_to_look"),
+        is_to_look: relayed.get("has_recheck"),
         claimed: claimed.flatten(),
     })))
 }
@@ -358,7 +358,7 @@ async fn admit(
     if !is_refused {
         store.holding.reached(furthest(&relayed), &baton.lines);
         left.new = admitted(&relayed);
-        if relayed.get("is_to_look") {
+        if relayed.get("has_recheck") {
             store.changed.here();
         }
     } else {

@@ -14,9 +14,9 @@ use super::session::Tx;
 use super::unpack::unpack_tasks;
 use super::{Inner, transact};
 
-const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");
+const LIMITS_NAMED: &str = include_str!("queries/limits_by_name.sql");
 const SLOT_HOLDER: &str = include_str!("queries/slot_holder.sql");
-const IS_RUNNING: &str = include_str!("queries/is_running.sql");
+const IS_RUNNING: &str = include_str!("queries/is_task_running.sql");
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 
 pub(super) async fn release(store: &Inner, release: Release) -> Result<ReleaseOutcome> {

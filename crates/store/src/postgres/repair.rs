@@ -13,19 +13,19 @@ use super::unpack::unpack_all;
 use super::{Inner, snapshot, transact};
 
 const TASK_IDS: &str = include_str!("queries/repair_task_ids.sql");
-const PATIENCE: &str = include_str!("queries/repair_patience.sql");
-const LOCK: &str = include_str!("queries/repair_lock.sql");
-const PASSES: &str = include_str!("queries/repair_passes.sql");
-const LEAVE: &str = include_str!("queries/leave.sql");
-const PUT_ARRIVED: &str = include_str!("queries/put_arrived.sql");
-const DROP_LEASES: &str = include_str!("queries/drop_leases.sql");
+const PATIENCE: &str = include_str!("queries/repair_lock_timeout.sql");
+const LOCK: &str = include_str!("queries/repair_lock_tables.sql");
+const PASSES: &str = include_str!("queries/repair_limit_deltas.sql");
+const LEAVE: &str = include_str!("queries/delete_positions.sql");
+const PUT_ARRIVED: &str = include_str!("queries/put_inbox.sql");
+const DROP_LEASES: &str = include_str!("queries/delete_leases.sql");
 const SLOTS: &str = include_str!("queries/repair_slots.sql");
 const SLOT_GROUPS: &str = include_str!("queries/repair_slot_groups.sql");
-const GATED: &str = include_str!("queries/repair_gated.sql");
-const FREE_KEYS: &str = include_str!("queries/free_keys.sql");
-const KEYS: &str = include_str!("queries/repair_keys.sql");
-const CALM: &str = include_str!("queries/repair_calm.sql");
-const NUMBERS: &str = include_str!("queries/repair_numbers.sql");
+const GATED: &str = include_str!("queries/repair_holds_slots.sql");
+const FREE_KEYS: &str = include_str!("queries/delete_unique_keys.sql");
+const KEYS: &str = include_str!("queries/repair_unique_keys.sql");
+const CALM: &str = include_str!("queries/repair_allows_hand_off.sql");
+const NUMBERS: &str = include_str!("queries/repair_sequences.sql");
 
 pub(super) async fn repair(store: &Inner) -> Result<Vec<Repair>> {
     let plan = transact!(reading store, tx => mend(store, &tx));

@@ -10,14 +10,14 @@ use super::rows;
 use super::session::Tx;
 use super::{Inner, transact};
 
-const ENDED_KEYS: &str = include_str!("queries/ended_keys.sql");
-const LOCK_ENDED: &str = include_str!("queries/lock_ended.sql");
+const ENDED_KEYS: &str = include_str!("queries/finished_unique_keys.sql");
+const LOCK_ENDED: &str = include_str!("queries/lock_finished_tasks.sql");
 const LOCK_SCHEDULED: &str = include_str!("queries/lock_scheduled.sql");
-const TASKS_KNOWN: &str = include_str!("queries/tasks_known.sql");
-const REVIVE_KEYS: &str = include_str!("queries/revive_keys.sql");
+const TASKS_KNOWN: &str = include_str!("queries/existing_task_ids.sql");
+const REVIVE_KEYS: &str = include_str!("queries/revive_unique_keys.sql");
 const REVIVE_TASKS: &str = include_str!("queries/revive_tasks.sql");
-const HASTEN_TASKS: &str = include_str!("queries/hasten_tasks.sql");
-const PUT_ARRIVED: &str = include_str!("queries/put_arrived.sql");
+const HASTEN_TASKS: &str = include_str!("queries/make_tasks_due.sql");
+const PUT_ARRIVED: &str = include_str!("queries/put_inbox.sql");
 const NOTIFY: &str = include_str!("queries/notify.sql");
 
 type Outcomes = BTreeMap<i64, RetryOutcome>;

@@ -73,7 +73,7 @@ pub(super) fn state_code(state: State) -> i32 {
 }
 
 pub(super) fn state(code: i32) -> Result<State> {
-    of_code(&State::ALL, "ended", "state", code)
+    of_code(&State::ALL, "finished", "state", code)
 }
 
 fn on_failure(code: i32) -> Result<OnFailure> {
@@ -83,7 +83,7 @@ fn on_failure(code: i32) -> Result<OnFailure> {
 }
 
 pub(super) fn class(code: i32) -> Result<Class> {
-    of_code(&Class::ALL, "line", "class", code)
+    of_code(&Class::ALL, "waiters", "wait_reason", code)
 }
 
 /// Reads one of the counts that `doctor --repair` counts again.
@@ -125,16 +125,16 @@ fn read_limit(row: &Row, count: ReadCount) -> Result<Limit> {
         source: source("source", row.get("source"))?,
         base: base.zip(base_source),
         version: row.get("version"),
-        since: row.get("since"),
+        since: row.get("applies_from_version"),
         // Counted where the slots are read.
         held: 0,
-        refused: row.get("refused"),
+        refused: row.get("parked_total"),
         waiting: count(row, "waiting")?,
-        aside: count(row, "aside")?,
-        reserver: row.get::<_, Option<i64>>("reserver").map(TaskId),
+        aside: count(row, "skipped")?,
+        reserver: row.get::<_, Option<i64>>("reserving_task").map(TaskId),
         dirty: row.get("dirty"),
-        look_at: row.get("look_at"),
-        halt: row.get::<_, Option<i64>>("halt").map(Halt::of),
+        look_at: row.get("recheck_at"),
+        halt: row.get::<_, Option<i64>>("paused_by").map(Halt::of),
         share: share(row, count)?,
     })
 }
@@ -147,11 +147,11 @@ fn share(row: &Row, count: ReadCount) -> Result<Option<Share>> {
     Ok(Some(Share {
         weight,
         last_tag: row.get("last_tag"),
-        ahead: count(row, "ahead")?,
+        ahead: count(row, "in_window")?,
         min_concurrency: number(row, "limits", "min_concurrency")?,
         priority: row.get("priority"),
         delay_ms: row.get("delay_ms"),
-        next_at: row.get("next_at"),
+        next_at: row.get("next_start_at"),
     }))
 }
 
@@ -172,26 +172,27 @@ pub(super) struct Passed {
 
 pub(super) fn passed(row: &Row) -> Result<Passed> {
     Ok(Passed {
-        tasks: number(row, "passes", "tasks")?,
+        tasks: number(row, "limit_deltas", "claimed_tasks")?,
         started_at: row.get("started_at"),
-        freed: numbers(row, "passes", "freed")?,
-        taken: number(row, "passes", "taken")?,
-        urgent: row.get("urgent"),
+        freed: numbers(row, "limit_deltas", "freed_slots")?,
+        taken: number(row, "limit_deltas", "dequeued")?,
+        urgent: row.get("needs_drain"),
     })
 }
 
-pub(super) fn line(row: &Row) -> Result<LineRow> {
+/// Reads a row of `waiters`; `due_at` is the name of that column in the result.
+pub(super) fn line(row: &Row, due_at: &str) -> Result<LineRow> {
     Ok(LineRow {
         limit: LimitId(row.get("limit_id")),
-        class: class(row.get("class"))?,
+        class: class(row.get("wait_reason"))?,
         rank: row.get("rank"),
         tag: row.get("tag"),
-        place: row.get("place"),
+        place: row.get("admission_seq"),
         task: TaskId(row.get("task")),
         lane: LaneId(row.get("lane")),
-        moves: number(row, "line", "moves")?,
-        passed: row.get("passed"),
-        since: row.get("since"),
+        moves: number(row, "waiters", "queue_switches")?,
+        passed: row.get("in_job_window"),
+        since: row.get(due_at),
     })
 }
 
@@ -201,16 +202,16 @@ pub(super) fn ready(row: &Row) -> ReadyRow {
         rank: row.get("rank"),
         tag: row.get("tag"),
         task: TaskId(row.get("task")),
-        stamp: row.get("stamp"),
-        gated: row.get("gated"),
-        since: row.get("since"),
+        stamp: row.get("limits_version"),
+        gated: row.get("holds_slots"),
+        since: row.get("ready_at"),
     }
 }
 
 pub(super) fn running(row: &Row) -> (TaskId, Token, Running) {
     let running = Running {
-        gated: row.get("gated"),
-        cancel: row.get("cancel"),
+        gated: row.get("holds_slots"),
+        cancel: row.get("cancel_requested"),
         started_at: row.get("started_at"),
         progress: None,
     };
@@ -238,7 +239,7 @@ pub(super) fn kind(row: &Row) -> Result<Kind> {
         backoff: Backoff { base_ms: row.get("backoff_base_ms"), cap_ms: row.get("backoff_cap_ms") },
         remove_on_completed_days: number_or_none(row, "kinds", "remove_on_completed_days")?,
         remove_on_failed_days: number_or_none(row, "kinds", "remove_on_failed_days")?,
-        max_deaths: number(row, "kinds", "max_deaths")?,
+        max_deaths: number(row, "kinds", "max_crashes")?,
     })
 }
 
@@ -263,10 +264,10 @@ pub(super) fn known(row: &Row) -> Result<Known> {
         weight: number(row, "tasks", "weight")?,
         priority: row.get("priority"),
         max_attempts: number_or_none(row, "tasks", "max_attempts")?,
-        spent: number(row, "tasks", "spent")?,
-        deaths: number(row, "tasks", "deaths")?,
+        spent: number(row, "tasks", "attempts_used")?,
+        deaths: number(row, "tasks", "crashes")?,
         on_failure: on_failure(row.get("on_failure"))?,
-        arrival: row.get("arrival"),
+        arrival: row.get("due_at"),
     };
     let id = |column: &str| row.get::<_, Option<i64>>(column).map(LimitId);
     let group = tags.group.as_ref().unwrap_or(&tags.kind);

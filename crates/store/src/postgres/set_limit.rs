@@ -17,15 +17,15 @@ use super::unpack::unpack_groups;
 use super::{Inner, migrate, transact};
 use crate::memory::State;
 
-const VERSION_EXCLUSIVE: &str = include_str!("queries/version_exclusive.sql");
-const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");
+const VERSION_EXCLUSIVE: &str = include_str!("queries/lock_limits_version_exclusive.sql");
+const LIMITS_NAMED: &str = include_str!("queries/limits_by_name.sql");
 const LOCK_RUNNING_IN_GROUPS: &str = include_str!("queries/lock_running_in_groups.sql");
-const NAMES_LOCK: &str = include_str!("queries/names_lock.sql");
-const MAKE_LANES: &str = include_str!("queries/make_lanes.sql");
-const LEAVE_REGISTRATIONS: &str = include_str!("queries/leave_registrations.sql");
-const PUT_REGISTRATIONS: &str = include_str!("queries/put_registrations.sql");
-const PUT_SCHEMA_VERSION: &str = include_str!("queries/put_schema_version.sql");
-const REGISTRATIONS: &str = include_str!("queries/registrations.sql");
+const NAMES_LOCK: &str = include_str!("queries/lock_name_creation.sql");
+const MAKE_LANES: &str = include_str!("queries/insert_lanes.sql");
+const LEAVE_REGISTRATIONS: &str = include_str!("queries/delete_worker_registrations.sql");
+const PUT_REGISTRATIONS: &str = include_str!("queries/insert_registrations.sql");
+const PUT_SCHEMA_VERSION: &str = include_str!("queries/set_worker_schema_version.sql");
+const REGISTRATIONS: &str = include_str!("queries/live_registrations_of_groups.sql");
 const PUT_KINDS: &str = include_str!("queries/put_kinds.sql");
 
 pub(super) async fn register(store: &Inner, registration: Registration) -> Result<Registered> {

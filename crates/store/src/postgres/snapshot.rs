@@ -14,16 +14,16 @@ use super::{Inner, transact};
 const BEGIN: &str = include_str!("queries/snapshot_begin.sql");
 const COUNTERS: &str = include_str!("queries/snapshot_counters.sql");
 const TASKS: &str = include_str!("queries/snapshot_tasks.sql");
-const FINISHED: &str = include_str!("queries/snapshot_finished.sql");
-const LIMITS: &str = include_str!("queries/limits_all.sql");
+const FINISHED: &str = include_str!("queries/finished_counts_by_state.sql");
+const LIMITS: &str = include_str!("queries/all_limits_by_name.sql");
 const SLOTS: &str = include_str!("queries/snapshot_slots.sql");
 const SLOT_GROUPS: &str = include_str!("queries/snapshot_slot_groups.sql");
-const KEYS: &str = include_str!("queries/snapshot_keys.sql");
+const KEYS: &str = include_str!("queries/snapshot_unique_keys.sql");
 const LEASES: &str = include_str!("queries/snapshot_leases.sql");
 const SCHEDULED: &str = include_str!("queries/snapshot_scheduled.sql");
-const ARRIVED: &str = include_str!("queries/snapshot_arrived.sql");
+const ARRIVED: &str = include_str!("queries/snapshot_inbox.sql");
 const READY: &str = include_str!("queries/snapshot_ready.sql");
-const LINE: &str = include_str!("queries/snapshot_line.sql");
+const LINE: &str = include_str!("queries/snapshot_waiters.sql");
 const RUNNING: &str = include_str!("queries/snapshot_running.sql");
 
 pub(super) async fn snapshot(store: &Inner) -> Result<Snapshot> {
@@ -39,8 +39,8 @@ async fn read_committed(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {
 pub(super) async fn read(store: &Inner, tx: &Tx<'_>) -> Result<Snapshot, Fault> {
     let row = tx.one(COUNTERS, &[]).await?;
     let counters = Counters {
-        token: row.get("token"),
-        place: row.get("place"),
+        token: row.get("last_token"),
+        place: row.get("last_admission_seq"),
         virtual_time: row.get("virtual_time"),
         limits_version: row.get("limits_version"),
     };
@@ -112,8 +112,8 @@ fn task_row(row: &tokio_postgres::Row) -> Result<TaskRow> {
         workflow: rows::text(row, "workflow"),
         unique_key: rows::text(row, "unique_key"),
         weight: rows::number(row, "tasks", "weight")?,
-        spent: rows::number(row, "tasks", "spent")?,
-        deaths: rows::number(row, "tasks", "deaths")?,
+        spent: rows::number(row, "tasks", "attempts_used")?,
+        deaths: rows::number(row, "tasks", "crashes")?,
         positions: Vec::new(),
         gated: false,
     })
@@ -137,7 +137,7 @@ async fn positions(tx: &Tx<'_>, tasks: &mut BTreeMap<TaskId, TaskRow>) -> Result
         stand(row.get("task"), Position::Ready(rows::ready(&row)), false);
     }
     for row in tx.query(LINE, &[]).await? {
-        stand(row.get("task"), Position::Line(rows::line(&row)?), false);
+        stand(row.get("task"), Position::Line(rows::line(&row, "due_at")?), false);
     }
     for row in tx.query(RUNNING, &[]).await? {
         let (task, token, running) = rows::running(&row);

@@ -23,16 +23,16 @@ use super::{Inner, transact};
 use crate::memory::state::Task;
 
 const LANES_OF_KINDS: &str = include_str!("queries/lanes_of_kinds.sql");
-const LIMITS_NAMED: &str = include_str!("queries/limits_named.sql");
-const NAMES_LOCK: &str = include_str!("queries/names_lock.sql");
-const MAKE_KINDS: &str = include_str!("queries/make_kinds.sql");
-const MAKE_LANES: &str = include_str!("queries/make_lanes.sql");
-const TAKE_KEYS: &str = include_str!("queries/take_keys.sql");
-const KEYS_TAKEN: &str = include_str!("queries/keys_taken.sql");
-const PUT_KEYS: &str = include_str!("queries/put_keys.sql");
-const TASK_IDS: &str = include_str!("queries/task_ids.sql");
+const LIMITS_NAMED: &str = include_str!("queries/limits_by_name.sql");
+const NAMES_LOCK: &str = include_str!("queries/lock_name_creation.sql");
+const MAKE_KINDS: &str = include_str!("queries/insert_kinds.sql");
+const MAKE_LANES: &str = include_str!("queries/insert_lanes.sql");
+const TAKE_KEYS: &str = include_str!("queries/insert_unique_keys.sql");
+const KEYS_TAKEN: &str = include_str!("queries/unique_keys_taken.sql");
+const PUT_KEYS: &str = include_str!("queries/set_unique_key_tasks.sql");
+const TASK_IDS: &str = include_str!("queries/next_task_ids.sql");
 const INSERT_TASKS: &str = include_str!("queries/insert_tasks.sql");
-const ENTER: &str = include_str!("queries/enter.sql");
+const ENTER: &str = include_str!("queries/insert_positions.sql");
 const NOTIFY: &str = include_str!("queries/notify.sql");
 
 /// Times the names are looked up and made.

@@ -8,12 +8,12 @@ use super::error::Fault;
 use super::session::Tx;
 use super::{Inner, transact};
 
-const UNPACK: &str = include_str!("queries/unpack.sql");
-const PACKED_WITH: &str = include_str!("queries/packed_with.sql");
-const PACKED_IN_GROUPS: &str = include_str!("queries/packed_in_groups.sql");
-const PACKED_TWICE: &str = include_str!("queries/packed_twice.sql");
-const PACKED_EXPIRED: &str = include_str!("queries/packed_expired.sql");
-const PACKED_OF: &str = include_str!("queries/packed_of.sql");
+const UNPACK: &str = include_str!("queries/expand_leases.sql");
+const PACKED_WITH: &str = include_str!("queries/leases_listing_tasks.sql");
+const PACKED_IN_GROUPS: &str = include_str!("queries/leases_listing_tasks_of_groups.sql");
+const PACKED_TWICE: &str = include_str!("queries/leases_listing_duplicates.sql");
+const PACKED_EXPIRED: &str = include_str!("queries/expired_leases_listing_tasks.sql");
+const PACKED_OF: &str = include_str!("queries/lease_task_counts.sql");
 
 /// Leases that the statement for expired ones returns.
 const LEASES_MAX: usize = 100;

@@ -42,8 +42,10 @@ impl Inspect for Sqlite {
                 return Ok(None);
             };
             let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
-            let (payload, result) =
-                tx.statements.first(Query::TaskBytes, [task.0], read)?.unwrap_or_default();
+            let (payload, result) = tx
+                .statements
+                .first(Query::TaskPayloadAndResult, [task.0], read)?
+                .unwrap_or_default();
             Ok(Some(TaskView { payload, result, ..view }))
         })
         .await
@@ -62,11 +64,11 @@ impl Inspect for Sqlite {
     }
 
     async fn counts(&self) -> Result<BTreeMap<State, u64>> {
-        self.read(|tx| counts(tx, Query::Counts)).await
+        self.read(|tx| counts(tx, Query::TaskCountsByState)).await
     }
 
     async fn limits(&self) -> Result<Vec<Limit>> {
-        self.read(|tx| limits(tx, Query::LimitsByName)).await
+        self.read(|tx| limits(tx, Query::AllLimitsByName)).await
     }
 
     async fn holders(&self, limit: LimitId) -> Result<Vec<Holder>> {
@@ -94,7 +96,7 @@ impl Inspect for Sqlite {
     }
 
     async fn kinds(&self) -> Result<Vec<Kind>> {
-        self.read(|tx| tx.statements.rows(Query::Kinds, [], read_kind)).await
+        self.read(|tx| tx.statements.rows(Query::AllKinds, [], read_kind)).await
     }
 
     async fn load(&self) -> Result<Load> {
@@ -111,17 +113,17 @@ fn ids(tx: &mut Transaction<'_, '_>, filter: &TaskFilter) -> Result<Vec<TaskId>>
     let mut places: Vec<(Query, Option<State>)> = Vec::new();
     for state in &filter.states {
         match state {
-            State::Scheduled => places.push((Query::IdsScheduled, None)),
+            State::Scheduled => places.push((Query::ListScheduledTaskIds, None)),
             State::Pending => {
-                places.extend([(Query::IdsArrived, None), (Query::IdsReady, None)]);
+                places.extend([(Query::ListInboxTaskIds, None), (Query::ListReadyTaskIds, None)]);
             }
-            State::Blocked => places.push((Query::IdsLine, None)),
-            State::Processing => places.push((Query::IdsRunning, None)),
-            ended => places.push((Query::IdsFinal, Some(*ended))),
+            State::Blocked => places.push((Query::ListWaitingTaskIds, None)),
+            State::Processing => places.push((Query::ListRunningTaskIds, None)),
+            ended => places.push((Query::ListFinishedTaskIds, Some(*ended))),
         }
     }
     if filter.states.is_empty() {
-        places.push((Query::IdsAll, None));
+        places.push((Query::ListAllTaskIds, None));
     }
     let mut ids = Vec::new();
     for (query, ended) in places {
@@ -206,7 +208,7 @@ fn view(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<TaskView>> 
 
 fn progress(tx: &mut Transaction<'_, '_>, task: TaskId, token: Token) -> Result<Option<Progress>> {
     let read = |row: &Row<'_>| Ok((row.get::<_, Option<u8>>(0)?, row.get::<_, Option<String>>(1)?));
-    let found = tx.statements.first(Query::Progress, [token.0, task.0], read)?;
+    let found = tx.statements.first(Query::AttemptProgress, [token.0, task.0], read)?;
     let progress = found.and_then(|(percent, message)| percent.zip(message));
     Ok(progress.map(|(percent, message)| Progress { percent, message }))
 }
@@ -230,8 +232,8 @@ fn limits(tx: &mut Transaction<'_, '_>, query: Query) -> Result<Vec<Limit>> {
 }
 
 fn jobs(tx: &mut Transaction<'_, '_>) -> Result<Vec<JobView>> {
-    let limits = limits(tx, Query::LimitsByName)?;
-    let mut counts = named_counts(tx, Query::JobCounts)?;
+    let limits = limits(tx, Query::AllLimitsByName)?;
+    let mut counts = named_counts(tx, Query::TaskCountsByJob)?;
     let of_job = |limit: &Limit| {
         let job = JobView::of(limit)?;
         Some(JobView { tasks: counts.remove(&job.name).unwrap_or_default(), ..job })
@@ -242,12 +244,12 @@ fn jobs(tx: &mut Transaction<'_, '_>) -> Result<Vec<JobView>> {
 }
 
 fn workflows(tx: &mut Transaction<'_, '_>) -> Result<Vec<WorkflowView>> {
-    let counts = named_counts(tx, Query::WorkflowCounts)?;
+    let counts = named_counts(tx, Query::TaskCountsByWorkflow)?;
     let view =
         |(name, tasks): (Arc<str>, _)| (name.clone(), WorkflowView { name, tasks, halt: None });
     let mut workflows: BTreeMap<Arc<str>, WorkflowView> = counts.into_iter().map(view).collect();
     let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, Halt::of(row.get(1)?)));
-    for (name, halt) in tx.statements.rows(Query::Halted, [], read)? {
+    for (name, halt) in tx.statements.rows(Query::PausedWorkflows, [], read)? {
         let name: Arc<str> = name.strip_prefix("workflow:").unwrap_or(&name).into();
         let none = WorkflowView { name: name.clone(), tasks: BTreeMap::new(), halt: None };
         workflows.entry(name).or_insert(none).halt = Some(halt);
@@ -275,7 +277,7 @@ fn queues(tx: &mut Transaction<'_, '_>) -> Result<Vec<QueueView>> {
     let mut queues: BTreeMap<Arc<str>, QueueView> = BTreeMap::new();
     let view =
         |name: Arc<str>| QueueView { name, paused_at: None, workers: 0, tasks: BTreeMap::new() };
-    for (name, tasks) in named_counts(tx, Query::QueueCounts)? {
+    for (name, tasks) in named_counts(tx, Query::TaskCountsByQueue)? {
         queues.insert(name.clone(), QueueView { tasks, ..view(name) });
     }
     for name in workers(tx)?.iter().flat_map(|worker| &worker.queues) {
@@ -299,10 +301,10 @@ fn workers(tx: &mut Transaction<'_, '_>) -> Result<Vec<WorkerView>> {
             registered: BTreeMap::new(),
         })
     };
-    let mut workers = tx.statements.rows(Query::WorkersAlive, [tx.now], read)?;
+    let mut workers = tx.statements.rows(Query::LiveWorkers, [tx.now], read)?;
     let read = |row: &Row<'_>| Ok((WorkerId(row.get(0)?), row.get(1)?, row.get(2)?));
     let served: Vec<(WorkerId, Arc<str>, Arc<str>)> =
-        tx.statements.rows(Query::ServedBy, [], read)?;
+        tx.statements.rows(Query::LanesOfWorkers, [], read)?;
     for (worker, queue, kind) in served {
         if let Ok(at) = workers.binary_search_by(|known| known.id.cmp(&worker)) {
             workers[at].serve(queue, kind);
@@ -310,7 +312,7 @@ fn workers(tx: &mut Transaction<'_, '_>) -> Result<Vec<WorkerView>> {
     }
     let read = |row: &Row<'_>| Ok((WorkerId(row.get(0)?), row.get(1)?, row.get(2)?));
     let registered: Vec<(WorkerId, Arc<str>, Option<u32>)> =
-        tx.statements.rows(Query::RegisteredBy, [tx.now], read)?;
+        tx.statements.rows(Query::LiveRegistrations, [tx.now], read)?;
     for (worker, group, capacity) in registered {
         if let Ok(at) = workers.binary_search_by(|known| known.id.cmp(&worker)) {
             workers[at].registered.insert(group, capacity);
@@ -321,10 +323,11 @@ fn workers(tx: &mut Transaction<'_, '_>) -> Result<Vec<WorkerView>> {
 
 fn load(tx: &mut Transaction<'_, '_>) -> Result<Load> {
     let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
-    let counts = tx.statements.first(Query::Load, params![tx.now, LOAD_READY_MAX], read)?;
+    let counts =
+        tx.statements.first(Query::BacklogCounts, params![tx.now, LOAD_READY_MAX], read)?;
     let (ready, abandoned) = counts.unwrap_or_default();
     let read = |row: &Row<'_>| Ok((LimitId(row.get(0)?), row.get::<_, Option<Millis>>(1)?));
-    let first = tx.statements.rows(Query::FirstWaits, [], read)?.into_iter();
+    let first = tx.statements.rows(Query::FirstWaiterDueTimes, [], read)?.into_iter();
     let first_waits = first.filter_map(|(limit, since)| Some((limit, since?))).collect();
     Ok(Load { ready, abandoned, first_waits, jobs: job_loads(tx)?, now: tx.now })
 }
@@ -332,10 +335,10 @@ fn load(tx: &mut Transaction<'_, '_>) -> Result<Load> {
 fn job_loads(tx: &mut Transaction<'_, '_>) -> Result<BTreeMap<LimitId, JobLoad>> {
     let read = |row: &Row<'_>| Ok((LimitId(row.get(0)?), row.get::<_, i64>(1)?));
     let mut jobs: BTreeMap<LimitId, JobLoad> = BTreeMap::new();
-    for (limit, since) in tx.statements.rows(Query::JobReady, [], read)? {
+    for (limit, since) in tx.statements.rows(Query::FirstReadyOfJobs, [], read)? {
         jobs.entry(limit).or_default().ready_since = Some(since);
     }
-    for (limit, running) in tx.statements.rows(Query::JobRunning, [], read)? {
+    for (limit, running) in tx.statements.rows(Query::RunningCountsOfJobs, [], read)? {
         jobs.entry(limit).or_default().running = running as u64;
     }
     Ok(jobs)
@@ -357,5 +360,5 @@ fn waiters(
             since: row.get(5)?,
         })
     };
-    tx.statements.rows(Query::Waiters, params![limit.0, waiters_max], read)
+    tx.statements.rows(Query::ListWaiters, params![limit.0, waiters_max], read)
 }

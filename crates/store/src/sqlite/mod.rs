@@ -2,7 +2,7 @@
 //!
 //! One thread writes, with one commit for all commands that wait; see [`writer`]. Reads have
 //! connections of their own. Tasks, lines and slots are rows; the layout is in
-//! `migrations/0001_tasks.sql`, every other query is a file in `queries/`.
+//! `migrations/0001_initial.sql`, every other query is a file in `queries/`.
 
 mod cache;
 mod error;

@@ -55,14 +55,14 @@ impl Planted {
     /// one, whatever becomes of it.
     pub(super) fn sql(self, query: Query, sql: &'static str) -> Cow<'static, str> {
         let (piece, other) = match (self.bug, query) {
-            (Some(Bug::StopWithoutToken), Query::Stop) => ("token = ?1 and ", ""),
-            (Some(Bug::FreeWithoutLimit), Query::FreeSlots) => ("limit_id = ?2", "?2 > 0"),
-            (Some(Bug::LineWithoutRank), Query::LineFirst) => {
-                ("class, rank, tag, place limit", "class, place limit")
+            (Some(Bug::StopWithoutToken), Query::StopAttempt) => ("token = ?1 and ", ""),
+            (Some(Bug::FreeWithoutLimit), Query::FreeSlotsOfTask) => ("limit_id = ?2", "?2 > 0"),
+            (Some(Bug::LineWithoutRank), Query::FirstWaiter) => {
+                ("wait_reason, rank, tag, admission_seq limit", "wait_reason, admission_seq limit")
             }
             (Some(Bug::RenewExpired), Query::RenewLease) => ("expires_at > ?4", "?4 > 0"),
-            (Some(Bug::TakeFromAllLanes), Query::TakeFirstReady) => ("lane = ?1", "?1 > 0"),
-            (Some(Bug::LateLock), Query::Begin) => ("begin immediate", "begin"),
+            (Some(Bug::TakeFromAllLanes), Query::DeleteReadyPrefix) => ("lane = ?1", "?1 > 0"),
+            (Some(Bug::LateLock), Query::BeginWrite) => ("begin immediate", "begin"),
             _ => return sql.into(),
         };
         assert!(sql.contains(piece), "there is no {piece:?} to plant a bug in: {sql}");

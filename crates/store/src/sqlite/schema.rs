@@ -1,7 +1,7 @@
 //! The schema: numbered migrations, each with a checksum, and the refusal of files this version
 //! cannot work with.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use tidegate_core::{Error, ErrorKind, Millis, Result};
 
 use super::error::Translated;
@@ -19,30 +19,11 @@ struct Migration {
 /// How the text of a migration begins that programs of the version before can bear.
 const ONLINE: &str = "-- Online:";
 
-/// The first version in which workers say what they know.
-const WORKERS_SAY: usize = 3;
-
 /// The version of the schema that this program knows.
 pub(super) const KNOWN: i64 = MIGRATIONS.len() as i64;
 
-const MIGRATIONS: &[Migration] = &[
-    Migration { name: "0001_tasks", sql: include_str!("migrations/0001_tasks.sql") },
-    Migration { name: "0002_operations", sql: include_str!("migrations/0002_operations.sql") },
-    Migration {
-        name: "0003_registrations",
-        sql: include_str!("migrations/0003_registrations.sql"),
-    },
-    Migration {
-        name: "0004_jobs_and_workflows",
-        sql: include_str!("migrations/0004_jobs_and_workflows.sql"),
-    },
-    Migration { name: "0005_reports", sql: include_str!("migrations/0005_reports.sql") },
-    Migration {
-        name: "0006_arrivals_of_jobs",
-        sql: include_str!("migrations/0006_arrivals_of_jobs.sql"),
-    },
-    Migration { name: "0007_heartbeats", sql: include_str!("migrations/0007_heartbeats.sql") },
-];
+const MIGRATIONS: &[Migration] =
+    &[Migration { name: "0001_initial", sql: include_str!("migrations/0001_initial.sql") }];
 
 /// How a file's schema relates to the one this version needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,9 +54,13 @@ impl Schema {
     }
 }
 
-/// Reads the schema's version. Refuses files of a newer version that does not bear this one, and of other
-/// programs.
+/// Reads the schema's version. Refuses files of a newer version that does not bear this one, of an earlier
+/// build, and of other programs.
 pub(super) fn read(connection: &Connection) -> Result<Schema> {
+    status_for(connection, MIGRATIONS)
+}
+
+fn status_for(connection: &Connection, migrations: &[Migration]) -> Result<Schema> {
     let pragma = |name: &str| -> Result<i64> {
         connection.pragma_query_value(None, name, |row| row.get(0)).translated()
     };
@@ -86,24 +71,51 @@ pub(super) fn read(connection: &Connection) -> Result<Schema> {
         };
     }
     let version = pragma("user_version")?;
-    if version > KNOWN && oldest(connection, version).is_some_and(|oldest| oldest <= KNOWN) {
-        return Ok(Schema::Current);
+    let known = migrations.len() as i64;
+    if version > known {
+        refuse_earlier_build(connection, version, migrations)?;
+        if oldest(connection, version).is_some_and(|oldest| oldest <= known) {
+            return Ok(Schema::Current);
+        }
     }
     match usize::try_from(version) {
         Ok(0) => Ok(Schema::Missing),
-        Ok(version) if version == MIGRATIONS.len() => Ok(Schema::Current),
-        Ok(version) if version < MIGRATIONS.len() => Ok(Schema::Older(version)),
+        Ok(version) if version == migrations.len() => Ok(Schema::Current),
+        Ok(version) if version < migrations.len() => Ok(Schema::Older(version)),
         _ => Err(incompatible(format!(
             "the file has schema {version}, made by a newer version of tidegate; this one knows \
-             schemas up to {}, use the newer one",
-            MIGRATIONS.len()
+             schemas up to {known}, use the newer one"
         ))),
     }
 }
 
+/// Refuses a file whose first migration has another text: builds before this schema had other migrations, and
+/// more of them.
+fn refuse_earlier_build(
+    connection: &Connection,
+    version: i64,
+    migrations: &[Migration],
+) -> Result<()> {
+    let has_table = include_str!("queries/has_migrations_table.sql");
+    let has_table: bool = connection.query_row(has_table, [], |row| row.get(0)).translated()?;
+    let first = include_str!("queries/first_checksum.sql");
+    let first: Option<String> = match has_table {
+        true => connection.query_row(first, [], |row| row.get(0)).optional().translated()?,
+        false => None,
+    };
+    let expected = migrations.first().map(|migration| checksum(migration.sql));
+    if first == expected {
+        return Ok(());
+    }
+    Err(incompatible(format!(
+        "the file has schema {version} of an earlier build of tidegate; this version starts again at 1: \
+         create a new file"
+    )))
+}
+
 /// The version that a program must know to work with a schema, where that says so.
 fn oldest(connection: &Connection, version: i64) -> Option<i64> {
-    let of_version = include_str!("queries/oldest.sql");
+    let of_version = include_str!("queries/min_program_version.sql");
     connection.query_row(of_version, [version], |row| row.get(0)).ok().flatten()
 }
 
@@ -113,46 +125,39 @@ pub(super) fn migrate(connection: &Connection, now: Millis) -> Result<()> {
 }
 
 fn migrate_to(connection: &Connection, now: Millis, migrations: &[Migration]) -> Result<()> {
-    let applied = match read(connection)? {
+    let applied = match status_for(connection, migrations)? {
         Schema::Missing => {
-            connection.execute_batch(include_str!("queries/make_migration.sql")).translated()?;
+            connection
+                .execute_batch(include_str!("queries/create_migrations_table.sql"))
+                .translated()?;
             connection.pragma_update(None, "application_id", APPLICATION_ID).translated()?;
             0
         }
         Schema::Older(version) => version,
-        Schema::Current => MIGRATIONS.len(),
+        Schema::Current => migrations.len(),
     };
-    verify(connection)?;
+    if applied > 0 {
+        verify_against(connection, migrations)?;
+    }
     if applied == migrations.len() {
         return Ok(());
     }
-    make_oldest(connection)?;
     for (index, migration) in migrations.iter().enumerate().skip(applied) {
         let version = index as i64 + 1;
         let is_online = migration.sql.starts_with(ONLINE);
         let oldest = oldest(connection, version - 1).filter(|_| is_online).unwrap_or(version);
-        if !is_online && index >= WORKERS_SAY {
+        if !is_online && index > 0 {
             refuse_old_workers(connection, migration.name, oldest, now)?;
         }
         connection.execute_batch(migration.sql).translated()?;
         let row = params![version, migration.name, checksum(migration.sql), now, oldest];
-        connection.execute(include_str!("queries/put_migration.sql"), row).translated()?;
+        connection.execute(include_str!("queries/record_migration.sql"), row).translated()?;
     }
     connection.pragma_update(None, "user_version", migrations.len() as i64).translated()
 }
 
-/// The table of migrations of an older file does not say how old a program may be.
-fn make_oldest(connection: &Connection) -> Result<()> {
-    let has = include_str!("queries/has_oldest.sql");
-    let has: bool = connection.query_row(has, [], |row| row.get(0)).translated()?;
-    match has {
-        true => Ok(()),
-        false => connection.execute_batch(include_str!("queries/make_oldest.sql")).translated(),
-    }
-}
-
 fn refuse_old_workers(connection: &Connection, name: &str, oldest: i64, now: Millis) -> Result<()> {
-    let old = include_str!("queries/old_workers.sql");
+    let old = include_str!("queries/outdated_workers.sql");
     let mut old = connection.prepare(old).translated()?;
     let old = old.query_map([now, oldest], |row| row.get(0)).translated()?;
     let old = old.collect::<rusqlite::Result<Vec<String>>>().translated()?;
@@ -168,12 +173,19 @@ fn refuse_old_workers(connection: &Connection, name: &str, oldest: i64, now: Mil
 
 /// Compares what was applied with what this version would apply.
 pub(super) fn verify(connection: &Connection) -> Result<()> {
-    let mut applied = connection.prepare(include_str!("queries/migrations.sql")).translated()?;
+    verify_against(connection, MIGRATIONS)
+}
+
+fn verify_against(connection: &Connection, migrations: &[Migration]) -> Result<()> {
+    let version = connection.pragma_query_value(None, "user_version", |row| row.get(0));
+    refuse_earlier_build(connection, version.translated()?, migrations)?;
+    let mut applied =
+        connection.prepare(include_str!("queries/applied_migrations.sql")).translated()?;
     let mut rows = applied.query([]).translated()?;
     while let Some(row) = rows.next().translated()? {
         let version: i64 = row.get(0).translated()?;
         let found: String = row.get(1).translated()?;
-        let known = usize::try_from(version - 1).ok().and_then(|index| MIGRATIONS.get(index));
+        let known = usize::try_from(version - 1).ok().and_then(|index| migrations.get(index));
         // One that is newer was looked at before.
         if known.is_some_and(|migration| checksum(migration.sql) != found) {
             return Err(incompatible(format!(
@@ -214,7 +226,7 @@ mod tests {
         migrate(&connection, 1).unwrap();
         migrate(&connection, 2).unwrap();
         assert_eq!(read(&connection).unwrap(), Schema::Current);
-        connection.execute("update migration set checksum = 'x'", []).unwrap();
+        connection.execute("update migrations set checksum = 'x'", []).unwrap();
         assert_eq!(verify(&connection).unwrap_err().kind(), ErrorKind::Incompatible);
     }
 
@@ -222,24 +234,120 @@ mod tests {
     fn after(sql: &'static str) -> (Connection, Result<Schema>) {
         let connection = Connection::open_in_memory().unwrap();
         migrate(&connection, 1).unwrap();
-        let more = [Migration { name: "more", sql }];
-        let known = MIGRATIONS.iter().map(|one| Migration { name: one.name, sql: one.sql });
-        let all: Vec<Migration> = known.chain(more).collect();
-        migrate_to(&connection, 2, &all).unwrap();
+        migrate_to(&connection, 2, &with_later(&[sql])).unwrap();
         let read = read(&connection);
         (connection, read)
+    }
+
+    /// This version's migrations, and later ones.
+    fn with_later(later: &[&'static str]) -> Vec<Migration> {
+        let known = MIGRATIONS.iter().map(|one| Migration { name: one.name, sql: one.sql });
+        known.chain(later.iter().map(|sql| Migration { name: "later", sql })).collect()
+    }
+
+    fn user_version(connection: &Connection) -> i64 {
+        connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn later_migrations_are_applied_in_order() {
+        let connection = Connection::open_in_memory().unwrap();
+        migrate(&connection, 1).unwrap();
+        let later = with_later(&["create table second (x)", "alter table second add column y"]);
+        assert_eq!(status_for(&connection, &later).unwrap(), Schema::Older(1));
+        let error = Schema::Older(1).check().unwrap_err();
+        assert!(error.to_string().contains("has schema 1"), "{error}");
+        migrate_to(&connection, 2, &later).unwrap();
+        assert_eq!(status_for(&connection, &later).unwrap(), Schema::Current);
+        connection.execute("insert into second (x, y) values (1, 2)", []).unwrap();
+        let all: Vec<i64> = (1..=later.len() as i64).collect();
+        let mut applied =
+            connection.prepare("select version from migrations order by version").unwrap();
+        let applied = applied.query_map([], |row| row.get(0)).unwrap();
+        assert_eq!(applied.map(|version| version.unwrap()).collect::<Vec<i64>>(), all);
+        connection.execute("update migrations set checksum = 'x' where version = 2", []).unwrap();
+        let error = verify_against(&connection, &later).unwrap_err();
+        assert!(error.to_string().contains("migration 2 of the file"), "{error}");
+    }
+
+    #[test]
+    fn failed_later_migration_leaves_the_version_before() {
+        let connection = Connection::open_in_memory().unwrap();
+        migrate(&connection, 1).unwrap();
+        let later = with_later(&["create table second (x)", "alter table missing add column y"]);
+        connection.execute_batch("begin").unwrap();
+        migrate_to(&connection, 2, &later).unwrap_err();
+        connection.execute_batch("rollback").unwrap();
+        assert_eq!(user_version(&connection), KNOWN);
+        assert_eq!(read(&connection).unwrap(), Schema::Current);
+        verify(&connection).unwrap();
+    }
+
+    #[test]
+    fn online_migrations_keep_the_oldest_version_that_may_work() {
+        let connection = Connection::open_in_memory().unwrap();
+        let chain = with_later(&[
+            "-- Online: a table more.\ncreate table second (x)",
+            "-- Online: a column more.\nalter table second add column y",
+            "alter table second drop column y",
+        ]);
+        migrate_to(&connection, 1, &chain[..3]).unwrap();
+        assert_eq!((oldest(&connection, 2), oldest(&connection, 3)), (Some(1), Some(1)));
+        assert_eq!(read(&connection).unwrap(), Schema::Current, "version 1 may work on");
+        let worker = "insert into workers (id, alive_until, schema_version) values ('old', 10, 3)";
+        connection.execute(worker, []).unwrap();
+        let error = migrate_to(&connection, 9, &chain).unwrap_err();
+        assert!(error.to_string().contains("older version live: old"), "{error}");
+        assert_eq!(user_version(&connection), 3, "nothing was applied");
+        migrate_to(&connection, 10, &chain).expect("the worker is dead");
+        assert_eq!(oldest(&connection, 4), Some(4));
+        assert!(read(&connection).unwrap_err().to_string().contains("newer"));
+    }
+
+    /// A file of an earlier build, with as many migrations as it had.
+    fn earlier_build(table: &str, versions: i64) -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        let make = format!(
+            "create table {table} (version integer, name text, checksum text, oldest integer)"
+        );
+        connection.execute_batch(&make).unwrap();
+        let row = format!("insert into {table} values (?1, 'earlier', 'x', 1)");
+        for version in 1..=versions {
+            connection.execute(&row, [version]).unwrap();
+        }
+        connection.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        connection.pragma_update(None, "user_version", versions).unwrap();
+        connection
+    }
+
+    #[test]
+    fn file_of_an_earlier_build_is_refused() {
+        for (table, versions) in
+            [("migration", 7), ("migrations", 7), ("migration", 1), ("migrations", 1)]
+        {
+            let connection = earlier_build(table, versions);
+            let before = connection.changes();
+            let opened = read(&connection).and_then(|_| verify(&connection));
+            for error in [opened.unwrap_err(), migrate(&connection, 1).unwrap_err()] {
+                assert_eq!(error.kind(), ErrorKind::Incompatible);
+                let text = format!("schema {versions} of an earlier build of tidegate");
+                assert!(error.to_string().contains(&text), "{error}");
+            }
+            assert_eq!(connection.changes(), before, "nothing is written");
+            assert_eq!(tables(&connection).unwrap(), 1, "nothing is written");
+        }
     }
 
     #[test]
     fn a_newer_schema_that_bears_this_version_is_worked_with() {
         let (connection, read) =
-            after("-- Online: one more column.\nalter table queue add x integer;");
+            after("-- Online: one more column.\nalter table paused_queues add x integer;");
         assert_eq!(read.unwrap(), Schema::Current);
         migrate(&connection, 3).unwrap();
         let version: i64 =
             connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
         assert_eq!(version, KNOWN + 1, "it is left as it is");
-        let (_, read) = after("alter table queue rename to queues;");
+        let (_, read) = after("alter table paused_queues rename to queues;");
         assert!(read.unwrap_err().to_string().contains("newer"));
     }
 
@@ -247,7 +355,7 @@ mod tests {
     fn a_migration_that_live_workers_cannot_bear_is_refused() {
         let connection = Connection::open_in_memory().unwrap();
         migrate(&connection, 1).unwrap();
-        let worker = "insert into worker (id, alive_until, schema_version) values ('old', 10, ?1)";
+        let worker = "insert into workers (id, alive_until, schema_version) values ('old', 10, ?1)";
         connection.execute(worker, [KNOWN]).unwrap();
         let error = refuse_old_workers(&connection, "more", KNOWN + 1, 9).unwrap_err();
         assert!(error.to_string().contains("older version live: old; end them"), "{error}");

@@ -82,7 +82,7 @@ impl<'t, 'c> Transaction<'t, 'c> {
             let Counters { token, place, virtual_time, limits_version } = counters;
             let row =
                 params![last_task, last_limit, token, place, virtual_time, limits_version, news];
-            self.statements.execute(Query::PutMeta, row)?;
+            self.statements.execute(Query::UpdateCounters, row)?;
             *changed = false;
         }
         Ok(())
@@ -107,7 +107,7 @@ impl<'t, 'c> Transaction<'t, 'c> {
                     };
                     Ok(Meta { last_task, last_limit, counters, news: row.get(6)? })
                 };
-                let meta = self.statements.first(Query::Meta, [], read)?;
+                let meta = self.statements.first(Query::Counters, [], read)?;
                 let meta = meta.ok_or_else(|| super::error::unknown("row of numbers", "none"))?;
                 Ok(empty.insert((meta, false)))
             }
@@ -321,7 +321,7 @@ impl Tables for Transaction<'_, '_> {
     }
 
     fn take_scheduled(&mut self, task: TaskId, _run_at: Millis) -> Result<()> {
-        self.statements.execute(Query::TakeScheduled, [task.0]).map(drop)
+        self.statements.execute(Query::DeleteScheduled, [task.0]).map(drop)
     }
 
     fn take_due(&mut self, tasks_max: u32) -> Result<Vec<TaskId>> {
@@ -331,11 +331,11 @@ impl Tables for Transaction<'_, '_> {
     fn put_arrived(&mut self, task: TaskId) -> Result<()> {
         self.wakes = true;
         self.cache.nothing_arrived = false;
-        self.statements.execute(Query::PutArrived, [task.0]).map(drop)
+        self.statements.execute(Query::PutInbox, [task.0]).map(drop)
     }
 
     fn take_arrived_one(&mut self, task: TaskId) -> Result<()> {
-        self.statements.execute(Query::TakeArrivedOne, [task.0]).map(drop)
+        self.statements.execute(Query::DeleteInbox, [task.0]).map(drop)
     }
 
     fn take_arrived(&mut self, tasks_max: u32) -> Result<Vec<TaskId>> {
@@ -343,12 +343,12 @@ impl Tables for Transaction<'_, '_> {
     }
 
     fn arrived_jobs(&mut self, jobs_max: u32) -> Result<Vec<Arc<str>>> {
-        self.statements.rows(Query::ArrivedJobs, [jobs_max], |row| row.get(0))
+        self.statements.rows(Query::JobsInInbox, [jobs_max], |row| row.get(0))
     }
 
     fn arrived_of(&mut self, job: &str, tasks_max: u32) -> Result<Vec<TaskId>> {
         let task = |row: &Row<'_>| Ok(TaskId(row.get(0)?));
-        self.statements.rows(Query::ArrivedOf, params![job, tasks_max], task)
+        self.statements.rows(Query::InboxOfJob, params![job, tasks_max], task)
     }
 
     fn put_ready(&mut self, row: ReadyRow) -> Result<()> {
@@ -382,7 +382,7 @@ impl Tables for Transaction<'_, '_> {
 
     fn line_first(&mut self, limit: LimitId, from: Class, to: Class) -> Result<Option<LineRow>> {
         let span = [limit.0, from as i64, to as i64];
-        self.statements.first(Query::LineFirst, span, read_line)
+        self.statements.first(Query::FirstWaiter, span, read_line)
     }
 
     fn first_ahead(&mut self, job_limit: LimitId) -> Result<Option<Position>> {
@@ -416,16 +416,16 @@ impl Tables for Transaction<'_, '_> {
     }
 
     fn fence(&mut self, task: TaskId, token: Token) -> Result<()> {
-        self.statements.execute(Query::PutFenced, [token.0, task.0]).map(drop)
+        self.statements.execute(Query::PutFencedAttempt, [token.0, task.0]).map(drop)
     }
 
     fn forget_fenced(&mut self) -> Result<()> {
-        self.statements.execute(Query::ForgetFenced, []).map(drop)
+        self.statements.execute(Query::DeleteStaleFencedAttempts, []).map(drop)
     }
 
     fn running_under(&mut self, token: Token) -> Result<Vec<TaskId>> {
         running::flush(self)?;
-        self.statements.rows(Query::RunningUnder, [token.0], |row| Ok(TaskId(row.get(0)?)))
+        self.statements.rows(Query::RunningOfLease, [token.0], |row| Ok(TaskId(row.get(0)?)))
     }
 
     fn running_in_group(&mut self, group: &str) -> Result<Vec<(TaskId, Token)>> {
@@ -441,16 +441,16 @@ impl Tables for Transaction<'_, '_> {
 
     fn pace(&mut self, group: &str) -> Result<Option<Pace>> {
         let read = |row: &rusqlite::Row<'_>| Ok(Pace { tasks: row.get(0)?, total_ms: row.get(1)? });
-        self.statements.first(Query::Pace, [group], read)
+        self.statements.first(Query::RunTimesOfGroup, [group], read)
     }
 
     fn put_pace(&mut self, group: &str, pace: Pace) -> Result<()> {
         let row = params![group, pace.tasks, pace.total_ms, self.now];
-        self.statements.execute(Query::PutPace, row).map(drop)
+        self.statements.execute(Query::PutRunTimes, row).map(drop)
     }
 
     fn forget_paces(&mut self, before: Millis) -> Result<()> {
-        self.statements.execute(Query::ForgetPaces, [before]).map(drop)
+        self.statements.execute(Query::DeleteOldRunTimes, [before]).map(drop)
     }
 
     fn renew_lease(&mut self, token: Token, worker: &WorkerId, expires_at: Millis) -> Result<bool> {
@@ -460,7 +460,7 @@ impl Tables for Transaction<'_, '_> {
 
     fn expired_leases(&mut self, at: Millis, worker: &WorkerId, max: u32) -> Result<Vec<Token>> {
         let key = params![at, worker.0, max];
-        self.statements.rows(Query::ExpiredLeases, key, |row| Ok(Token(row.get(0)?)))
+        self.statements.rows(Query::ExpiredLeasesOfWorker, key, |row| Ok(Token(row.get(0)?)))
     }
 
     fn abandoned_leases(&mut self, at: Millis, max: u32) -> Result<Vec<Token>> {
@@ -474,6 +474,6 @@ impl Tables for Transaction<'_, '_> {
 
     fn drop_lease(&mut self, token: Token) -> Result<()> {
         self.cache.leases.remove(&token);
-        self.statements.execute(Query::DropLease, [token.0]).map(drop)
+        self.statements.execute(Query::DeleteLease, [token.0]).map(drop)
     }
 }

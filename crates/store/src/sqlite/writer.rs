@@ -135,7 +135,7 @@ impl Session<'_> {
         done: &mut Vec<Done>,
         wakes: &mut bool,
     ) -> Result<()> {
-        self.statements.execute(Query::Begin, [])?;
+        self.statements.execute(Query::BeginWrite, [])?;
         self.refresh()?;
         self.cache.begin();
         let now = (self.writer.clock)();
@@ -177,9 +177,9 @@ impl Session<'_> {
         }
         if together && !self.writer.connection.is_autocommit() {
             if ran.is_err() {
-                self.statements.execute(Query::RollbackTo, [])?;
+                self.statements.execute(Query::RollbackToSavepoint, [])?;
             }
-            self.statements.execute(Query::Release, [])?;
+            self.statements.execute(Query::ReleaseSavepoint, [])?;
         }
         ran
     }
@@ -219,7 +219,7 @@ impl Session<'_> {
             return;
         }
         self.watched = version;
-        let news = self.statements.first(Query::News, [], |row| row.get(0));
+        let news = self.statements.first(Query::NotificationCount, [], |row| row.get(0));
         // Where there is no such number yet, it may be anything.
         let news = news.unwrap_or_else(|error| {
             tracing::debug!(%error, "the number of notifications could not be read");

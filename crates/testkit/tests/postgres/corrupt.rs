@@ -136,9 +136,9 @@ async fn negative_count_of_limit_is_refused_by_verbs_and_repaired() {
 async fn unknown_class_of_waiter_is_refused() {
     let fixture = Fixture::new().await;
     let waiting = fixture.full_limit(1).await;
-    fixture.run("UPDATE tidegate.line SET class = 9").await;
-    assert_names(fixture.store.cancel(vec![waiting]).await, "line", "class", "9");
-    assert_names(fixture.store.explain(waiting).await, "line", "class", "9");
+    fixture.run("UPDATE tidegate.waiters SET wait_reason = 9").await;
+    assert_names(fixture.store.cancel(vec![waiting]).await, "waiters", "wait_reason", "9");
+    assert_names(fixture.store.explain(waiting).await, "waiters", "wait_reason", "9");
 }
 
 #[tokio::test]
@@ -159,8 +159,8 @@ async fn unknown_state_and_negative_weight_of_task_are_refused() {
     assert_names(fixture.store.task(task).await, "tasks", "weight", "-3");
     fixture.run("UPDATE tidegate.tasks SET weight = 1").await;
     fixture.store.cancel(vec![task]).await.expect("cancel");
-    fixture.run("UPDATE tidegate.ended SET state = 77").await;
-    assert_names(fixture.store.retry(vec![task]).await, "ended", "state", "77");
+    fixture.run("UPDATE tidegate.finished SET state = 77").await;
+    assert_names(fixture.store.retry(vec![task]).await, "finished", "state", "77");
 }
 
 /// Fails a task with the unique key `k`, so that a retry needs the key again.

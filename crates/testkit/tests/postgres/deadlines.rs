@@ -417,7 +417,7 @@ async fn many_expired(leases: u32) -> (Database, Postgres, tokio_postgres::Clien
     let (client, connection) =
         tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
     tokio::spawn(connection);
-    assert_eq!(number(&client, "SELECT count(*) FROM tidegate.attempts").await, 10_000);
+    assert_eq!(number(&client, "SELECT count(*) FROM tidegate.running_attempts").await, 10_000);
     wait::until_async("the leases expire", async || {
         let sql = "SELECT count(*) FROM tidegate.leases \
             WHERE expires_at >= extract(epoch FROM clock_timestamp()) * 1000";
@@ -451,7 +451,7 @@ async fn reaper_with_a_short_deadline_ends_every_attempt_of_large_leases() {
             is_all_ready(&client).await
         })
         .await;
-        let crashed = "SELECT count(*) FROM tidegate.tasks WHERE deaths = 1";
+        let crashed = "SELECT count(*) FROM tidegate.tasks WHERE crashes = 1";
         assert_eq!(number(&client, crashed).await, 10_000);
     }
 }
@@ -468,7 +468,7 @@ async fn heartbeats_with_a_short_deadline_release_every_attempt_of_large_leases(
             is_all_ready(&client).await
         })
         .await;
-        let crashed = "SELECT count(*) FROM tidegate.tasks WHERE deaths > 0 OR spent > 0";
+        let crashed = "SELECT count(*) FROM tidegate.tasks WHERE crashes > 0 OR attempts_used > 0";
         assert_eq!(number(&client, crashed).await, 0);
     }
 }
@@ -522,7 +522,7 @@ async fn claim_whose_caller_is_gone_does_not_leave_its_job_waiting() {
     let (client, connection) =
         tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
     tokio::spawn(connection);
-    let running = number(&client, "SELECT count(*) FROM tidegate.attempts").await;
+    let running = number(&client, "SELECT count(*) FROM tidegate.running_attempts").await;
     assert_eq!(running, 5, "the abandoned claim has committed");
     let ready = number(&client, "SELECT count(*) FROM tidegate.ready").await;
     assert_eq!(ready, i64::from(JOB_WINDOW - 1 + 4 - 5), "all others have passed the window");
@@ -533,7 +533,7 @@ const LONG: Duration = Duration::from_secs(2);
 
 /// Blocks the tables of tasks for a while.
 async fn lock_tasks(database: &Database) -> tokio::task::JoinHandle<()> {
-    lock_for_long(database, "LOCK TABLE tidegate.tasks, tidegate.ended").await
+    lock_for_long(database, "LOCK TABLE tidegate.tasks, tidegate.finished").await
 }
 
 async fn lock_for_long(database: &Database, sql: &'static str) -> tokio::task::JoinHandle<()> {

@@ -86,9 +86,9 @@ impl Lab {
 
     /// Days after the start that have a partition.
     async fn days(&self) -> Vec<i32> {
-        let sql = "SELECT substr(c.relname, 7)::int - 20000 FROM pg_inherits i
+        let sql = "SELECT substr(c.relname, 10)::int - 20000 FROM pg_inherits i
                    JOIN pg_class c ON c.oid = i.inhrelid
-                   WHERE i.inhparent = 'tidegate.ended'::regclass AND c.relname ~ '[0-9]$'
+                   WHERE i.inhparent = 'tidegate.finished'::regclass AND c.relname ~ '[0-9]$'
                    ORDER BY 1";
         let rows = self.client.query(sql, &[]).await.expect("partitions");
         rows.iter().map(|row| row.get(0)).collect()
@@ -117,8 +117,8 @@ async fn what_is_unfinished_is_all_there_is_in_tasks() {
     lab.kind(None, Some(3)).await;
     lab.work(5, &done()).await;
     lab.work(2, &failed()).await;
-    assert_eq!((lab.count("tasks").await, lab.count("ended").await), (0, 7));
-    assert_eq!((lab.count("ended_kept").await, lab.count("ended_stray").await), (5, 0));
+    assert_eq!((lab.count("tasks").await, lab.count("finished").await), (0, 7));
+    assert_eq!((lab.count("finished_forever").await, lab.count("finished_default").await), (5, 0));
     let states = [State::Failed];
     let filter = TaskFilter { states: states.into(), tasks_max: 10, ..TaskFilter::default() };
     let listed = lab.store.tasks(filter).await.expect("tasks");
@@ -141,10 +141,10 @@ async fn a_day_goes_with_its_partition() {
     lab.work(10, &done()).await;
     assert_eq!((lab.prune().await, lab.days().await), (0, vec![3, 4, 5, 6, 7, 8]));
     lab.pass(2 * DAY_MS);
-    assert_eq!((lab.prune().await, lab.count("ended").await), (40, 13));
+    assert_eq!((lab.prune().await, lab.count("finished").await), (40, 13));
     assert_eq!(lab.days().await, [4, 5, 6, 7, 8, 9, 10]);
     lab.pass(30 * DAY_MS);
-    assert_eq!((lab.prune().await, lab.count("ended").await), (13, 0));
+    assert_eq!((lab.prune().await, lab.count("finished").await), (13, 0));
     assert_eq!(lab.days().await, [36, 37, 39, 40]);
 }
 
@@ -154,11 +154,11 @@ async fn who_comes_too_late_for_a_partition_is_removed_all_the_same() {
     lab.kind(Some(1), None).await;
     lab.pass(9 * DAY_MS);
     lab.work(4, &done()).await;
-    assert_eq!(lab.count("ended_stray").await, 4);
+    assert_eq!(lab.count("finished_default").await, 4);
     // Of the days to come, the one that strays are of is left out.
     assert_eq!((lab.prune().await, lab.days().await), (0, vec![12]));
     lab.pass(2 * DAY_MS);
-    assert_eq!((lab.prune().await, lab.count("ended").await), (4, 0));
+    assert_eq!((lab.prune().await, lab.count("finished").await), (4, 0));
 }
 
 #[tokio::test]
@@ -169,11 +169,11 @@ async fn a_reader_of_all_tasks_keeps_no_prune_waiting() {
     lab.pass(3 * DAY_MS);
     let mut reader = client(&lab.database).await;
     let reading = reader.transaction().await.expect("begin");
-    reading.query("SELECT * FROM tidegate.ended", &[]).await.expect("read");
-    assert_eq!((lab.prune().await, lab.count("ended").await), (0, 4), "left for the next time");
+    reading.query("SELECT * FROM tidegate.finished", &[]).await.expect("read");
+    assert_eq!((lab.prune().await, lab.count("finished").await), (0, 4), "left for the next time");
     lab.work(1, &done()).await;
     reading.commit().await.expect("commit");
-    assert_eq!((lab.prune().await, lab.count("ended").await), (4, 1));
+    assert_eq!((lab.prune().await, lab.count("finished").await), (4, 1));
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn a_task_that_failed_comes_back_as_it_was_submitted() {
     let claimed = lab.work(2, &failed()).await;
     let back = lab.store.retry(vec![claimed[0].task, claimed[0].task]).await.expect("retry");
     assert_eq!(back, [RetryOutcome::Retried, RetryOutcome::Unfinished]);
-    assert_eq!((lab.count("tasks").await, lab.count("ended").await), (1, 1));
+    assert_eq!((lab.count("tasks").await, lab.count("finished").await), (1, 1));
     let shown = lab.store.task(claimed[0].task).await.expect("task").expect("it is there");
     assert_eq!((shown.state, shown.error, shown.finished_at), (State::Pending, None, None));
     assert_eq!(shown.payload.as_deref(), Some(&b"null"[..]));
@@ -195,10 +195,13 @@ async fn a_task_that_failed_comes_back_as_it_was_submitted() {
 async fn a_task_ends_as_the_partition_of_its_day_is_made() {
     let lab = Lab::new().await;
     lab.kind(Some(4_000), None).await;
-    lab.client.batch_execute("DROP TABLE tidegate.ended_24001").await.expect("drop the partition");
-    // As `turn_days` does it.
-    let made = "BEGIN; CREATE TABLE tidegate.ended_24001 (LIKE tidegate.ended INCLUDING ALL);
-                ALTER TABLE tidegate.ended ATTACH PARTITION tidegate.ended_24001
+    lab.client
+        .batch_execute("DROP TABLE tidegate.finished_24001")
+        .await
+        .expect("drop the partition");
+    // As `rotate_finished_partitions` does it.
+    let made = "BEGIN; CREATE TABLE tidegate.finished_24001 (LIKE tidegate.finished INCLUDING ALL);
+                ALTER TABLE tidegate.finished ATTACH PARTITION tidegate.finished_24001
                 FOR VALUES FROM (24001) TO (24002)";
     lab.client.batch_execute(made).await.expect("make the partition");
     let monitor = client(&lab.database).await;
@@ -211,5 +214,5 @@ async fn a_task_ends_as_the_partition_of_its_day_is_made() {
     };
     let outcome = done();
     tokio::join!(lab.work(1, &outcome), commit);
-    assert_eq!((lab.count("ended_24001").await, lab.count("ended_stray").await), (1, 0));
+    assert_eq!((lab.count("finished_24001").await, lab.count("finished_default").await), (1, 0));
 }

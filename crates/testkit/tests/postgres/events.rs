@@ -155,7 +155,7 @@ async fn claim_that_fails_behind_a_committed_finish_is_logged() {
     let set = SetLimit { name: "group:b".into(), capacity: Some(1), source: Source::Operator };
     store.set_limit(set).await.expect("set the limit");
     submit(&store, vec![NewTask::new("b", "null")]).await;
-    let cut = Cut::new(&database, "SELECT EXISTS (SELECT FROM tidegate.ended)").await;
+    let cut = Cut::new(&database, "SELECT EXISTS (SELECT FROM tidegate.finished)").await;
     let held = connect(&database, Options { step: Some(cut.step()), ..Options::default() }).await;
     cut.arm();
     let outcome = Outcome::Completed(b"\"secret\"".to_vec());
@@ -228,7 +228,7 @@ async fn admission_of_due_tasks_that_fails_during_a_finish_is_logged_and_the_fin
 async fn admission_behind_a_cancel_that_fails_is_logged_and_the_outcome_is_returned() {
     let events = Events::capture();
     let database = Server::shared().database();
-    let cut = Cut::new(&database, "SELECT EXISTS (SELECT FROM tidegate.ended)").await;
+    let cut = Cut::new(&database, "SELECT EXISTS (SELECT FROM tidegate.finished)").await;
     let store = connect(&database, Options { step: Some(cut.step()), ..Options::default() }).await;
     let set = SetLimit { name: "group:a".into(), capacity: Some(31), source: Source::Operator };
     store.set_limit(set).await.expect("set the limit");

@@ -230,7 +230,7 @@ async fn no_acknowledged_task_is_lost_when_the_primary_stops_under_load() {
         assert_eq!(view.state, State::Completed, "task {task} {payload}");
         assert_eq!(view.deaths, 0, "task {task} {payload}");
     }
-    let copies = "SELECT count(*), count(DISTINCT id) FROM tidegate.ended";
+    let copies = "SELECT count(*), count(DISTINCT id) FROM tidegate.finished";
     let row = sql.query_one(copies, &[]).await.expect("count");
     let (rows, distinct): (i64, i64) = (row.get(0), row.get(1));
     assert_eq!(rows, distinct, "a task is kept twice");
@@ -351,10 +351,17 @@ async fn listener_with_several_hosts_uses_no_standby_by_default() {
 /// write. The store returns to the primary.
 #[tokio::test(flavor = "multi_thread")]
 async fn store_that_accepts_any_server_returns_to_the_restarted_primary() {
-    let (primary, _standby, url) = asynchronous_pair("postgres", "?target_session_attrs=any").await;
+    let (primary, standby, url) = asynchronous_pair("postgres", "?target_session_attrs=any").await;
     let store = Postgres::connect(&url, Options::default()).await.expect("connect");
     store.migrate().await.expect("migrate");
     submit(&store).await;
+    // The migration is one transaction, which the standby may replay after the primary has stopped or never.
+    let reader = standby.connect().await;
+    let has_schema = "SELECT to_regclass('tidegate.counters') IS NOT NULL";
+    wait::until_async("the standby has the schema", async || {
+        reader.query_one(has_schema, &[]).await.expect("read the standby").get(0)
+    })
+    .await;
     primary.stop(Stop::Immediate);
     wait::until_async("the standby refuses a write", async || {
         let error = store.submit(submission()).await.expect_err("the primary is away");

@@ -150,6 +150,36 @@ async fn a_schema_of_a_newer_version_is_refused() {
     assert!(refused.to_string().contains("newer"), "{refused}");
 }
 
+#[tokio::test]
+async fn schema_of_an_earlier_build_is_refused() {
+    let database = Server::shared().empty_database();
+    run(
+        &database,
+        "CREATE SCHEMA tidegate;
+         CREATE TABLE tidegate.migrations (version bigint PRIMARY KEY, name text NOT NULL,
+             checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now(), oldest bigint);
+         INSERT INTO tidegate.migrations (version, name, checksum, oldest)
+         SELECT number, 'earlier', 'x', 11 FROM generate_series(1, 15) AS number",
+    )
+    .await;
+    let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
+    let refused = store.migrate().await.expect_err("an earlier build");
+    assert_eq!(refused.kind(), ErrorKind::Incompatible);
+    assert!(refused.to_string().contains("made by an earlier build of tidegate"), "{refused}");
+    let (client, connection) =
+        tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
+    tokio::spawn(connection);
+    let written = "SELECT (SELECT count(*) FROM tidegate.migrations) AS rows, count(*) AS tables
+                   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                   WHERE n.nspname = 'tidegate' AND c.relkind = 'r'";
+    let row = client.query_one(written, &[]).await.expect("look");
+    assert_eq!(
+        (row.get::<_, i64>("rows"), row.get::<_, i64>("tables")),
+        (15, 1),
+        "nothing is written"
+    );
+}
+
 // Connections that are lost between the COMMIT and its answer
 
 fn completed(attempts: &[Attempt]) -> Finish {

@@ -16,7 +16,7 @@ const SINGLE_ROW: [&str; 1] = ["counters"];
 
 /// Partial indexes of the few rows that some transaction still has to look at: a statement that reads
 /// one of them reads these rows.
-const OF_FEW: [&str; 3] = ["limits_dirty", "limits_unset", "passes_urgent"];
+const OF_FEW: [&str; 3] = ["limits_dirty", "limits_unset", "limit_deltas_needs_drain"];
 
 /// Where the queries are, and the files whose queries are planned as ever.
 const FOLDER: &str = "../store/src/postgres";
@@ -25,21 +25,29 @@ const READERS: [&str; 3] = ["inspect.rs", "snapshot.rs", "repair.rs"];
 /// Statements that read a whole table on purpose, each with the reason.
 const WHOLE: &[(&str, &str, &str)] = &[
     ("lock_running_in_groups", "running", "what runs when a limit begins is adopted by it"),
-    ("kinds_unseen", "tasks", "a kind without a registration for 30 days may have a task anywhere"),
-    ("kinds_unseen", "ended_kept", "the same"),
-    ("kinds_unseen", "ended_stray", "the same"),
-    ("forget_fenced", "fenced", "a prune removes every row whose lease is gone"),
-    ("forget_fenced", "leases", "a prune removes every row whose lease is gone"),
-    ("unpack", "leases", "repair unpacks every lease, and lists them all for that"),
-    ("packed_with", "leases", LEASES),
-    ("packed_in_groups", "leases", LEASES),
-    ("is_running", "leases", LEASES),
+    (
+        "kinds_not_registered_since",
+        "tasks",
+        "a kind without a registration for 30 days may have a task anywhere",
+    ),
+    ("kinds_not_registered_since", "finished_forever", "the same"),
+    ("kinds_not_registered_since", "finished_default", "the same"),
+    (
+        "delete_stale_fenced_attempts",
+        "fenced_attempts",
+        "a prune removes every row whose lease is gone",
+    ),
+    ("delete_stale_fenced_attempts", "leases", "a prune removes every row whose lease is gone"),
+    ("expand_leases", "leases", "repair unpacks every lease, and lists them all for that"),
+    ("leases_listing_tasks", "leases", LEASES),
+    ("leases_listing_tasks_of_groups", "leases", LEASES),
+    ("is_task_running", "leases", LEASES),
     ("slot_holder", "leases", LEASES),
-    ("slots_of", "leases", LEASES),
-    ("places_of", "leases", LEASES),
-    ("packed_twice", "leases", BROKEN),
-    ("packed_twice", "running", BROKEN),
-    ("packed_twice", "slots", BROKEN),
+    ("slots_of_tasks", "leases", LEASES),
+    ("positions_of_tasks", "leases", LEASES),
+    ("leases_listing_duplicates", "leases", BROKEN),
+    ("leases_listing_duplicates", "running", BROKEN),
+    ("leases_listing_duplicates", "slots", BROKEN),
 ];
 
 const LEASES: &str = "an operator's verb; there are no more leases than claims under way";
@@ -48,25 +56,52 @@ const BROKEN: &str = "only after a lease was found that lists a task or a slot t
 /// Tables with a row for every kind, lane or worker: they do not grow with the tasks, and these
 /// statements may read all of them.
 const OF_NAMES: &[(&str, &[&str])] = &[
-    ("kinds", &["claim_", "look", "finish", "relay", "admit", "kinds_unseen"]),
-    ("lanes", &["kinds_unseen", "lanes_of_kinds"]),
+    (
+        "kinds",
+        &[
+            "claim_one",
+            "claim_many",
+            "claim_plain_",
+            "claim_admitted",
+            "claim_probe",
+            "finish_fast",
+            "hand_off_",
+            "kinds_not_registered_since",
+        ],
+    ),
+    ("lanes", &["kinds_not_registered_since", "lanes_of_kinds"]),
     (
         "workers",
         &[
-            "forget_workers",
-            "has_left_behind",
-            "put_report",
-            "registered_",
-            "registrations",
-            "kinds_unseen",
+            "delete_dead_workers",
+            "is_reap_needed",
+            "put_heartbeat",
+            "live_registrations",
+            "groups_with_outdated_registration",
+            "kinds_not_registered_since",
         ],
     ),
     (
         "worker_lanes",
-        &["forget_workers", "has_left_behind", "served", "unserved", "kinds_unseen", "due_admit"],
+        &[
+            "delete_dead_workers",
+            "is_reap_needed",
+            "served_lanes",
+            "lock_ready_in_unserved_lanes",
+            "kinds_not_registered_since",
+            "admit_due_fast",
+        ],
     ),
-    ("registrations", &["forget_workers", "registered_", "registrations", "kinds_unseen"]),
-    ("paces", &["forget_paces"]),
+    (
+        "registrations",
+        &[
+            "delete_dead_workers",
+            "live_registrations",
+            "groups_with_outdated_registration",
+            "kinds_not_registered_since",
+        ],
+    ),
+    ("run_times", &["delete_old_run_times"]),
 ];
 
 /// Whether a statement may read all of a table.
@@ -80,43 +115,102 @@ fn is_meant(query: &str, table: &str) -> bool {
 
 /// Files that are parts of statements, and the statements.
 const PARTS: [&str; 21] = [
-    "look",
-    "wanted",
-    "lanes",
-    "lanes_admitted",
-    "pick_one",
-    "pick_many",
-    "of_lane",
-    "take",
-    "take_plain",
-    "seen",
-    "idle",
-    "at_gate",
-    "finish",
-    "end",
-    "finished",
-    "held",
-    "relay",
-    "admit",
-    "pass",
-    "relayed",
-    "admitted",
+    "claim_probe",
+    "claim_task_count",
+    "claim_lanes",
+    "claim_lanes_after_admit",
+    "claim_pick_single_lane",
+    "claim_pick_lanes",
+    "claim_lane_branch",
+    "claim_take_general",
+    "claim_take_fast",
+    "claim_probe_result",
+    "claim_probe_idle",
+    "claim_probe_admission",
+    "finish_fast",
+    "complete_tasks",
+    "finish_fast_result",
+    "hand_off_eligible",
+    "hand_off_start",
+    "hand_off_admit",
+    "record_limit_deltas",
+    "hand_off_result",
+    "hand_off_admit_result",
 ];
 /// How many lanes the claims of many of them read.
 const LANES: usize = 128;
 
 const SEVERAL: [(&str, &[&str]); 11] = [
-    ("claim_one", &["look", "wanted", "lanes", "pick_one", "take"]),
-    ("claim_many", &["look", "wanted", "lanes", "pick_many", "take"]),
-    ("claim_plain_one", &["look", "wanted", "lanes", "pick_one", "take_plain"]),
-    ("claim_plain_many", &["look", "wanted", "lanes", "pick_many", "take_plain"]),
-    ("look", &["look", "seen"]),
-    ("look_idly", &["look", "idle"]),
-    ("look_at_gate", &["look", "at_gate"]),
-    ("finish", &["finish", "end", "finished"]),
-    ("relay", &["look", "held", "relay", "pass", "end", "relayed"]),
-    ("admit", &["look", "held", "admit", "pass", "end", "admitted"]),
-    ("claim_admitted", &["look", "wanted", "lanes_admitted", "pick_many", "take"]),
+    (
+        "claim_one",
+        &[
+            "claim_probe",
+            "claim_task_count",
+            "claim_lanes",
+            "claim_pick_single_lane",
+            "claim_take_general",
+        ],
+    ),
+    (
+        "claim_many",
+        &[
+            "claim_probe",
+            "claim_task_count",
+            "claim_lanes",
+            "claim_pick_lanes",
+            "claim_take_general",
+        ],
+    ),
+    (
+        "claim_plain_one",
+        &[
+            "claim_probe",
+            "claim_task_count",
+            "claim_lanes",
+            "claim_pick_single_lane",
+            "claim_take_fast",
+        ],
+    ),
+    (
+        "claim_plain_many",
+        &["claim_probe", "claim_task_count", "claim_lanes", "claim_pick_lanes", "claim_take_fast"],
+    ),
+    ("claim_probe", &["claim_probe", "claim_probe_result"]),
+    ("claim_probe_idle", &["claim_probe", "claim_probe_idle"]),
+    ("claim_probe_admission", &["claim_probe", "claim_probe_admission"]),
+    ("finish_fast", &["finish_fast", "complete_tasks", "finish_fast_result"]),
+    (
+        "hand_off_start",
+        &[
+            "claim_probe",
+            "hand_off_eligible",
+            "hand_off_start",
+            "record_limit_deltas",
+            "complete_tasks",
+            "hand_off_result",
+        ],
+    ),
+    (
+        "hand_off_admit",
+        &[
+            "claim_probe",
+            "hand_off_eligible",
+            "hand_off_admit",
+            "record_limit_deltas",
+            "complete_tasks",
+            "hand_off_admit_result",
+        ],
+    ),
+    (
+        "claim_admitted",
+        &[
+            "claim_probe",
+            "claim_task_count",
+            "claim_lanes_after_admit",
+            "claim_pick_lanes",
+            "claim_take_general",
+        ],
+    ),
 ];
 
 fn folder() -> PathBuf {
@@ -155,7 +249,7 @@ fn statements() -> BTreeMap<String, String> {
     }
     let parts: BTreeMap<&str, String> =
         PARTS.map(|name| (name, statements.remove(name).expect(name))).into();
-    let lanes = (1..=LANES).map(|n| parts["of_lane"].replace("{n}", &n.to_string()));
+    let lanes = (1..=LANES).map(|n| parts["claim_lane_branch"].replace("{n}", &n.to_string()));
     let lanes = lanes.collect::<Vec<_>>().join("UNION ALL ");
     for (name, of) in SEVERAL {
         let text: Vec<&str> = of.iter().map(|part| &*parts[part]).collect();
@@ -317,7 +411,7 @@ async fn faults(statistics: Statistics) -> Vec<String> {
     let (_database, client) = database(statistics).await;
     let mut reads = Reads::new(&client).await;
     let statements = statements();
-    assert!(statements.contains_key("leave") && statements.contains_key("finish"));
+    assert!(statements.contains_key("delete_positions") && statements.contains_key("finish_fast"));
     assert!(statements.len() > 60, "{} statements", statements.len());
     let mut faults = Vec::new();
     for (name, text) in &statements {
@@ -360,7 +454,7 @@ async fn a_sample_finds_what_waits_by_indexes() {
     let (database, client) = database(Statistics::AnalysedEmpty).await;
     let mut reads = Reads::new(&client).await;
     let client = connect_with(&database.url(), "").await;
-    for name in ["first_waits", "job_loads"] {
+    for name in ["first_waiter_due_times", "job_loads"] {
         let path = folder().join("queries").join(name).with_extension("sql");
         let text = fs::read_to_string(path).expect("a query");
         let found = reads.of(&plan(&client, name, &text).await);
@@ -384,12 +478,12 @@ async fn a_claim_begins_at_its_floor_by_the_index() {
     let (mut found, mut lines, mut gates) = (Vec::new(), Vec::new(), Vec::new());
     let claims =
         ["claim_one", "claim_many", "claim_plain_one", "claim_plain_many", "claim_admitted"];
-    let relays = ["relay", "admit"];
+    let relays = ["hand_off_start", "hand_off_admit"];
     for name in claims.into_iter().chain(relays) {
         let plan = plan(&client, name, &statements()[name]).await;
         conditions(&plan, "ready_order", &mut found);
-        conditions(&plan, "line_order", &mut lines);
-        conditions(&plan, "arrived_pkey", &mut gates);
+        conditions(&plan, "waiters_order", &mut lines);
+        conditions(&plan, "inbox_pkey", &mut gates);
     }
     assert_eq!(found.len(), 3 + 3 * LANES, "of one lane and of many, and what is before a relay");
     assert!(found.iter().all(|condition| condition.contains("ROW(")), "{found:?}");
@@ -406,11 +500,11 @@ async fn reaper_reads_the_worker_of_a_lease_by_its_primary_key() {
         [Statistics::NeverAnalysed, Statistics::AnalysedEmpty, Statistics::AnalysedWithBacklog]
     {
         let (_database, client) = database(statistics).await;
-        for name in ["expired", "packed_expired", "has_left_behind"] {
+        for name in ["expired_leases", "expired_leases_listing_tasks", "is_reap_needed"] {
             let plan = plan(&client, name, &statements()[name]).await;
             let (mut workers, mut expiries) = (Vec::new(), Vec::new());
             conditions(&plan, "workers_pkey", &mut workers);
-            conditions(&plan, "leases_expiry", &mut expiries);
+            conditions(&plan, "leases_expires_at", &mut expiries);
             assert!(workers.contains(&"(w.id = leases.worker)".to_owned()), "{name}: {workers:?}");
             assert!(expiries.iter().any(|one| one.contains("expires_at <=")), "{name}: {plan}");
         }
@@ -466,7 +560,7 @@ async fn unconditioned_index_only_scan_of_a_subquery_is_found_unless_it_stops_at
     const EVERY: &str =
         "SELECT FROM tidegate.counters WHERE 1 = ANY (ARRAY (SELECT token FROM tidegate.leases))";
     const FILTERED: &str =
-        "SELECT EXISTS (SELECT FROM tidegate.fenced WHERE task + 1 = $1::bigint)";
+        "SELECT EXISTS (SELECT FROM tidegate.fenced_attempts WHERE task + 1 = $1::bigint)";
     const EXISTS: &str = "SELECT EXISTS (SELECT FROM tidegate.leases)";
     const FIRST: &str = "SELECT (SELECT token FROM tidegate.leases ORDER BY token LIMIT 1)";
     for statistics in
@@ -491,19 +585,19 @@ async fn unconditioned_index_only_scan_of_a_subquery_is_found_unless_it_stops_at
 #[tokio::test]
 async fn an_index_scan_that_does_not_bind_the_first_column_is_found() {
     let (_database, client) = database(Statistics::AnalysedWithBacklog).await;
-    // The primary key of `fenced` is (token, task).
-    let by_second = "SELECT token FROM tidegate.fenced WHERE task = ANY ($1::bigint[])";
+    // The primary key of `fenced_attempts` is (token, task).
+    let by_second = "SELECT token FROM tidegate.fenced_attempts WHERE task = ANY ($1::bigint[])";
     let plan = plan(&client, "by_second", by_second).await;
-    assert_eq!(plan["Index Name"], "fenced_pkey", "{plan}");
+    assert_eq!(plan["Index Name"], "fenced_attempts_pkey", "{plan}");
     let found = Reads::new(&client).await.of(&plan);
-    assert_eq!(found.keys().collect::<Vec<_>>(), ["fenced"], "{found:?}");
+    assert_eq!(found.keys().collect::<Vec<_>>(), ["fenced_attempts"], "{found:?}");
 }
 
 #[test]
 fn a_condition_binds_the_column_on_its_left_and_no_other() {
     assert!(binds("(token = ANY ($1))", "token"));
     assert!(binds("((l.lane = $0) AND (ROW(l.rank, l.tag) >= ROW($1, $2)))", "lane"));
-    assert!(binds("(ROW(rank, tag, place) > ROW($1, $2, $3))", "rank"));
+    assert!(binds("(ROW(rank, tag, admission_seq) > ROW($1, $2, $3))", "rank"));
     assert!(!binds("(token = ANY ($1))", "expires_at"));
     assert!(!binds("(task = r.token)", "token"));
 }

@@ -351,7 +351,11 @@ async fn silent_network_counts_no_crash_and_work_resumes() {
 
 /// The number of finished tasks of which an attempt was spent or counted as a crash.
 async fn finished_after_a_crash(database: &Database) -> i64 {
-    number(database, "SELECT count(*) FROM tidegate.ended WHERE spent > 0 OR deaths > 0").await
+    number(
+        database,
+        "SELECT count(*) FROM tidegate.finished WHERE attempts_used > 0 OR crashes > 0",
+    )
+    .await
 }
 
 /// The number of leases that are expired.

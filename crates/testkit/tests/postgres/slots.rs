@@ -139,8 +139,8 @@ async fn the_parts_of_at_most_fifty_groups_are_exactly_the_capacity() {
 #[tokio::test]
 async fn jobs_and_workflows_have_groups_too() {
     let lab = Lab::new().await;
-    lab.client.execute("SELECT tidegate.make_job('sql', 3)", &[]).await.expect("a job");
-    lab.client.execute("SELECT tidegate.make_job('unlimited')", &[]).await.expect("a job");
+    lab.client.execute("SELECT tidegate.create_job('sql', 3)", &[]).await.expect("a job");
+    lab.client.execute("SELECT tidegate.create_job('unlimited')", &[]).await.expect("a job");
     let step = NewTask { workflow: Some("w".into()), ..NewTask::new("call", "null") };
     let job = tidegate_core::JobSpec { concurrency: Some(60), ..tidegate_core::JobSpec::new("j") };
     let of_job = NewTask { job: Some("j".into()), ..NewTask::new("call", "null") };

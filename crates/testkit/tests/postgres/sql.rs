@@ -78,13 +78,13 @@ fn all() -> TaskFilter {
 /// All that a submit writes, without ids and times.
 const WRITTEN: &str = "
     SELECT t.lane, t.kind, t.queue, t.group_name, t.job, t.workflow, t.unique_key, t.weight,
-           t.priority, t.max_attempts, t.timeout_ms, t.spent, t.deaths,
-           CASE WHEN t.arrival <> t.created_at THEN t.arrival END AS arrives_later,
+           t.priority, t.max_attempts, t.timeout_ms, t.attempts_used, t.crashes,
+           CASE WHEN t.due_at <> t.created_at THEN t.due_at END AS arrives_later,
            t.error, encode(t.payload, 'escape'),
-           a.task IS NOT NULL AS arrived, s.run_at, r.lane AS ready_in, r.rank, r.tag, r.stamp,
-           r.gated, r.since = t.created_at AS is_since_then, k.key
+           a.task IS NOT NULL AS arrived, s.run_at, r.lane AS ready_in, r.rank, r.tag, r.limits_version,
+           r.holds_slots, r.ready_at = t.created_at AS is_since_then, k.key
     FROM tidegate.tasks t
-    LEFT JOIN tidegate.arrived a ON a.task = t.id
+    LEFT JOIN tidegate.inbox a ON a.task = t.id
     LEFT JOIN tidegate.scheduled s ON s.task = t.id
     LEFT JOIN tidegate.ready r ON r.task = t.id
     LEFT JOIN tidegate.unique_keys k ON k.task = t.id";
@@ -264,8 +264,8 @@ async fn bad_input_is_refused_with_a_reason_and_leaves_nothing() {
 async fn names_are_made_by_functions_of_their_own() {
     let database = Server::shared().database();
     let (store, client) = store_and_client(&database).await;
-    let make = "SELECT tidegate.make_kind('k'), tidegate.make_kind('k', 'fast'),
-                       tidegate.make_job('j', 1, 3), tidegate.make_job('j', 9)";
+    let make = "SELECT tidegate.create_kind('k'), tidegate.create_kind('k', 'fast'),
+                       tidegate.create_job('j', 1, 3), tidegate.create_job('j', 9)";
     client.query(make, &[]).await.expect("make");
     enqueue(&client, "'k', job => 'j'").await;
     enqueue(&client, "'k', job => 'j', queue => 'fast'").await;
@@ -371,7 +371,7 @@ const FORBIDDEN: [&str; 34] = [
     "SELECT count(*) FROM tidegate.tasks",
     "SELECT * FROM tidegate.ready",
     "SELECT * FROM tidegate.leases",
-    "SELECT * FROM tidegate.states",
+    "SELECT * FROM tidegate.task_states",
     "SELECT * FROM tidegate.unique_keys",
     "SELECT * FROM tidegate.migrations",
     "SELECT last_value FROM tidegate.task_ids",
@@ -380,9 +380,9 @@ const FORBIDDEN: [&str; 34] = [
     "COPY tidegate.tasks TO STDOUT",
     "COPY (SELECT * FROM tidegate.tasks) TO PROGRAM 'cat'",
     "INSERT INTO tidegate.ready VALUES (1, 1, 0, 0, 0, false, 0)",
-    "INSERT INTO tidegate.arrived VALUES (1)",
+    "INSERT INTO tidegate.inbox VALUES (1)",
     "INSERT INTO tidegate.limits (name) VALUES ('group:a')",
-    "INSERT INTO tidegate.queues VALUES ('default', 0)",
+    "INSERT INTO tidegate.paused_queues VALUES ('default', 0)",
     "UPDATE tidegate.tasks SET priority = 1000",
     "UPDATE tidegate.limits SET capacity = 1000000",
     "UPDATE tidegate.leases SET expires_at = 0",
@@ -390,15 +390,15 @@ const FORBIDDEN: [&str; 34] = [
     "DELETE FROM tidegate.unique_keys",
     "TRUNCATE tidegate.tasks",
     "DROP TABLE tidegate.tasks",
-    "DROP FUNCTION tidegate.make_kind",
+    "DROP FUNCTION tidegate.create_kind",
     "DROP SCHEMA tidegate CASCADE",
     "ALTER TABLE tidegate.tasks DISABLE ROW LEVEL SECURITY",
-    "ALTER FUNCTION tidegate.make_kind RESET search_path",
+    "ALTER FUNCTION tidegate.create_kind RESET search_path",
     "CREATE TABLE tidegate.mine ()",
     "CREATE FUNCTION tidegate.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-    "SELECT tidegate.make_kind('mine')",
-    "SELECT tidegate.make_job('mine')",
-    "SELECT tidegate.put_tasks('a', '{}', '', '', '', '', '', 0, 1, 1, '1 s', now(), 'halt', '')",
+    "SELECT tidegate.create_kind('mine')",
+    "SELECT tidegate.create_job('mine')",
+    "SELECT tidegate.insert_tasks('a', '{}', '', '', '', '', '', 0, 1, 1, '1 s', now(), 'halt', '')",
     "DO $$ BEGIN LOCK TABLE tidegate.tasks; END $$",
     "SET ROLE tidegate_worker",
 ];
@@ -460,10 +460,10 @@ async fn a_viewer_sees_all_but_payloads_and_changes_nothing() {
     let viewer = client(&cast.viewer).await;
     for forbidden in [
         "SELECT payload FROM tidegate.tasks",
-        "SELECT payload FROM tidegate.ended",
-        "SELECT result FROM tidegate.ended",
-        "SELECT payload FROM tidegate.ended_kept",
-        "SELECT tidegate.turn_days(0)",
+        "SELECT payload FROM tidegate.finished",
+        "SELECT result FROM tidegate.finished",
+        "SELECT payload FROM tidegate.finished_forever",
+        "SELECT tidegate.rotate_finished_partitions(0)",
         "DELETE FROM tidegate.tasks",
         "UPDATE tidegate.limits SET capacity = 1",
         "SELECT tidegate.enqueue('a')",

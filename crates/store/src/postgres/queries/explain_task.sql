@@ -3,7 +3,7 @@ WITH t AS (
     FROM tidegate.tasks WHERE id = $1
     UNION ALL
     SELECT id, lane, kind, queue, group_name, created_at, finished_at, state
-    FROM tidegate.ended WHERE id = $1
+    FROM tidegate.finished WHERE id = $1
 )
 SELECT t.created_at, t.finished_at, t.state, sc.run_at, a.task IS NOT NULL AS is_arrived,
        r.task IS NOT NULL AS is_ready, l.task IS NOT NULL AS is_blocked,
@@ -15,18 +15,18 @@ SELECT t.created_at, t.finished_at, t.state, sc.run_at, a.task IS NOT NULL AS is
        -- Tasks that run and whose ends are waited for: those that hold slots of the limit, or
        -- those of the lane.
        CASE WHEN l.task IS NOT NULL THEN
-           (SELECT count(*) FROM tidegate.attempts o WHERE EXISTS (
-               SELECT FROM tidegate.holdings s WHERE s.task = o.task AND s.limit_id = l.limit_id))
+           (SELECT count(*) FROM tidegate.running_attempts o WHERE EXISTS (
+               SELECT FROM tidegate.held_slots s WHERE s.task = o.task AND s.limit_id = l.limit_id))
        WHEN r.task IS NOT NULL THEN
-           (SELECT count(*) FROM tidegate.attempts o
+           (SELECT count(*) FROM tidegate.running_attempts o
             JOIN tidegate.tasks ot ON ot.id = o.task WHERE ot.lane = t.lane)
        ELSE 0 END AS running
 FROM t
 LEFT JOIN tidegate.scheduled sc ON sc.task = t.id
-LEFT JOIN tidegate.arrived a ON a.task = t.id
+LEFT JOIN tidegate.inbox a ON a.task = t.id
 LEFT JOIN tidegate.ready r ON r.task = t.id
-LEFT JOIN tidegate.line l ON l.task = t.id
-LEFT JOIN tidegate.attempts u ON u.task = t.id
+LEFT JOIN tidegate.waiters l ON l.task = t.id
+LEFT JOIN tidegate.running_attempts u ON u.task = t.id
 LEFT JOIN tidegate.leases e ON e.token = u.token
-LEFT JOIN tidegate.queues q ON q.name = t.queue
-LEFT JOIN tidegate.paces p ON p.group_name = coalesce(t.group_name, t.kind)
+LEFT JOIN tidegate.paused_queues q ON q.name = t.queue
+LEFT JOIN tidegate.run_times p ON p.group_name = coalesce(t.group_name, t.kind)

@@ -1,6 +1,6 @@
 -- The lock of a limit, in ascending order of id: the one order everywhere. A statement of its
 -- own, so that what is read after it is what the holder before committed.
-SELECT id, name, capacity, source, base_capacity, base_source, version, since, refused,
-       waiting, aside, reserver, dirty, share_weight, last_tag, ahead, halt, look_at, min_concurrency,
-       priority, delay_ms, next_at
+SELECT id, name, capacity, source, base_capacity, base_source, version, applies_from_version, parked_total,
+       waiting, skipped, reserving_task, dirty, share_weight, last_tag, in_window, paused_by, recheck_at,
+       min_concurrency, priority, delay_ms, next_start_at
 FROM tidegate.limits WHERE id = ANY ($1) ORDER BY id FOR UPDATE

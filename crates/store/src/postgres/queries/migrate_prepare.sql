@@ -6,10 +6,10 @@ BEGIN
     END IF;
 END $$;
 CREATE TABLE IF NOT EXISTS tidegate.migrations (
-    version    bigint PRIMARY KEY,
-    name       text NOT NULL,
-    checksum   text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT now()
+    version             bigint PRIMARY KEY,
+    name                text NOT NULL,
+    checksum            text NOT NULL,
+    applied_at          timestamptz NOT NULL DEFAULT now(),
+    -- The version that a program must know to work with the schema; NULL is the version itself.
+    min_program_version bigint
 );
--- The version that a program must know to work with the schema; NULL is the version itself.
-ALTER TABLE tidegate.migrations ADD COLUMN IF NOT EXISTS oldest bigint;

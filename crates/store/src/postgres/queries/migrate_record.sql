@@ -1,1 +1,1 @@
-INSERT INTO tidegate.migrations (version, name, checksum, oldest) VALUES ($1, $2, md5($3::text), $4)
+INSERT INTO tidegate.migrations (version, name, checksum, min_program_version) VALUES ($1, $2, md5($3::text), $4)

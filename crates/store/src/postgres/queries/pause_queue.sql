@@ -1,1 +1,1 @@
-INSERT INTO tidegate.queues (name, paused_at) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING
+INSERT INTO tidegate.paused_queues (name, paused_at) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING

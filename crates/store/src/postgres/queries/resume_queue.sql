@@ -1,1 +1,1 @@
-DELETE FROM tidegate.queues WHERE name = $1
+DELETE FROM tidegate.paused_queues WHERE name = $1

@@ -1,1 +1,1 @@
-SELECT task FROM tidegate.holdings WHERE limit_id = $1 AND number = $2
+SELECT task FROM tidegate.held_slots WHERE limit_id = $1 AND number = $2

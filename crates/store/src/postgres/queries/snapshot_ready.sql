@@ -1,1 +1,1 @@
-SELECT task, lane, rank, tag, stamp, gated, since FROM tidegate.ready
+SELECT task, lane, rank, tag, limits_version, holds_slots, ready_at FROM tidegate.ready

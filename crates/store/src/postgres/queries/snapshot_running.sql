@@ -1,1 +1,1 @@
-SELECT task, token, gated, cancel, started_at FROM tidegate.attempts
+SELECT task, token, holds_slots, cancel_requested, started_at FROM tidegate.running_attempts

@@ -7,12 +7,12 @@ SELECT coalesce(l.name, 'no limit') AS name, coalesce(is_so.number, must_be.numb
 FROM (
     SELECT g.limit_id, g.number, g.capacity,
            ARRAY (SELECT slot FROM unnest(g.taken) AS slot
-                  WHERE slot <> ALL (ARRAY (SELECT unnest(p.freed) FROM tidegate.passes p
+                  WHERE slot <> ALL (ARRAY (SELECT unnest(p.freed_slots) FROM tidegate.limit_deltas p
                                             WHERE p.limit_id = g.limit_id))
                   ORDER BY slot) AS taken
     FROM tidegate.slot_groups g
 ) AS is_so
-FULL JOIN tidegate.slot_groups_due AS must_be
+FULL JOIN tidegate.expected_slot_groups AS must_be
      ON must_be.limit_id = is_so.limit_id AND must_be.number = is_so.number
 LEFT JOIN tidegate.limits l ON l.id = coalesce(is_so.limit_id, must_be.limit_id)
 WHERE (is_so.number IS NULL OR must_be.number IS NULL

@@ -1,1 +1,1 @@
-SELECT limit_id, number, task FROM tidegate.holdings ORDER BY limit_id, number
+SELECT limit_id, number, task FROM tidegate.held_slots ORDER BY limit_id, number

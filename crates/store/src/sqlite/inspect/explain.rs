@@ -36,8 +36,8 @@ pub(super) fn explain(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Opti
 /// the lane.
 fn running_beside(tx: &mut Transaction<'_, '_>, position: Position) -> Result<u64> {
     let (query, of) = match position {
-        Position::Line(row) => (Query::RunningOfLimit, row.limit.0),
-        Position::Ready(row) => (Query::RunningInLane, row.lane.0),
+        Position::Line(row) => (Query::CountRunningOfLimit, row.limit.0),
+        Position::Ready(row) => (Query::CountRunningInLane, row.lane.0),
         _ => return Ok(0),
     };
     let running = tx.statements.first(query, [of], |row| row.get::<_, i64>(0))?;
@@ -52,13 +52,13 @@ fn gate(tx: &mut Transaction<'_, '_>, view: &TaskView) -> Result<Reason> {
 
 fn is_asked_for(tx: &mut Transaction<'_, '_>, lane: LaneId) -> Result<bool> {
     let key = [lane.0, tx.now];
-    Ok(tx.statements.first(Query::IsAskedFor, key, |row| row.get(0))?.unwrap_or_default())
+    Ok(tx.statements.first(Query::IsLaneOfLiveWorker, key, |row| row.get(0))?.unwrap_or_default())
 }
 
 fn line(tx: &mut Transaction<'_, '_>, row: LineRow) -> Result<Reason> {
     let limit = tx.limit(row.limit)?;
     let key = [row.limit.0, row.class as i64, row.rank, row.tag, row.place];
-    let ahead = tx.statements.first(Query::LineAhead, key, |row| row.get::<_, i64>(0))?;
+    let ahead = tx.statements.first(Query::CountWaitersBefore, key, |row| row.get::<_, i64>(0))?;
     Ok(Reason::InLine {
         limit: limit.as_ref().map_or_else(|| "".into(), |limit| limit.name.clone()),
         capacity: limit.as_ref().and_then(|limit| limit.capacity),
@@ -74,7 +74,7 @@ fn line(tx: &mut Transaction<'_, '_>, row: LineRow) -> Result<Reason> {
 fn ready(tx: &mut Transaction<'_, '_>, row: ReadyRow) -> Result<Reason> {
     let is_served = is_asked_for(tx, row.lane)?;
     let key = [row.lane.0, row.rank, row.tag, row.task.0];
-    let ahead = tx.statements.first(Query::ReadyAhead, key, |row| row.get::<_, i64>(0))?;
+    let ahead = tx.statements.first(Query::CountReadyBefore, key, |row| row.get::<_, i64>(0))?;
     let lane = lanes(tx)?.get(row.lane).ok_or_else(|| unknown("lane", row.lane))?.clone();
     let window = tx.kind(&lane.kind)?.and_then(|kind| kind.window);
     let is_open = window.is_none_or(|window| window.is_open(tx.now));
@@ -87,12 +87,13 @@ fn running(
     task: TaskId,
     token: Token,
 ) -> Result<(Reason, Option<Millis>)> {
-    let since = tx.statements.first(Query::StartedAt, [token.0, task.0], |row| row.get(0))?;
+    let since =
+        tx.statements.first(Query::AttemptStartedAt, [token.0, task.0], |row| row.get(0))?;
     let Some(lease) = lease(tx, token)? else {
         return Ok((Reason::AtGate { is_served: true }, since));
     };
     let read = |row: &Row<'_>| Ok((LimitId(row.get(0)?), row.get(1)?));
-    let held: Vec<(LimitId, u32)> = tx.statements.rows(Query::SlotsHeld, [task.0], read)?;
+    let held: Vec<(LimitId, u32)> = tx.statements.rows(Query::SlotNumbersOfTask, [task.0], read)?;
     let held = held.into_iter().map(|(limit, number)| slot_held(tx, limit, number));
     let slots = held.collect::<Result<_>>()?;
     let reason = Reason::Running { worker: lease.worker, expires_at: lease.expires_at, slots };
@@ -104,7 +105,7 @@ pub(super) fn read_lease(row: &Row<'_>) -> rusqlite::Result<Lease> {
 }
 
 fn lease(tx: &mut Transaction<'_, '_>, token: Token) -> Result<Option<Lease>> {
-    tx.statements.first(Query::Lease, [token.0], read_lease)
+    tx.statements.first(Query::LeaseByToken, [token.0], read_lease)
 }
 
 /// Who holds the slots of a limit, by slot number.
@@ -123,7 +124,8 @@ pub(super) fn holders(
             expires_at: None,
         })
     };
-    let mut holders = tx.statements.rows(Query::Holders, params![limit.0, holders_max], read)?;
+    let mut holders =
+        tx.statements.rows(Query::SlotHoldersOfLimit, params![limit.0, holders_max], read)?;
     for holder in &mut holders {
         if let Some(Position::Running(token)) = tx.position(holder.task)?
             && let Some(lease) = lease(tx, token)?

@@ -20,7 +20,7 @@ pub(in crate::sqlite) fn snapshot(tx: &mut Transaction<'_, '_>) -> Result<Snapsh
         let (limit, task) = (LimitId(row.get(0)?), TaskId(row.get(2)?));
         Ok(SlotRow { limit, number: row.get(1)?, task })
     };
-    let highest = tx.statements.first(Query::HighestTask, [], |row| Ok(TaskId(row.get(0)?)))?;
+    let highest = tx.statements.first(Query::HighestTaskId, [], |row| Ok(TaskId(row.get(0)?)))?;
     let keys = tasks.iter().filter_map(|task| Some((task.unique_key.clone()?, task.id))).collect();
     Ok(Snapshot {
         faults: Vec::new(),
@@ -29,11 +29,11 @@ pub(in crate::sqlite) fn snapshot(tx: &mut Transaction<'_, '_>) -> Result<Snapsh
         last_task: tx.last_task()?,
         highest_task: highest.unwrap_or_default(),
         tasks,
-        limits: limits(tx, Query::LimitsById)?,
+        limits: limits(tx, Query::AllLimitsById)?,
         slots: tx.statements.rows(Query::SnapshotSlots, [], read)?,
         leases: tx.statements.rows(Query::SnapshotLeases, [], read_lease)?,
         keys,
-        finished: counts(tx, Query::Finished)?,
+        finished: counts(tx, Query::FinishedCountsByState)?,
     })
 }
 
@@ -73,14 +73,14 @@ fn stand(tx: &mut Transaction<'_, '_>, tasks: &mut Vec<TaskRow>) -> Result<()> {
     found.append(&mut tx.statements.rows(Query::SnapshotScheduled, [], |row| {
         Ok((TaskId(row.get(0)?), Position::Scheduled(row.get(1)?), false))
     })?);
-    found.append(&mut tx.statements.rows(Query::SnapshotArrived, [], |row| {
+    found.append(&mut tx.statements.rows(Query::SnapshotInbox, [], |row| {
         Ok((TaskId(row.get(0)?), Position::Arrived, false))
     })?);
     found.append(&mut tx.statements.rows(Query::SnapshotReady, [], |row| {
         let row = read_ready(row)?;
         Ok((row.task, Position::Ready(row), false))
     })?);
-    found.append(&mut tx.statements.rows(Query::SnapshotLine, [], |row| {
+    found.append(&mut tx.statements.rows(Query::SnapshotWaiters, [], |row| {
         let row = read_line(row)?;
         Ok((row.task, Position::Line(row), false))
     })?);

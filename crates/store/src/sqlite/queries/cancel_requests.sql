@@ -1,3 +1,3 @@
-select task from running where token = ?1 and cancel = 1
-union select task from fenced where token = ?1
+select task from running where token = ?1 and cancel_requested = 1
+union select task from fenced_attempts where token = ?1
 order by task

@@ -1,1 +1,1 @@
-update slot set task = null where limit_id = ?1 and number = ?2
+update slots set task = null where limit_id = ?1 and number = ?2

@@ -1,1 +1,1 @@
-insert into lane (id, queue, kind) values (?1, ?2, ?3)
+insert into lanes (id, queue, kind) values (?1, ?2, ?3)

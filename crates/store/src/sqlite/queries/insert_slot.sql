@@ -1,1 +1,1 @@
-insert into slot (limit_id, number, task) values (?1, ?2, ?3)
+insert into slots (limit_id, number, task) values (?1, ?2, ?3)

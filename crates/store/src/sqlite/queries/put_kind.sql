@@ -1,6 +1,6 @@
-insert into kind (name, queue, max_attempts, timeout_ms, window_start_ms, window_end_ms,
-    backoff_base_ms, backoff_cap_ms, remove_on_completed_days, remove_on_failed_days, max_deaths,
-    seen_at)
+insert into kinds (name, queue, max_attempts, timeout_ms, window_start_ms, window_end_ms,
+    backoff_base_ms, backoff_cap_ms, remove_on_completed_days, remove_on_failed_days, max_crashes,
+    registered_at)
 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
 on conflict (name) do update set
     queue = excluded.queue, max_attempts = excluded.max_attempts,
@@ -8,6 +8,6 @@ on conflict (name) do update set
     window_end_ms = excluded.window_end_ms, backoff_base_ms = excluded.backoff_base_ms,
     backoff_cap_ms = excluded.backoff_cap_ms,
     remove_on_completed_days = excluded.remove_on_completed_days,
-    remove_on_failed_days = excluded.remove_on_failed_days, max_deaths = excluded.max_deaths,
+    remove_on_failed_days = excluded.remove_on_failed_days, max_crashes = excluded.max_crashes,
     -- Whoever else made it known counts on it.
-    seen_at = iif(kind.seen_at is null, null, excluded.seen_at)
+    registered_at = iif(kinds.registered_at is null, null, excluded.registered_at)

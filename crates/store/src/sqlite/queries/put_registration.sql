@@ -1,1 +1,1 @@
-insert into registration (worker, group_name, capacity) values (?1, ?2, ?3)
+insert into registrations (worker, group_name, capacity) values (?1, ?2, ?3)

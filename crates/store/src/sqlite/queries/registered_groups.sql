@@ -1,4 +1,4 @@
-select distinct registration.group_name
-from registration cross join worker on worker.id = registration.worker
-where worker.alive_until > ?1
-order by registration.group_name
+select distinct registrations.group_name
+from registrations cross join workers on workers.id = registrations.worker
+where workers.alive_until > ?1
+order by registrations.group_name

@@ -1,1 +1,1 @@
-update running set cancel = 1 where token = ?1 and task = ?2
+update running set cancel_requested = 1 where token = ?1 and task = ?2

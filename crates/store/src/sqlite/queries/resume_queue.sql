@@ -1,1 +1,1 @@
-delete from queue where name = ?1
+delete from paused_queues where name = ?1

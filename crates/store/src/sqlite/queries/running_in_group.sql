@@ -1,4 +1,4 @@
 select running.task, running.token
-from running cross join task on task.id = running.task join lane on lane.id = task.lane
-where coalesce(task.group_name, lane.kind) = ?1
+from running cross join tasks on tasks.id = running.task join lanes on lanes.id = tasks.lane
+where coalesce(tasks.group_name, lanes.kind) = ?1
 order by running.task, running.token

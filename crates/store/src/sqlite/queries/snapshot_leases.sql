@@ -1,1 +1,1 @@
-select token, worker, expires_at from lease order by token
+select token, worker, expires_at from leases order by token

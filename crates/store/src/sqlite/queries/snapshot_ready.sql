@@ -1,1 +1,1 @@
-select lane, rank, tag, task, stamp, gated, since from ready
+select lane, rank, tag, task, limits_version, holds_slots, ready_at from ready

@@ -1,1 +1,1 @@
-select task, token, gated from running
+select task, token, holds_slots from running

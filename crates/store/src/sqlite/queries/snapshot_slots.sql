@@ -1,1 +1,1 @@
-select limit_id, number, task from slot where task is not null order by limit_id, number
+select limit_id, number, task from slots where task is not null order by limit_id, number

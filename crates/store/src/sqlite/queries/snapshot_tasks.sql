@@ -1,2 +1,2 @@
-select id, lane, group_name, job, workflow, unique_key, weight, spent, deaths
-from task where state is null order by id
+select id, lane, group_name, job, workflow, unique_key, weight, attempts_used, crashes
+from tasks where state is null order by id

@@ -1,3 +1,3 @@
-select lane, group_name, job, workflow, unique_key, weight, priority, spent, max_attempts, deaths,
+select lane, group_name, job, workflow, unique_key, weight, priority, attempts_used, max_attempts, crashes,
     created_at, finished_at, error
-from task where id = ?1
+from tasks where id = ?1

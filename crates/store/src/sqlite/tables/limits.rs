@@ -62,7 +62,7 @@ pub(super) fn limit(tx: &mut Transaction<'_, '_>, id: LimitId) -> Result<Option<
     if let Some(limit) = tx.cache.limits.get(&id) {
         return Ok(Some(limit.clone()));
     }
-    match tx.statements.first(Query::Limit, [id.0], read_limit)? {
+    match tx.statements.first(Query::LimitById, [id.0], read_limit)? {
         Some(Some(limit)) => {
             tx.cache.limits.insert(id, limit.clone());
             Ok(Some(limit))
@@ -76,7 +76,7 @@ pub(super) fn named(tx: &mut Transaction<'_, '_>, name: &str) -> Result<Option<L
     if let Some(id) = tx.cache.limit_names.get(name) {
         return Ok(*id);
     }
-    let id = tx.statements.first(Query::LimitNamed, [name], |row| Ok(LimitId(row.get(0)?)))?;
+    let id = tx.statements.first(Query::LimitIdByName, [name], |row| Ok(LimitId(row.get(0)?)))?;
     tx.cache.limit_names.insert(name.into(), id);
     Ok(id)
 }
@@ -175,7 +175,7 @@ pub(super) fn flush(tx: &mut Transaction<'_, '_>) -> Result<()> {
             limit.share.map_or(0, |share| share.delay_ms),
             limit.share.map_or(0, |share| share.next_at),
         ];
-        tx.statements.execute(Query::PutLimit, row)?;
+        tx.statements.execute(Query::UpdateLimit, row)?;
     }
     Ok(())
 }
@@ -195,7 +195,7 @@ pub(super) fn next_dirty(tx: &mut Transaction<'_, '_>, after: LimitId) -> Result
                 Ok((LimitId(row.get(0)?), at))
             };
             let mut dirty: BTreeMap<LimitId, Option<Millis>> =
-                tx.statements.rows(Query::DirtyLimits, [], read)?.into_iter().collect();
+                tx.statements.rows(Query::LimitsToRecheck, [], read)?.into_iter().collect();
             dirty.extend(tx.cache.limits.values().map(|limit| (limit.id, look_at(limit))));
             empty.insert(dirty.into_iter().filter_map(|(id, at)| Some((id, at?))).collect())
         }
@@ -218,8 +218,8 @@ pub(super) fn drop_limit(tx: &mut Transaction<'_, '_>, id: LimitId) -> Result<()
     if let Some(dirty) = &mut tx.cache.dirty {
         dirty.remove(&id);
     }
-    tx.statements.execute(Query::DropSlots, [id.0])?;
-    tx.statements.execute(Query::DropLimit, [id.0]).map(drop)
+    tx.statements.execute(Query::DeleteSlots, [id.0])?;
+    tx.statements.execute(Query::DeleteLimit, [id.0]).map(drop)
 }
 
 pub(super) fn take_slots(
@@ -231,11 +231,11 @@ pub(super) fn take_slots(
     let wanted = params![limit.0, weight];
     let free: Vec<i64> = tx.statements.rows(Query::LowestFreeSlots, wanted, |row| row.get(0))?;
     for number in &free {
-        tx.statements.execute(Query::TakeSlot, [limit.0, *number, task.0])?;
+        tx.statements.execute(Query::AssignSlot, [limit.0, *number, task.0])?;
     }
     let missing = i64::from(weight) - free.len() as i64;
     if missing > 0 {
-        let next = tx.statements.first(Query::NextSlot, [limit.0], |row| row.get(0))?;
+        let next = tx.statements.first(Query::NextNewSlot, [limit.0], |row| row.get(0))?;
         let next: i64 = next.unwrap_or_default();
         for number in next..next + missing {
             tx.statements.execute(Query::InsertSlot, [limit.0, number, task.0])?;
@@ -249,7 +249,7 @@ pub(super) fn lowest_free(tx: &mut Transaction<'_, '_>, limit: LimitId) -> Resul
     match free {
         Some(number) => Ok(number),
         None => {
-            let next = tx.statements.first(Query::NextSlot, [limit.0], |row| row.get(0))?;
+            let next = tx.statements.first(Query::NextNewSlot, [limit.0], |row| row.get(0))?;
             Ok(next.unwrap_or_default())
         }
     }
@@ -260,11 +260,12 @@ pub(super) fn free_slots(
     task: TaskId,
     limit: LimitId,
 ) -> Result<u32> {
-    Ok(tx.statements.execute(Query::FreeSlots, [task.0, limit.0])? as u32)
+    Ok(tx.statements.execute(Query::FreeSlotsOfTask, [task.0, limit.0])? as u32)
 }
 
 pub(super) fn slots_of(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Vec<(LimitId, u32)>> {
-    tx.statements.rows(Query::SlotsOf, [task.0], |row| Ok((LimitId(row.get(0)?), row.get(1)?)))
+    tx.statements
+        .rows(Query::SlotCountsOfTask, [task.0], |row| Ok((LimitId(row.get(0)?), row.get(1)?)))
 }
 
 pub(super) fn holder(
@@ -273,7 +274,7 @@ pub(super) fn holder(
     number: u32,
 ) -> Result<Option<TaskId>> {
     let key = params![limit.0, number];
-    tx.statements.first(Query::Holder, key, |row| Ok(TaskId(row.get(0)?)))
+    tx.statements.first(Query::SlotHolder, key, |row| Ok(TaskId(row.get(0)?)))
 }
 
 pub(super) fn free_slot(tx: &mut Transaction<'_, '_>, limit: LimitId, number: u32) -> Result<()> {

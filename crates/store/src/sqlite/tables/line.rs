@@ -40,12 +40,12 @@ pub(super) fn put(tx: &mut Transaction<'_, '_>, row: LineRow) -> Result<()> {
         row.passed,
         row.since,
     ];
-    tx.statements.execute(Query::PutLine, values).map(drop)
+    tx.statements.execute(Query::PutWaiter, values).map(drop)
 }
 
 pub(super) fn take(tx: &mut Transaction<'_, '_>, row: LineRow) -> Result<()> {
     let key = [row.limit.0, row.class as i64, row.rank, row.tag, row.place, row.task.0];
-    tx.statements.execute(Query::TakeLine, key).map(drop)
+    tx.statements.execute(Query::DeleteWaiter, key).map(drop)
 }
 
 pub(super) fn no_worker(
@@ -59,7 +59,7 @@ pub(super) fn no_worker(
             continue;
         }
         let span = params![lane.id.0, rows_max];
-        let mut parked = tx.statements.rows(Query::LineNoWorker, span, read_line)?;
+        let mut parked = tx.statements.rows(Query::WaitersWithoutWorker, span, read_line)?;
         if parked.is_empty() && rows_max > 0 {
             tx.cache.nothing_parked.insert(lane.id);
         }

@@ -23,7 +23,7 @@ pub(super) fn position(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Opt
         let (state, lane) = (row.get(0)?, LaneId(row.get(1)?));
         Ok(Whereabouts { state, lane, rank: row.get(2)?, tag: row.get(3)? })
     };
-    let Some(known) = tx.statements.first(Query::Whereabouts, [task.0], read)? else {
+    let Some(known) = tx.statements.first(Query::PositionHint, [task.0], read)? else {
         return Ok(None);
     };
     if let Some(word) = known.state {
@@ -32,19 +32,19 @@ pub(super) fn position(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Opt
     }
     // What a task of a lane runs under is looked for last: it may take a scan.
     let key = [known.lane.0, known.rank, known.tag, task.0];
-    if let Some(row) = tx.statements.first(Query::ReadyAtSubmit, key, read_ready)? {
+    if let Some(row) = tx.statements.first(Query::ReadyBySubmitKey, key, read_ready)? {
         return Ok(Some(Position::Ready(row)));
     }
-    if let Some(row) = tx.statements.first(Query::LineByTask, [task.0], read_line)? {
+    if let Some(row) = tx.statements.first(Query::WaiterByTask, [task.0], read_line)? {
         return Ok(Some(Position::Line(row)));
     }
     if let Some(row) = tx.statements.first(Query::ReadyByTask, [task.0], read_ready)? {
         return Ok(Some(Position::Ready(row)));
     }
-    if let Some(run_at) = tx.statements.first(Query::ScheduledAt, [task.0], |row| row.get(0))? {
+    if let Some(run_at) = tx.statements.first(Query::ScheduledRunAt, [task.0], |row| row.get(0))? {
         return Ok(Some(Position::Scheduled(run_at)));
     }
-    if tx.statements.first(Query::IsArrived, [task.0], |_| Ok(()))?.is_some() {
+    if tx.statements.first(Query::IsInInbox, [task.0], |_| Ok(()))?.is_some() {
         return Ok(Some(Position::Arrived));
     }
     Ok(token_of(tx, task)?.map(Position::Running))
@@ -79,9 +79,9 @@ pub(super) fn first_ahead(
     };
     let job = limit.name.strip_prefix("job:").unwrap_or(&limit.name);
     let of_limit = [job_limit.0, RANK_RESERVED];
-    let ready = tx.statements.first(Query::ReadyAheadOfJob, of_limit, read_ready)?;
+    let ready = tx.statements.first(Query::FirstReadyInWindow, of_limit, read_ready)?;
     let of_job = params![job, RANK_RESERVED];
-    let line = tx.statements.first(Query::LineAheadOfJob, of_job, read_line)?;
+    let line = tx.statements.first(Query::FirstWaiterInWindow, of_job, read_line)?;
     let is_ready_first = match (&ready, &line) {
         (Some(ready), Some(line)) => {
             (ready.rank, ready.tag, ready.task) < (line.rank, line.tag, line.task)
@@ -108,11 +108,11 @@ pub(super) fn take_due(tx: &mut Transaction<'_, '_>, tasks_max: u32) -> Result<V
         return Ok(Vec::new());
     }
     let span = params![tx.now, tasks_max];
-    let due = tx.statements.rows(Query::Due, span, |row| Ok(TaskId(row.get(0)?)))?;
+    let due = tx.statements.rows(Query::DueTasks, span, |row| Ok(TaskId(row.get(0)?)))?;
     for task in &due {
-        tx.statements.execute(Query::TakeScheduled, [task.0])?;
+        tx.statements.execute(Query::DeleteScheduled, [task.0])?;
     }
-    let next = tx.statements.first(Query::NextDue, [], |row| row.get(0))?.flatten();
+    let next = tx.statements.first(Query::NextRunAt, [], |row| row.get(0))?.flatten();
     tx.cache.nothing_due_before = Some(next.unwrap_or(Millis::MAX));
     Ok(due)
 }
@@ -121,9 +121,10 @@ pub(super) fn take_arrived(tx: &mut Transaction<'_, '_>, tasks_max: u32) -> Resu
     if tx.cache.nothing_arrived {
         return Ok(Vec::new());
     }
-    let arrived = tx.statements.rows(Query::Arrived, [tasks_max], |row| Ok(TaskId(row.get(0)?)))?;
+    let arrived =
+        tx.statements.rows(Query::InboxHead, [tasks_max], |row| Ok(TaskId(row.get(0)?)))?;
     if let Some(last) = arrived.last() {
-        tx.statements.execute(Query::TakeArrived, [last.0])?;
+        tx.statements.execute(Query::DeleteInboxHead, [last.0])?;
     }
     tx.cache.nothing_arrived = (arrived.len() as u64) < u64::from(tasks_max);
     Ok(arrived)

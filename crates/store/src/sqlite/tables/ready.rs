@@ -32,7 +32,7 @@ pub(super) fn put(tx: &mut Transaction<'_, '_>, row: ReadyRow) -> Result<()> {
 
 pub(super) fn take(tx: &mut Transaction<'_, '_>, row: ReadyRow) -> Result<()> {
     let key = [row.lane.0, row.rank, row.tag, row.task.0];
-    tx.statements.execute(Query::TakeReady, key).map(drop)
+    tx.statements.execute(Query::DeleteReady, key).map(drop)
 }
 
 pub(super) fn page(
@@ -77,7 +77,7 @@ pub(super) fn unserved(
         }
         if !workers::is_served(tx, lane)? {
             let span = params![lane.0, before, room];
-            found.append(&mut tx.statements.rows(Query::ReadyStale, span, read_ready)?);
+            found.append(&mut tx.statements.rows(Query::ReadyAdmittedBefore, span, read_ready)?);
         }
     }
     Ok(found)

@@ -11,8 +11,8 @@ use crate::sqlite::schema;
 use crate::sqlite::statements::Query;
 
 pub(super) fn put(tx: &mut Transaction<'_, '_>, worker: &WorkerId, said: &Said<'_>) -> Result<()> {
-    tx.statements.execute(Query::PutSchemaVersion, params![worker.0, schema::KNOWN])?;
-    tx.statements.execute(Query::LeaveRegistrations, [&worker.0])?;
+    tx.statements.execute(Query::SetWorkerSchemaVersion, params![worker.0, schema::KNOWN])?;
+    tx.statements.execute(Query::DeleteWorkerRegistrations, [&worker.0])?;
     for (group, capacity) in said {
         tx.statements.execute(Query::PutRegistration, params![worker.0, group, capacity])?;
     }
@@ -24,7 +24,8 @@ pub(super) fn live(
     group: &str,
 ) -> Result<Vec<(WorkerId, Option<u32>)>> {
     let key = params![group, tx.now];
-    tx.statements.rows(Query::Registrations, key, |row| Ok((WorkerId(row.get(0)?), row.get(1)?)))
+    tx.statements
+        .rows(Query::LiveRegistrationsOfGroup, key, |row| Ok((WorkerId(row.get(0)?), row.get(1)?)))
 }
 
 pub(super) fn groups(tx: &mut Transaction<'_, '_>) -> Result<Vec<Arc<str>>> {
@@ -33,7 +34,7 @@ pub(super) fn groups(tx: &mut Transaction<'_, '_>) -> Result<Vec<Arc<str>>> {
 
 pub(super) fn forget_kinds(tx: &mut Transaction<'_, '_>, before: Millis) -> Result<Vec<Arc<str>>> {
     let mut old: Vec<Arc<str>> =
-        tx.statements.rows(Query::KindsUnseen, [before], |row| row.get(0))?;
+        tx.statements.rows(Query::KindsNotRegisteredSince, [before], |row| row.get(0))?;
     if old.is_empty() {
         return Ok(old);
     }
@@ -48,9 +49,9 @@ pub(super) fn forget_kinds(tx: &mut Transaction<'_, '_>, before: Millis) -> Resu
     let mut forgotten = Vec::new();
     for kind in old.drain(..) {
         if used.next() == Some(true) {
-            tx.statements.execute(Query::SeeKind, params![kind, tx.now])?;
+            tx.statements.execute(Query::SetKindRegisteredAt, params![kind, tx.now])?;
         } else {
-            tx.statements.execute(Query::ForgetKind, [&kind])?;
+            tx.statements.execute(Query::DeleteKind, [&kind])?;
             tx.cache.kinds.remove(&kind);
             forgotten.push(kind);
         }

@@ -19,7 +19,7 @@ pub(super) fn start(
     lease: &Lease,
 ) -> Result<Vec<Attempt>> {
     let row = params![lease.token.0, lease.worker.0, lease.expires_at];
-    tx.statements.execute(Query::PutLease, row)?;
+    tx.statements.execute(Query::InsertLease, row)?;
     tx.cache.tokens = None;
     for (last, number) in furthest_by_lane(rows) {
         if !start_first(tx, last, number, lease.token)? {
@@ -60,19 +60,19 @@ fn start_first(
 ) -> Result<bool> {
     let ReadyRow { lane, rank, tag, task, .. } = last;
     let rows = [token.0, tx.now, lane.0, rank, tag, task.0];
-    let started = tx.statements.execute(Query::StartFirst, rows)?;
+    let started = tx.statements.execute(Query::StartLanePrefix, rows)?;
     if started == number {
-        tx.statements.execute(Query::TakeFirstReady, [lane.0, rank, tag, task.0])?;
+        tx.statements.execute(Query::DeleteReadyPrefix, [lane.0, rank, tag, task.0])?;
         return Ok(true);
     }
-    tx.statements.execute(Query::UnstartFirst, [token.0, lane.0, rank, tag, task.0])?;
+    tx.statements.execute(Query::UndoLanePrefix, [token.0, lane.0, rank, tag, task.0])?;
     Ok(false)
 }
 
 fn start_one(tx: &mut Transaction<'_, '_>, row: ReadyRow, token: Token) -> Result<()> {
     super::ready::take(tx, row)?;
     let values = params![token.0, row.task.0, row.gated, tx.now, row.since];
-    tx.statements.execute(Query::StartOne, values).map(drop)
+    tx.statements.execute(Query::StartAttempt, values).map(drop)
 }
 
 struct Started {
@@ -96,7 +96,7 @@ fn attempts(tx: &mut Transaction<'_, '_>, lease: &Lease) -> Result<Vec<Attempt>>
             trace: row.get(16)?,
         })
     };
-    let started = tx.statements.rows(Query::Attempts, [lease.token.0], read)?;
+    let started = tx.statements.rows(Query::AttemptsOfLease, [lease.token.0], read)?;
     started.into_iter().map(|started| attempt(tx, started, lease)).collect()
 }
 
@@ -136,7 +136,7 @@ fn attempt(tx: &mut Transaction<'_, '_>, started: Started, lease: &Lease) -> Res
 fn add_slots(tx: &mut Transaction<'_, '_>, attempts: &mut [Attempt], token: Token) -> Result<()> {
     let read =
         |row: &Row<'_>| Ok((TaskId(row.get(0)?), LimitId(row.get(1)?), row.get::<_, u32>(2)?));
-    for (task, limit, number) in tx.statements.rows(Query::AttemptSlots, [token.0], read)? {
+    for (task, limit, number) in tx.statements.rows(Query::SlotsOfLease, [token.0], read)? {
         let held = slot_held(tx, limit, number)?;
         if let Ok(at) = attempts.binary_search_by_key(&task, |attempt| attempt.task) {
             attempts[at].slots.push(held);
@@ -186,7 +186,7 @@ pub(super) fn stop(
         return Ok(Some(Stopped { cancel_requested: run.cancel, gated: run.gated }));
     }
     flush(tx)?;
-    tx.statements.first(Query::Stop, [token.0, task.0], |row| {
+    tx.statements.first(Query::StopAttempt, [token.0, task.0], |row| {
         Ok(Stopped { cancel_requested: row.get(0)?, gated: row.get(1)? })
     })
 }
@@ -212,14 +212,14 @@ fn remove_stopped(tx: &mut Transaction<'_, '_>, stopped: &[(Token, TaskId)]) -> 
     let token = stopped[0].0;
     if tx.cache.leases.get(&token) == Some(&stopped.len()) {
         tx.cache.leases.remove(&token);
-        return tx.statements.execute(Query::StopAll, [token.0]);
+        return tx.statements.execute(Query::DeleteAttemptsOfLease, [token.0]);
     }
     if let Some(running) = tx.cache.leases.get_mut(&token) {
         *running = running.saturating_sub(stopped.len());
     }
     let mut removed = 0;
     for (_, task) in stopped {
-        removed += tx.statements.execute(Query::StopKnown, [token.0, task.0])?;
+        removed += tx.statements.execute(Query::DeleteCachedAttempt, [token.0, task.0])?;
     }
     Ok(removed)
 }
@@ -229,7 +229,7 @@ pub(super) fn end_leases(tx: &mut Transaction<'_, '_>, tokens: &[Token]) -> Resu
     for token in tokens {
         // A lease is remembered for as long as one of its attempts runs.
         if !tx.cache.leases.contains_key(token) {
-            tx.statements.execute(Query::EndLease, [token.0])?;
+            tx.statements.execute(Query::DeleteLeaseIfEmpty, [token.0])?;
         }
     }
     Ok(())
@@ -262,7 +262,7 @@ pub(super) fn set_gated(tx: &mut Transaction<'_, '_>, task: TaskId, token: Token
     if let Some(run) = known_run(tx, task, token) {
         run.gated = true;
     }
-    tx.statements.execute(Query::SetGated, [token.0, task.0]).map(drop)
+    tx.statements.execute(Query::SetHoldsSlots, [token.0, task.0]).map(drop)
 }
 
 pub(super) fn cancel_requests(

@@ -12,7 +12,7 @@ use crate::sqlite::statements::Query;
 
 pub(super) fn unique(tx: &mut Transaction<'_, '_>, key: &str) -> Result<Option<TaskId>> {
     flush(tx)?;
-    tx.statements.first(Query::Unique, [key], |row| Ok(TaskId(row.get(0)?)))
+    tx.statements.first(Query::TaskByUniqueKey, [key], |row| Ok(TaskId(row.get(0)?)))
 }
 
 pub(super) fn insert(tx: &mut Transaction<'_, '_>, task: &NewTask, lane: LaneId) -> Result<TaskId> {
@@ -75,7 +75,7 @@ pub(super) fn tags(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<Option<
         return Ok(Some(known.tags.clone()));
     }
     flush(tx)?;
-    let Some(mut tags) = tx.statements.first(Query::Tags, [task.0], read_tags)? else {
+    let Some(mut tags) = tx.statements.first(Query::TaskInfo, [task.0], read_tags)? else {
         return Ok(None);
     };
     let lanes = workers::lanes(tx)?;
@@ -95,7 +95,7 @@ pub(super) fn put_ledger(
         known.tags.deaths = ledger.deaths;
     }
     let row = params![task.0, ledger.spent, ledger.deaths, error];
-    tx.statements.execute(Query::PutLedger, row).map(drop)
+    tx.statements.execute(Query::SetAttemptCounts, row).map(drop)
 }
 
 pub(super) fn put_arrival(
@@ -106,7 +106,7 @@ pub(super) fn put_arrival(
     if let Some(known) = tx.cache.known.get_mut(&task) {
         known.tags.arrival = arrival;
     }
-    tx.statements.execute(Query::PutArrival, [task.0, arrival]).map(drop)
+    tx.statements.execute(Query::SetDueAt, [task.0, arrival]).map(drop)
 }
 
 pub(super) fn end(tx: &mut Transaction<'_, '_>, task: TaskId, end: &Final) -> Result<()> {
@@ -117,7 +117,7 @@ pub(super) fn end(tx: &mut Transaction<'_, '_>, task: TaskId, end: &Final) -> Re
     }
     let state = end.state.as_str();
     let row = params![task.0, state, end.result, end.error, tx.now, end.remove_at];
-    tx.statements.execute(Query::EndTask, row).map(drop)
+    tx.statements.execute(Query::FinishTask, row).map(drop)
 }
 
 pub(super) fn revive(tx: &mut Transaction<'_, '_>, task: TaskId) -> Result<bool> {
@@ -134,12 +134,12 @@ pub(super) fn flush(tx: &mut Transaction<'_, '_>) -> Result<()> {
     removed.sort_unstable();
     for neighbours in removed.chunk_by(|task, next| next.0 - task.0 <= 1) {
         let last = neighbours[neighbours.len() - 1];
-        tx.statements.execute(Query::RemoveTasks, [neighbours[0].0, last.0])?;
+        tx.statements.execute(Query::DeleteTaskRange, [neighbours[0].0, last.0])?;
     }
     Ok(())
 }
 
 pub(super) fn remove_ended(tx: &mut Transaction<'_, '_>, tasks_max: u32) -> Result<u32> {
     let span = params![tx.now, tasks_max];
-    Ok(tx.statements.execute(Query::RemoveEnded, span)? as u32)
+    Ok(tx.statements.execute(Query::DeleteExpiredTasks, span)? as u32)
 }

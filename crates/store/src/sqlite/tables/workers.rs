@@ -33,7 +33,7 @@ pub(super) fn kind(tx: &mut Transaction<'_, '_>, name: &str) -> Result<Option<Ar
     if let Some(kind) = tx.cache.kinds.get(name) {
         return Ok(Some(kind.clone()));
     }
-    let kind = tx.statements.first(Query::Kind, [name], read_kind)?.map(Arc::new);
+    let kind = tx.statements.first(Query::KindByName, [name], read_kind)?.map(Arc::new);
     if let Some(kind) = &kind {
         tx.cache.kinds.insert(kind.name.clone(), kind.clone());
     }
@@ -69,7 +69,7 @@ pub(in crate::sqlite) fn lanes<'a>(tx: &'a mut Transaction<'_, '_>) -> Result<&'
                 Ok(Lane { id: LaneId(row.get(0)?), queue: row.get(1)?, kind: row.get(2)? })
             };
             let mut lanes = Lanes::default();
-            for lane in tx.statements.rows(Query::Lanes, [], read)? {
+            for lane in tx.statements.rows(Query::AllLanes, [], read)? {
                 lanes.insert(lane);
             }
             Ok(empty.insert(lanes))
@@ -103,19 +103,20 @@ pub(super) fn see(
     let is_registration = lanes.is_none();
     let lanes = lanes.unwrap_or_default();
     if is_registration || !clock::is_noted([seen.alive_until].into_iter(), tx.now, alive_until) {
-        tx.statements.execute(Query::SeeWorker, params![worker.0, alive_until])?;
+        tx.statements.execute(Query::PutWorker, params![worker.0, alive_until])?;
         seen.alive_until = Some(alive_until);
     }
     for lane in lanes {
         if let Entry::Vacant(unknown) = seen.lanes.entry(lane.id) {
             let key = params![lane.id.0, worker.0];
-            unknown.insert(tx.statements.first(Query::ServedUntil, key, |row| row.get(0))?);
+            unknown.insert(tx.statements.first(Query::LaneServedUntil, key, |row| row.get(0))?);
         }
     }
     let notes = lanes.iter().map(|lane| seen.lanes.get(&lane.id).copied().flatten());
     if !clock::is_noted(notes, tx.now, alive_until) {
         for lane in lanes {
-            tx.statements.execute(Query::ServeLane, params![lane.id.0, worker.0, alive_until])?;
+            tx.statements
+                .execute(Query::PutWorkerLane, params![lane.id.0, worker.0, alive_until])?;
             seen.lanes.insert(lane.id, Some(alive_until));
         }
         tx.cache.served.clear();
@@ -137,13 +138,16 @@ pub(super) fn put_heartbeat(
     if let Some(seen) = tx.cache.workers.get_mut(worker) {
         seen.alive_until = Some(until);
     }
-    let peers = tx.statements.first(Query::Peers, params![worker.0, tx.now], |row| row.get(0))?;
+    let peers =
+        tx.statements
+            .first(Query::CountAvailableWorkers, params![worker.0, tx.now], |row| row.get(0))?;
     Ok(peers.unwrap_or_default())
 }
 
 /// Its lanes are read as they are asked for.
 fn read_seen(tx: &mut Transaction<'_, '_>, worker: &WorkerId) -> Result<Seen> {
-    let alive_until = tx.statements.first(Query::AliveUntil, [&worker.0], |row| row.get(0))?;
+    let alive_until =
+        tx.statements.first(Query::WorkerAliveUntil, [&worker.0], |row| row.get(0))?;
     Ok(Seen { alive_until, lanes: HashMap::new() })
 }
 
@@ -152,7 +156,7 @@ pub(super) fn is_served(tx: &mut Transaction<'_, '_>, lane: LaneId) -> Result<bo
         return Ok(*is_served);
     }
     let key = [lane.0, tx.now];
-    let is_served = tx.statements.first(Query::IsServed, key, |row| row.get(0))?;
+    let is_served = tx.statements.first(Query::IsLaneServed, key, |row| row.get(0))?;
     let is_served = is_served.unwrap_or_default();
     tx.cache.served.insert(lane, is_served);
     Ok(is_served)
@@ -166,7 +170,7 @@ pub(in crate::sqlite) fn paused<'a>(
         Some(paused) => Ok(paused),
         empty => {
             let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
-            let paused = tx.statements.rows(Query::Paused, [], read)?;
+            let paused = tx.statements.rows(Query::PausedQueues, [], read)?;
             Ok(empty.insert(paused.into_iter().collect()))
         }
     }
@@ -185,18 +189,18 @@ pub(super) fn set_paused(tx: &mut Transaction<'_, '_>, queue: &str, is_paused: b
 }
 
 pub(super) fn forget_one(tx: &mut Transaction<'_, '_>, worker: &WorkerId) -> Result<()> {
-    tx.statements.execute(Query::LeaveLanes, [&worker.0])?;
-    tx.statements.execute(Query::LeaveRegistrations, [&worker.0])?;
-    tx.statements.execute(Query::Leave, [&worker.0])?;
+    tx.statements.execute(Query::DeleteWorkerLanes, [&worker.0])?;
+    tx.statements.execute(Query::DeleteWorkerRegistrations, [&worker.0])?;
+    tx.statements.execute(Query::DeleteWorker, [&worker.0])?;
     tx.cache.workers.remove(worker);
     tx.cache.served.clear();
     Ok(())
 }
 
 pub(super) fn forget(tx: &mut Transaction<'_, '_>, before: Millis) -> Result<()> {
-    tx.statements.execute(Query::ForgetWorkerLanes, [before])?;
-    tx.statements.execute(Query::ForgetRegistrations, [before])?;
-    if tx.statements.execute(Query::ForgetWorkers, [before])? > 0 {
+    tx.statements.execute(Query::DeleteLanesOfDeadWorkers, [before])?;
+    tx.statements.execute(Query::DeleteRegistrationsOfDeadWorkers, [before])?;
+    if tx.statements.execute(Query::DeleteDeadWorkers, [before])? > 0 {
         tx.cache.workers.clear();
         tx.cache.served.clear();
     }

@@ -208,7 +208,7 @@ fn in_order_of_none(submitter: &Handle, attempt: &Attempt, other: Verb) -> Race 
 async fn a_heartbeat_goes_beside_a_submission() {
     let lab = Lab::new(Options::default()).await;
     let running = lab.free.start(task("a")).await;
-    let keeps = include_str!("../../../../store/src/postgres/queries/still_runs.sql");
+    let keeps = include_str!("../../../../store/src/postgres/queries/lock_attempt.sql");
     let Attempt { task, token, .. } = running.clone();
     lab.monitor.batch_execute("BEGIN").await.expect("begin");
     lab.monitor.query_one(keeps, &[&task.0, &token.0]).await.expect("it runs");

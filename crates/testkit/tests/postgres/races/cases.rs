@@ -486,7 +486,7 @@ race!(the_window_of_a_job_is_filled_while_tasks_leave_it, filling);
 /// Where tasks left a full window, somebody has looked who may pass.
 async fn no_window_forgotten(lab: Arc<Lab>) -> Fine {
     const FORGOTTEN: &str = "SELECT count(*) FROM tidegate.limits l WHERE window_full \
-        AND EXISTS (SELECT FROM tidegate.passes p WHERE p.limit_id = l.id)";
+        AND EXISTS (SELECT FROM tidegate.limit_deltas p WHERE p.limit_id = l.id)";
     let forgotten: i64 = lab.monitor.query_one(FORGOTTEN, &[]).await.expect("look").get(0);
     ensure(forgotten == 0, || "the window has room and nobody looked".to_owned())
 }

@@ -128,11 +128,11 @@ impl Lab {
     async fn reset(&self) {
         const EMPTY: &str = "DELETE FROM tidegate.kinds; DELETE FROM tidegate.lanes; \
             DELETE FROM tidegate.workers; DELETE FROM tidegate.worker_lanes; \
-            DELETE FROM tidegate.limits; DELETE FROM tidegate.passes; DELETE FROM tidegate.slots; \
+            DELETE FROM tidegate.limits; DELETE FROM tidegate.limit_deltas; DELETE FROM tidegate.slots; \
             DELETE FROM tidegate.slot_groups; DELETE FROM tidegate.tasks; \
-            DELETE FROM tidegate.ended; DELETE FROM tidegate.unique_keys; \
-            DELETE FROM tidegate.scheduled; DELETE FROM tidegate.arrived; \
-            DELETE FROM tidegate.ready; DELETE FROM tidegate.line; DELETE FROM tidegate.leases; \
+            DELETE FROM tidegate.finished; DELETE FROM tidegate.unique_keys; \
+            DELETE FROM tidegate.scheduled; DELETE FROM tidegate.inbox; \
+            DELETE FROM tidegate.ready; DELETE FROM tidegate.waiters; DELETE FROM tidegate.leases; \
             DELETE FROM tidegate.running; \
             SELECT setval('tidegate.task_ids', 1, false), setval('tidegate.tokens', 1, false), \
                    setval(pg_get_serial_sequence('tidegate.lanes', 'id'), 1, false); \

@@ -363,7 +363,7 @@ async fn free_after_all(is_beside: bool) {
         sent.lock().expect("lock").clear();
         assert!(handle.claim(1).await.is_empty());
     }
-    let other = "BEGIN; SELECT FROM tidegate.line FOR UPDATE";
+    let other = "BEGIN; SELECT FROM tidegate.waiters FOR UPDATE";
     lab.monitor.batch_execute(other).await.expect("lock the line");
     let exits: Vec<_> = running[..1].iter().chain(&beside).cloned().collect();
     all_going_on(handle, &exits, 1).await.expect("finish");

@@ -1,1 +1,0 @@
-SELECT state, count(*) AS tasks FROM tidegate.states GROUP BY state

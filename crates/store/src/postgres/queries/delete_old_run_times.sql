@@ -1,0 +1,1 @@
+DELETE FROM tidegate.run_times WHERE updated_at < $1

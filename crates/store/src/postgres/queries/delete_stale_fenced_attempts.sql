@@ -1,0 +1,2 @@
+DELETE FROM tidegate.fenced_attempts f
+WHERE NOT EXISTS (SELECT FROM tidegate.leases e WHERE e.token = f.token)

@@ -1,1 +1,0 @@
-SELECT token, task FROM tidegate.fenced WHERE token = ANY ($1)

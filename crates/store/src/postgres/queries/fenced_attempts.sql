@@ -1,0 +1,1 @@
+SELECT token, task FROM tidegate.fenced_attempts WHERE token = ANY ($1)

@@ -1,0 +1,1 @@
+SELECT state, count(*) AS tasks FROM tidegate.finished GROUP BY state

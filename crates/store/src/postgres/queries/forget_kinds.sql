@@ -1,2 +1,0 @@
--- One that was registered meanwhile stays.
-DELETE FROM tidegate.kinds WHERE name = ANY ($1) AND seen_at < $2 RETURNING name

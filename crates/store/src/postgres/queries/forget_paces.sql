@@ -1,1 +1,0 @@
-DELETE FROM tidegate.paces WHERE heard_at < $1

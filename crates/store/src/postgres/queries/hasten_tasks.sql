@@ -1,2 +1,0 @@
-WITH due AS (DELETE FROM tidegate.scheduled WHERE task = ANY ($1))
-UPDATE tidegate.tasks SET arrival = $2 WHERE id = ANY ($1)

@@ -1,0 +1,2 @@
+SELECT task, lane, rank, tag, limits_version, holds_slots, ready_at FROM tidegate.ready
+WHERE task = ANY ($1) ORDER BY task FOR UPDATE

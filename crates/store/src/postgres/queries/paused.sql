@@ -1,1 +1,0 @@
-SELECT name, paused_at FROM tidegate.queues

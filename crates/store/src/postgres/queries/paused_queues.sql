@@ -1,0 +1,1 @@
+SELECT name, paused_at FROM tidegate.paused_queues

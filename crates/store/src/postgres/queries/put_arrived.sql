@@ -1,3 +1,0 @@
-INSERT INTO tidegate.arrived (task, job)
-SELECT id, CASE WHEN workflow IS NULL THEN job END FROM tidegate.tasks WHERE id = ANY ($1)
-ON CONFLICT DO NOTHING

@@ -1,2 +1,0 @@
-INSERT INTO tidegate.fenced (token, task) SELECT * FROM unnest($1::bigint[], $2::bigint[])
-ON CONFLICT DO NOTHING

@@ -1,1 +1,0 @@
-UPDATE tidegate.running SET gated = true WHERE task = ANY ($1)

@@ -1,0 +1,1 @@
+UPDATE tidegate.running SET holds_slots = true WHERE task = ANY ($1)

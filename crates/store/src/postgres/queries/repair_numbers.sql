@@ -1,1 +1,0 @@
-SELECT setval('tidegate.tokens', greatest($1::bigint, 1)), setval('tidegate.places', greatest($2::bigint, 1))

@@ -1,1 +1,0 @@
-SELECT task FROM tidegate.arrived

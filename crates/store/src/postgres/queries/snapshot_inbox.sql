@@ -1,0 +1,1 @@
+SELECT task FROM tidegate.inbox

@@ -1,3 +1,0 @@
-SELECT payload, NULL::bytea AS result FROM tidegate.tasks WHERE id = $1
-UNION ALL
-SELECT payload, result FROM tidegate.ended WHERE id = $1

@@ -1,0 +1,1 @@
+SELECT state, count(*) AS tasks FROM tidegate.task_states GROUP BY state

@@ -1,1 +1,0 @@
-select alive_until from worker where id = ?1

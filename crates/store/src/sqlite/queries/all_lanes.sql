@@ -1,0 +1,1 @@
+select id, queue, kind from lanes order by id

@@ -1,0 +1,1 @@
+select version, checksum from migrations order by version

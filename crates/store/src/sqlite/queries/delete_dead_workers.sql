@@ -1,0 +1,1 @@
+delete from workers where alive_until < ?1

@@ -1,0 +1,1 @@
+delete from inbox where task <= ?1

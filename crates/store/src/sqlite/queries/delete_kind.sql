@@ -1,0 +1,1 @@
+delete from kinds where name = ?1

@@ -1,0 +1,1 @@
+delete from leases where token = ?1

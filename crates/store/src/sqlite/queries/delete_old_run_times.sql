@@ -1,0 +1,1 @@
+delete from run_times where updated_at < ?1

@@ -1,0 +1,1 @@
+delete from registrations where worker in (select id from workers where alive_until < ?1)

@@ -1,0 +1,1 @@
+delete from slots where limit_id = ?1

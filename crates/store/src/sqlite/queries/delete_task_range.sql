@@ -1,0 +1,1 @@
+delete from tasks where id between ?1 and ?2

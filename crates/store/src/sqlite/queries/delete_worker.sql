@@ -1,0 +1,1 @@
+delete from workers where id = ?1

@@ -1,0 +1,1 @@
+delete from worker_lanes where worker = ?1

@@ -1,0 +1,1 @@
+delete from registrations where worker = ?1

@@ -1,1 +1,0 @@
-delete from lease where token = ?1

@@ -1,1 +1,0 @@
-delete from slot where limit_id = ?1

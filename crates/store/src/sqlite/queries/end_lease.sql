@@ -1,2 +1,0 @@
-delete from lease
-where token = ?1 and not exists (select 1 from running where running.token = ?1)

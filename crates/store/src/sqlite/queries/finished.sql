@@ -1,1 +1,0 @@
-select state, count(*) from task where state is not null group by state

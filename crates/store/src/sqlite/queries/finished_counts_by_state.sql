@@ -1,0 +1,1 @@
+select state, count(*) from tasks where state is not null group by state

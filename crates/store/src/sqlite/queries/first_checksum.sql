@@ -1,0 +1,1 @@
+select checksum from migrations where version = 1

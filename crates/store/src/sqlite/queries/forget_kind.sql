@@ -1,1 +1,0 @@
-delete from kind where name = ?1

@@ -1,1 +1,0 @@
-delete from pace where heard_at < ?1

@@ -1,1 +1,0 @@
-delete from worker where alive_until < ?1

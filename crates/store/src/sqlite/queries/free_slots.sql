@@ -1,1 +1,0 @@
-update slot set task = null where task = ?1 and limit_id = ?2

@@ -1,1 +1,0 @@
-select count(*) > 0 from pragma_table_info('migration') where name = 'oldest'

@@ -1,1 +1,0 @@
-select coalesce(max(id), 0) from task

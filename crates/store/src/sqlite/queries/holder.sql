@@ -1,1 +1,0 @@
-select task from slot where limit_id = ?1 and number = ?2 and task is not null

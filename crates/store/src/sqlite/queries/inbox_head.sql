@@ -1,0 +1,1 @@
+select task from inbox order by task limit ?1

@@ -1,0 +1,1 @@
+select task from inbox where job = ?1 order by task limit ?2

@@ -1,1 +1,0 @@
-select 1 from arrived where task = ?1

@@ -1,0 +1,1 @@
+select name from kinds where registered_at < ?1 order by name

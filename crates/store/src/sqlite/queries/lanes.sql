@@ -1,1 +1,0 @@
-select id, queue, kind from lane order by id

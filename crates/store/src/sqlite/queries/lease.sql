@@ -1,1 +1,0 @@
-select token, worker, expires_at from lease where token = ?1

@@ -1,0 +1,1 @@
+select token, worker, expires_at from leases where token = ?1

@@ -1,1 +1,0 @@
-delete from worker_lane where worker = ?1

@@ -1,1 +1,0 @@
-delete from registration where worker = ?1

@@ -1,1 +1,0 @@
-select version, checksum from migration order by version

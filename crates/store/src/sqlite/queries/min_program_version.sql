@@ -1,0 +1,1 @@
+select min_program_version from migrations where version = ?1

@@ -1,1 +1,0 @@
-select news from meta where id = 1

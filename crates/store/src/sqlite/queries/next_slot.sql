@@ -1,1 +1,0 @@
-select number + 1 from slot where limit_id = ?1 order by number desc limit 1

@@ -1,0 +1,1 @@
+select notifications from counters where id = 1

@@ -1,1 +1,0 @@
-select oldest from migration where version = ?1

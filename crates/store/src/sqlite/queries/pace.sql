@@ -1,1 +1,0 @@
-select tasks, total_ms from pace where group_name = ?1

@@ -1,1 +1,0 @@
-select name, paused_at from queue

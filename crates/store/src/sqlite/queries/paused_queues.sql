@@ -1,0 +1,1 @@
+select name, paused_at from paused_queues

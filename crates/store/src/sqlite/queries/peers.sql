@@ -1,3 +1,0 @@
--- Live workers other than ?1 that last reported room.
-select count(*) from worker
-where id <> ?1 and alive_until > ?2 and report ->> 'accepting' and report ->> 'available' > 0

@@ -1,0 +1,1 @@
+select state, lane, submit_rank, submit_tag from tasks where id = ?1

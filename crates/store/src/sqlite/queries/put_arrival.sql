@@ -1,1 +1,0 @@
-update task set arrival = ?2 where id = ?1

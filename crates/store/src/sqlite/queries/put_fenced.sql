@@ -1,1 +1,0 @@
-insert or ignore into fenced (token, task) values (?1, ?2)

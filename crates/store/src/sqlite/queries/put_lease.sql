@@ -1,1 +1,0 @@
-insert into lease (token, worker, expires_at) values (?1, ?2, ?3)

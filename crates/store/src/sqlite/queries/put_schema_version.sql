@@ -1,1 +1,0 @@
-update worker set schema_version = ?2 where id = ?1

@@ -1,2 +1,0 @@
-select lane, rank, tag, task, stamp, gated, since from ready
-where lane = ?1 and rank = ?2 and tag = ?3 and task = ?4

@@ -1,0 +1,2 @@
+select lane, rank, tag, task, limits_version, holds_slots, ready_at from ready
+where lane = ?1 and rank = ?2 and tag = ?3 and task = ?4

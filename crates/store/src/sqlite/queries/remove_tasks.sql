@@ -1,1 +1,0 @@
-delete from task where id between ?1 and ?2

@@ -1,2 +1,0 @@
-select count(*) from running
-where exists (select 1 from slot where slot.task = running.task and slot.limit_id = ?1)

@@ -1,1 +1,0 @@
-update kind set seen_at = ?2 where name = ?1

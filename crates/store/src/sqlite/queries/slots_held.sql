@@ -1,1 +1,0 @@
-select limit_id, number from slot where task = ?1 order by limit_id, number

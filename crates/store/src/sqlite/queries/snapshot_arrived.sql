@@ -1,1 +1,0 @@
-select task from arrived

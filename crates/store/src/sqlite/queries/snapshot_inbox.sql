@@ -1,0 +1,1 @@
+select task from inbox

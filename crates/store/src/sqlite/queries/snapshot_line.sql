@@ -1,1 +1,0 @@
-select limit_id, class, rank, tag, place, task, lane, moves, passed, since from line

@@ -1,0 +1,1 @@
+select limit_id, wait_reason, rank, tag, admission_seq, task, lane, queue_switches, in_job_window, due_at from waiters

@@ -1,1 +1,0 @@
-delete from running where token = ?1 and task = ?2 returning cancel, gated

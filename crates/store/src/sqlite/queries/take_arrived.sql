@@ -1,1 +1,0 @@
-delete from arrived where task <= ?1

@@ -1,1 +1,0 @@
-update slot set task = ?3 where limit_id = ?1 and number = ?2

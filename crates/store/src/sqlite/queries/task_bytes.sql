@@ -1,1 +1,0 @@
-select payload, result from task where id = ?1

@@ -1,0 +1,3 @@
+select id, lane, group_name, job, workflow, weight, priority, max_attempts, attempts_used, crashes,
+    due_at, on_failure
+from tasks where id = ?1 and state is null

@@ -1,0 +1,1 @@
+select payload, result from tasks where id = ?1

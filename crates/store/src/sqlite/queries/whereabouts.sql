@@ -1,1 +1,0 @@
-select state, lane, ready_rank, ready_tag from task where id = ?1

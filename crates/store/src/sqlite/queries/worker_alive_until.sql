@@ -1,0 +1,1 @@
+select alive_until from workers where id = ?1
