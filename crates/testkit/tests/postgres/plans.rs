@@ -518,7 +518,7 @@ async fn heartbeat_looks_expired_leases_up_in_a_hash_of_the_listed_ones() {
         [Statistics::NeverAnalysed, Statistics::AnalysedEmpty, Statistics::AnalysedWithBacklog]
     {
         let (_database, client) = database(statistics).await;
-        let plan = plan(&client, "put_report", &statements()["put_report"]).await;
+        let plan = plan(&client, "put_heartbeat", &statements()["put_heartbeat"]).await;
         assert!(plan.to_string().contains("hashed SubPlan"), "{statistics:?}: {plan}");
     }
 }
