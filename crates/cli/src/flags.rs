@@ -27,6 +27,8 @@ pub(crate) fn number(key: Key) -> impl Fn(&str) -> Result<u32, String> + Clone +
 
 #[cfg(test)]
 mod tests {
+    use insta::{allow_duplicates, assert_snapshot};
+
     use super::*;
 
     #[test]
@@ -35,13 +37,32 @@ mod tests {
         for (text, ms) in good {
             assert_eq!(duration(text).map(|duration| duration.as_millis()), Ok(ms), "{text}");
         }
+        let mut errors = String::new();
         for number in ["5", "-5", "1.5", "0"] {
-            let error = format!("{number} has no unit: write {number}s or {number}ms");
-            assert_eq!(duration(number), Err(error));
+            let error = duration(number).unwrap_err();
+            assert!(
+                error.starts_with(number) && error.contains(&format!(" {number}s or {number}ms")),
+                "{error}"
+            );
+            errors.push_str(&format!("{error}\n"));
         }
+        assert_snapshot!(
+            errors,
+            @"
+            5 has no unit: write 5s or 5ms
+            -5 has no unit: write -5s or -5ms
+            1.5 has no unit: write 1.5s or 1.5ms
+            0 has no unit: write 0s or 0ms
+            "
+        );
         for text in ["", "s", "1d", "nan", "5s5"] {
             let error = duration(text).unwrap_err();
-            assert!(error.starts_with("it is no duration: write hours, "), "{error}");
+            allow_duplicates! {
+                assert_snapshot!(
+                    error,
+                    @"it is no duration: write hours, minutes, seconds or milliseconds, such as 1h30m, 90s or 500ms"
+                );
+            }
         }
     }
 
@@ -49,10 +70,21 @@ mod tests {
     fn numbers_have_the_bounds_of_their_setting() {
         let concurrency = number(Key::WorkerConcurrency);
         assert_eq!(concurrency("100000"), Ok(100_000));
+        let mut errors = String::new();
         for text in ["0", "-1", "3000000000"] {
-            let error = format!("it is {text}; it must be between 1 and 100000");
-            assert_eq!(concurrency(text), Err(error));
+            let error = concurrency(text).unwrap_err();
+            assert!([text, " 1 ", "100000"].iter().all(|number| error.contains(number)), "{error}");
+            errors.push_str(&format!("{error}\n"));
         }
-        assert_eq!(concurrency("many"), Err("it is no whole number: \"many\"".to_owned()));
+        errors.push_str(&concurrency("many").unwrap_err());
+        assert_snapshot!(
+            errors,
+            @r#"
+            it is 0; it must be between 1 and 100000
+            it is -1; it must be between 1 and 100000
+            it is 3000000000; it must be between 1 and 100000
+            it is no whole number: "many"
+            "#
+        );
     }
 }

@@ -92,14 +92,16 @@ pub(crate) fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use insta::assert_snapshot;
+
     use super::*;
 
     #[test]
     fn durations_have_a_unit_that_suits() {
-        assert_eq!(
-            [5, 1500, 61_000, 3_660_000, 90_000_000].map(duration),
-            ["5 ms", "1.5 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]
-        );
+        let texts = [5, 1500, 61_000, 3_660_000, 90_000_000].map(duration);
+        let numbers = texts.each_ref().map(|text| text.replace(char::is_alphabetic, ""));
+        assert_eq!(numbers, ["5 ", "1.5 ", "1  1 ", "1  1 ", "1  1 "]);
+        assert_snapshot!(texts.join(", "), @"5 ms, 1.5 s, 1 min 1 s, 1 h 1 min, 1 d 1 h");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 
+use insta::assert_snapshot;
 use tempfile::TempDir;
 use tidegate_measure::history::{
     Claim, Claims, Enter, Error, Exit, Expected, Hold, Leave, LimitSeen, Outcome, Process, Record,
@@ -109,8 +110,35 @@ fn a_task_that_ran_past_the_gate_is_counted_and_its_slots_are_missed() {
     let report = story.verify(&["group:partner=3", "job:nightly=1"]);
     assert_eq!((report.violations.limit_exceeded, report.violations.slot_missing), (2, 2));
     assert_eq!(report.limits[0].held_max, 4, "{report}");
-    let words = "task 2 entered with 0 of its 2 slots of group:partner";
-    assert!(report.to_string().contains(words), "{report}");
+    assert!(report.to_string().contains("0 of its 2 "), "{report}");
+    assert_snapshot!(
+        report,
+        @"
+        history
+        files                                              1
+        records                                            2
+        processes                                          1
+        workflows                                          0
+        tasks completed                                    0
+        attempts                                           2
+          ended by a kill                                  0
+          paused and lost                                  0
+          open, ended at the last record of their process  2
+          beside another of the same task                  0
+
+        limit          capacity  most held  reached  enters  violations
+        group:partner         3          4      yes       2           2
+        job:nightly           1          2      yes       2           2
+
+        violations: 4
+          limit exceeded: 2
+          slot missing: 2
+          11: task 2 entered with 0 of its 1 slots of job:nightly
+          11: task 2 entered job:nightly as holder 2 of 1
+          11: task 2 entered with 0 of its 2 slots of group:partner
+          11: task 2 entered group:partner as holder 4 of 3
+        "
+    );
     // Where the records tell the capacity it is the same.
     story.limit(1, "job:nightly", Some(1), None);
     assert_eq!(story.verify(&[]).violations.total(), 2);
@@ -169,7 +197,30 @@ fn one_holder_too_many_is_caught() {
     let report = story.verify(&["a=2"]);
     assert_eq!(report.violations.limit_exceeded, 1);
     assert_eq!(report.limits[0].violations, 1);
-    assert!(report.to_string().contains("task 3 entered a as holder 3 of 2"), "{report}");
+    assert!(report.to_string().contains("3 of 2"), "{report}");
+    assert_snapshot!(
+        report,
+        @"
+        history
+        files                                              1
+        records                                            3
+        processes                                          1
+        workflows                                          0
+        tasks completed                                    0
+        attempts                                           3
+          ended by a kill                                  0
+          paused and lost                                  0
+          open, ended at the last record of their process  3
+          beside another of the same task                  0
+
+        limit  capacity  most held  reached  enters  violations
+        a             2          3      yes       3           1
+
+        violations: 1
+          limit exceeded: 1
+          12: task 3 entered a as holder 3 of 2
+        "
+    );
 }
 
 #[test]
@@ -325,7 +376,26 @@ fn a_cut_off_last_line_is_tolerated_and_reported() {
     fs::OpenOptions::new().append(true).open(path).unwrap().write_all(b"{\"enter\":{\"t_").unwrap();
     let report = story.verify(&[]);
     assert_eq!((report.records, report.cut_lines[0].line), (1, 2));
-    assert!(report.to_string().contains("cut off"));
+    let folder = story.folder.path().display().to_string();
+    assert_snapshot!(
+        report.to_string().replace(&folder, "FOLDER"),
+        @"
+        history
+        files                                              1
+        records                                            1
+        processes                                          1
+        workflows                                          0
+        tasks completed                                    0
+        attempts                                           1
+          ended by a kill                                  0
+          paused and lost                                  0
+          open, ended at the last record of their process  1
+          beside another of the same task                  0
+        cut off and left out: FOLDER/history, line 2
+
+        violations: 0
+        "
+    );
 }
 
 #[test]
@@ -335,7 +405,11 @@ fn a_malformed_line_is_refused_with_its_place() {
     fs::write(&path, "{\"stop\":{\"t_ns\":1,\"process\":{\"pid\":1}}}\nnonsense\n").unwrap();
     let error = verify(&[&path], &Expected::default()).unwrap_err();
     assert!(matches!(error, Error::Malformed { line: 2, .. }), "{error}");
-    assert!(error.to_string().contains("broken, line 2"), "{error}");
+    let folder = folder.path().display().to_string();
+    assert_snapshot!(
+        error.to_string().replace(&folder, "FOLDER"),
+        @"history FOLDER/broken, line 2"
+    );
 }
 
 #[test]
@@ -418,7 +492,29 @@ fn a_raise_that_is_seen_late_accuses_nobody() {
     story.limit(20, "a", Some(3), Some(2));
     let report = story.verify(&[]);
     assert!(report.clean() && report.limits[0].reached, "{report}");
-    assert!(report.to_string().contains("\na changed: 1 to 3, judged by 3\n"), "{report}");
+    assert!(report.to_string().contains(": 1 to 3, "), "{report}");
+    assert_snapshot!(
+        report,
+        @"
+        history
+        files                                              1
+        records                                            5
+        processes                                          1
+        workflows                                          0
+        tasks completed                                    0
+        attempts                                           3
+          ended by a kill                                  0
+          paused and lost                                  0
+          open, ended at the last record of their process  3
+          beside another of the same task                  0
+
+        limit  capacity  most held  reached  enters  violations
+        a             3          3      yes       3           0
+        a changed: 1 to 3, judged by 3
+
+        violations: 0
+        "
+    );
     story.enter(21, 4, &[("a", 1)]);
     assert_eq!(story.verify(&[]).violations.limit_exceeded, 1, "the raise allows three");
 }
@@ -430,7 +526,29 @@ fn a_lowered_limit_is_judged_by_what_it_was() {
     story.limit(12, "a", Some(1), Some(5)).enter(13, 3, &[("a", 1)]);
     let report = story.verify(&[]);
     assert!(report.clean(), "{report}");
-    assert!(report.to_string().contains("\na changed: 3 to 1, judged by 3\n"), "{report}");
+    assert!(report.to_string().contains(": 3 to 1, "), "{report}");
+    assert_snapshot!(
+        report,
+        @"
+        history
+        files                                              1
+        records                                            5
+        processes                                          1
+        workflows                                          0
+        tasks completed                                    0
+        attempts                                           3
+          ended by a kill                                  0
+          paused and lost                                  0
+          open, ended at the last record of their process  3
+          beside another of the same task                  0
+
+        limit  capacity  most held  reached  enters  violations
+        a             3          3      yes       3           0
+        a changed: 3 to 1, judged by 3
+
+        violations: 0
+        "
+    );
 }
 
 #[test]
@@ -440,8 +558,28 @@ fn a_raise_and_back_that_nobody_saw_is_not_judged() {
     let report = story.verify(&[]);
     assert!(report.clean(), "{report}");
     assert_eq!(report.limits[0].capacity, None);
-    let words = "\na changed unseen, not judged; seen were: 1\n";
-    assert!(report.to_string().contains(words), "{report}");
+    assert_snapshot!(
+        report,
+        @"
+        history
+        files                                              1
+        records                                            5
+        processes                                          1
+        workflows                                          0
+        tasks completed                                    0
+        attempts                                           3
+          ended by a kill                                  0
+          paused and lost                                  0
+          open, ended at the last record of their process  3
+          beside another of the same task                  0
+
+        limit  capacity  most held  reached  enters  violations
+        a             -          3       no       3           0
+        a changed unseen, not judged; seen were: 1
+
+        violations: 0
+        "
+    );
 }
 
 #[test]
@@ -450,8 +588,28 @@ fn a_limit_that_was_not_there_for_a_while_is_not_judged() {
     story.limit(20, "a", None, Some(0)).limit(21, "a", Some(1), Some(1));
     let report = story.verify(&[]);
     assert!(report.clean(), "{report}");
-    let words = "\na changed: unlimited to 1, not judged\n";
-    assert!(report.to_string().contains(words), "{report}");
+    assert_snapshot!(
+        report,
+        @"
+        history
+        files                                              1
+        records                                            6
+        processes                                          1
+        workflows                                          0
+        tasks completed                                    0
+        attempts                                           3
+          ended by a kill                                  0
+          paused and lost                                  0
+          open, ended at the last record of their process  3
+          beside another of the same task                  0
+
+        limit  capacity  most held  reached  enters  violations
+        a             -          3       no       3           0
+        a changed: unlimited to 1, not judged
+
+        violations: 0
+        "
+    );
 }
 
 #[test]
@@ -476,7 +634,30 @@ fn a_limit_named_without_its_scope_is_suggested() {
     let story = Story::new();
     story.enter(10, 1, &[("group:mail", 1)]);
     let report = story.verify(&["mail=1"]).to_string();
-    assert!(report.contains("no attempt ever held mail; did you mean group:mail?"), "{report}");
+    assert_snapshot!(
+        report,
+        @"
+        history
+        files                                              1
+        records                                            1
+        processes                                          1
+        workflows                                          0
+        tasks completed                                    0
+        attempts                                           1
+          ended by a kill                                  0
+          paused and lost                                  0
+          open, ended at the last record of their process  1
+          beside another of the same task                  0
+
+        limit       capacity  most held  reached  enters  violations
+        group:mail         -          1       no       1           0
+        mail               1          0       no       0           1
+
+        violations: 1
+          limit never entered: 1
+          no attempt ever held mail; did you mean group:mail?
+        "
+    );
 }
 
 /// Only what ran inside the time counts, up to the kill where there was one.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use insta::{allow_duplicates, assert_snapshot};
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tidegate_core::check::{check, check_at_rest};
@@ -113,6 +114,10 @@ async fn an_id_is_not_given_twice() {
     }
 }
 
+fn without_folder(error: &tidegate_core::Error, folder: &TempDir) -> String {
+    error.to_string().replace(&folder.path().display().to_string(), "FOLDER")
+}
+
 #[tokio::test]
 async fn a_file_without_schema_says_what_to_do() {
     let folder = TempDir::new().unwrap();
@@ -120,7 +125,12 @@ async fn a_file_without_schema_says_what_to_do() {
     let errors = [store.admit().await.unwrap_err(), Inspect::counts(&store).await.unwrap_err()];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::Incompatible);
-        assert!(error.to_string().contains("tidegate migrate"), "{error}");
+        allow_duplicates! {
+            assert_snapshot!(
+                without_folder(&error, &folder),
+                @"FOLDER/tasks.db: the file has no tidegate schema yet; run `tidegate migrate`"
+            );
+        }
         assert!(error.to_string().contains("tasks.db"), "{error}");
     }
     store.migrate().await.unwrap();
@@ -143,7 +153,12 @@ async fn a_newer_file_is_refused() {
     let opening = Sqlite::open(&path, quick()).unwrap_err();
     for error in [running, reading, migrating, opening] {
         assert_eq!(error.kind(), ErrorKind::Incompatible);
-        assert!(error.to_string().contains("newer version"), "{error}");
+        allow_duplicates! {
+            assert_snapshot!(
+                without_folder(&error, &folder),
+                @"FOLDER/tasks.db: the file has schema 99, made by a newer version of tidegate; this one knows schemas up to 7, use the newer one"
+            );
+        }
     }
 }
 
@@ -458,7 +473,10 @@ async fn a_full_disk_refuses_and_recovers() {
         }
     };
     assert_eq!(error.kind(), ErrorKind::Refused);
-    assert!(error.to_string().contains("disk is full"), "{error}");
+    assert_snapshot!(
+        without_folder(&error, &folder),
+        @"FOLDER/tasks.db: the disk is full; nothing was written, make room and try again"
+    );
     assert!(stored > 0);
     assert_eq!(store.snapshot().await.unwrap().tasks.len(), stored);
     sound(&store).await;

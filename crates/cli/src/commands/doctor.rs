@@ -204,24 +204,26 @@ impl Diagnosis {
 
 #[cfg(test)]
 mod tests {
+    use insta::assert_snapshot;
+
     use super::*;
 
     #[test]
     fn encryption_of_the_connection_is_described() {
         let words = |encryption: Encryption| Connection::from(encryption).words();
         let clear = Encryption::default();
-        assert_eq!(words(clear.clone()), "connection: NOT encrypted");
+        assert_snapshot!(words(clear.clone()), @"connection: NOT encrypted");
         let socket = Encryption { is_socket: true, ..clear.clone() };
-        assert_eq!(words(socket), "connection: Unix socket, not encrypted");
+        assert_snapshot!(words(socket), @"connection: Unix socket, not encrypted");
         let (protocol, cipher) = (Some("TLSv1.3".to_owned()), Some("CIPHER".to_owned()));
         let encrypted = Encryption { is_encrypted: true, protocol, cipher, ..clear };
-        assert_eq!(
+        assert_snapshot!(
             words(encrypted.clone()),
-            "connection: encrypted (TLSv1.3, CIPHER), server certificate not verified"
+            @"connection: encrypted (TLSv1.3, CIPHER), server certificate not verified"
         );
-        assert_eq!(
+        assert_snapshot!(
             words(Encryption { verified: Some("verify-full"), ..encrypted }),
-            "connection: encrypted (TLSv1.3, CIPHER), server certificate verified (verify-full)"
+            @"connection: encrypted (TLSv1.3, CIPHER), server certificate verified (verify-full)"
         );
     }
 }

@@ -43,6 +43,8 @@ pub(crate) fn mistyped(variables: &[(OsString, OsString)]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use insta::assert_snapshot;
+
     use super::*;
 
     fn variables(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
@@ -89,8 +91,10 @@ mod tests {
     #[test]
     fn only_what_is_near_is_noted() {
         let given = variables(&[("TIDEGATE_STOER", "x"), ("TIDEGATE_STORE", "x")]);
-        let note = "unknown variable TIDEGATE_STOER; did you mean TIDEGATE_STORE?";
-        assert_eq!(mistyped(&given), [note]);
+        assert_snapshot!(
+            mistyped(&given).join("\n"),
+            @"unknown variable TIDEGATE_STOER; did you mean TIDEGATE_STORE?"
+        );
         let others = ["PG_DIR", "PG_BIN", "PG_FROM", "BLESS", "TASKS", "PROCESSES", "KILLS"];
         for other in others.map(|name| format!("{PREFIX}{name}")) {
             assert_eq!(mistyped(&variables(&[(&other, "x")])), [""; 0], "{other}");

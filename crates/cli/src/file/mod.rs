@@ -91,6 +91,8 @@ fn parse(source: Source<'_>, format: Format) -> Result<Plan> {
 
 #[cfg(test)]
 mod tests {
+    use insta::assert_snapshot;
+
     use super::*;
 
     fn toml(text: &str) -> std::result::Result<Plan, String> {
@@ -138,40 +140,67 @@ mod tests {
 
     #[test]
     fn faults_point_at_the_place() {
+        let mut faults = String::new();
         let cases = [
-            ("[[task]\n", "f.toml:1:8: "),
-            ("[[task]]\nkind = \"noop\"\ncuont = 2\n", "f.toml:3:1: unknown key of task `cuont`"),
-            ("[[tsak]]\n", "f.toml:1:3: unknown section `tsak`; did you mean `task`?"),
-            ("[[task]]\nkind = \"nope\"\n", "f.toml:2:8: unknown kind `nope`"),
-            ("[[limit]]\ngroup = \"x\"\ncapacity = -1\n", "f.toml:3:12: the limit \"group:x\""),
-            ("[[task]]\nkind = \"sleep\"\n", "f.toml:1:1: "),
-            ("[[task]]\nkind = \"noop\"\njob = \"b\"\n", "f.toml:3:7: unknown job `b`"),
-            ("[[task]]\nkind = 3\n", "f.toml:2:8: `kind` is a string, not a integer"),
+            ("[[task]\n", "f.toml:1:8:"),
+            ("[[task]]\nkind = \"noop\"\ncuont = 2\n", "f.toml:3:1:"),
+            ("[[tsak]]\n", "f.toml:1:3:"),
+            ("[[task]]\nkind = \"nope\"\n", "f.toml:2:8:"),
+            ("[[limit]]\ngroup = \"x\"\ncapacity = -1\n", "f.toml:3:12:"),
+            ("[[task]]\nkind = \"sleep\"\n", "f.toml:1:1:"),
+            ("[[task]]\nkind = \"noop\"\njob = \"b\"\n", "f.toml:3:7:"),
+            ("[[task]]\nkind = 3\n", "f.toml:2:8:"),
         ];
-        for (text, expected) in cases {
+        for (text, place) in cases {
             let fault = toml(text).unwrap_err();
-            assert!(fault.starts_with(expected), "{text:?}: {fault}");
+            assert!(fault.starts_with(place), "{text:?}: {fault}");
+            faults.push_str(&format!("{fault}\n"));
         }
+        assert_snapshot!(
+            faults,
+            @r#"
+            f.toml:1:8: unclosed array table, expected `]`
+            f.toml:3:1: unknown key of task `cuont`; did you mean `count`? Known: `kind`, `count`, `payload`, `queue`, `group`, `weight`, `priority`, `delay_ms`, `max_attempts`, `timeout_ms`, `on_failure`, `job`, `workflow`
+            f.toml:1:3: unknown section `tsak`; did you mean `task`? Known: `server`, `limit`, `kind`, `job`, `task`, `workflow`
+            f.toml:2:8: unknown kind `nope`; did you mean `noop`? Known: `noop`, `sleep`, `http`, `exec`
+            f.toml:3:12: the limit "group:x" cannot be -1; it must be between 0 (paused) and 2147483647; where nobody sets a limit there is none
+            f.toml:1:1: the payload does not fit kind `sleep`: invalid type: null, expected struct Payload at line 1 column 4; one that does: {"ms": 500}
+            f.toml:3:7: unknown job `b`; this file has no [[job]], add one
+            f.toml:2:8: `kind` is a string, not a integer
+            "#
+        );
     }
 
     #[test]
     fn faults_in_json_lines_too() {
+        let mut faults = String::new();
         let cases = [
             ("{\"task\":{\"kind\":\"noop\"}}\n{\"task\":\n", "f.jsonl:2:"),
-            ("{\"task\":{\"kind\":\"noop\",\"cuont\":2}}", "f.jsonl:1:24: unknown key of task"),
-            ("\n[1]\n", "f.jsonl:2:1: "),
-            ("{\"task\":{\"kind\":\"noop\",\"kind\":\"noop\"}}", "f.jsonl:1:9: "),
+            ("{\"task\":{\"kind\":\"noop\",\"cuont\":2}}", "f.jsonl:1:24:"),
+            ("\n[1]\n", "f.jsonl:2:1:"),
+            ("{\"task\":{\"kind\":\"noop\",\"kind\":\"noop\"}}", "f.jsonl:1:9:"),
         ];
-        for (text, expected) in cases {
+        for (text, place) in cases {
             let fault = json(text).unwrap_err();
-            assert!(fault.starts_with(expected), "{text:?}: {fault}");
+            assert!(fault.starts_with(place), "{text:?}: {fault}");
+            faults.push_str(&format!("{fault}\n"));
         }
+        assert_snapshot!(
+            faults,
+            @r#"
+            f.jsonl:2:8: EOF while parsing a value
+            f.jsonl:1:24: unknown key of task `cuont`; did you mean `count`? Known: `kind`, `count`, `payload`, `queue`, `group`, `weight`, `priority`, `delay_ms`, `max_attempts`, `timeout_ms`, `on_failure`, `job`, `workflow`
+            f.jsonl:2:1: each line is an object such as {"task": {"kind": "noop"}}
+            f.jsonl:1:9: task is a table, not a table
+            "#
+        );
         let deep = format!(
             "{{\"task\":{{\"kind\":\"noop\",\"payload\":{}{}}}}}",
             "[".repeat(100_000),
             "]".repeat(100_000)
         );
         let fault = json(&deep).unwrap_err();
-        assert!(fault.ends_with("the payload is nested deeper than 64 levels"), "{fault}");
+        assert!(fault.contains("64"), "{fault}");
+        assert_snapshot!(fault, @"f.jsonl:1:34: the payload is nested deeper than 64 levels");
     }
 }

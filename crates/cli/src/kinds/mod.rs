@@ -113,6 +113,8 @@ fn meant(error: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use insta::assert_snapshot;
+
     use super::*;
 
     #[test]
@@ -143,6 +145,10 @@ mod tests {
     #[test]
     fn a_mistyped_key_is_suggested() {
         let error = check("http", br#"{"url":"http://a.example","heders":{}}"#, false).unwrap_err();
-        assert!(error.ends_with("; did you mean `headers`?"), "{error}");
+        assert!(error.contains("`headers`"), "{error}");
+        assert_snapshot!(
+            error,
+            @"the payload does not fit kind `http`: unknown field `heders`, expected one of `url`, `path`, `method`, `headers`, `body`, `expect`, `redirects`, `timeout_ms` at line 1 column 34; did you mean `headers`?"
+        );
     }
 }

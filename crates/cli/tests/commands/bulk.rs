@@ -3,7 +3,8 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Stdio};
 
-use crate::common::{Shell, shown};
+use crate::common::{Shell, expect_exit, expect_numbers, expect_output, plain, shown};
+use insta::assert_snapshot;
 
 /// Runs a command that reads `input`; gives its exit code, stdout and stderr.
 fn feed(shell: &Shell, arguments: &[&str], input: impl AsRef<[u8]>) -> String {
@@ -50,7 +51,9 @@ fn every_line_is_a_task_in_order() {
     let shell = Shell::new();
     let told = submit(&shell, &["--payload", "{\"row\":\"{}\",\"o\":{}}"], numbers(2500));
     let ids = numbers(2500);
-    assert_eq!(told, format!("exit 0\n{ids}submitted 2,500 tasks\n"));
+    let summary = expect_exit(0, &told);
+    let summary = summary.strip_prefix(&ids).expect("the ids");
+    assert_snapshot!(expect_numbers(&[2500], summary), @"submitted 2,500 tasks");
     let last = shell.good(&["task", "show", "2500", "--json"]);
     assert!(last.contains("\"payload\":{\"row\":\"2500\",\"o\":{}}"), "{last}");
     shell.good(&["doctor"]);
@@ -91,13 +94,16 @@ fn without_a_payload_the_line_is_it() {
 fn json_tells_the_line_of_each_task() {
     let shell = Shell::new();
     let told = submit(&shell, &["--json", "--unique-key", "k-{}"], "1\n\n2\n1\n");
-    assert_eq!(
-        told,
-        "exit 0\n\
-         {\"line\":1,\"task\":1,\"is_new\":true}\n\
-         {\"line\":3,\"task\":2,\"is_new\":true}\n\
-         {\"line\":4,\"task\":1,\"is_new\":false}\n\
-         submitted 2 tasks; lines with the unique key of an unfinished task: 1\n"
+    let is_new = |line: &str| line.contains("\"is_new\":true");
+    assert_eq!(told.lines().skip(1).take(3).map(is_new).collect::<Vec<_>>(), [true, true, false]);
+    assert_snapshot!(
+        expect_output(0, &[1, 1, 3, 2, 4, 1, 2, 1], &told),
+        @r#"
+        {"line":1,"task":1,"is_new":true}
+        {"line":3,"task":2,"is_new":true}
+        {"line":4,"task":1,"is_new":false}
+        submitted 2 tasks; lines with the unique key of an unfinished task: 1
+        "#
     );
     let one = shell.run(&["submit", "noop", "--json"]);
     assert_eq!(one, "exit 0\n{\"task\":3,\"is_new\":true}\n");
@@ -107,44 +113,76 @@ fn json_tells_the_line_of_each_task() {
 fn with_a_unique_key_the_same_lines_can_be_given_again() {
     let shell = Shell::new();
     let arguments = ["--unique-key", "import-{}"];
-    assert!(submit(&shell, &arguments, numbers(3)).ends_with("submitted 3 tasks\n"));
+    assert_snapshot!(
+        expect_output(0, &[1, 2, 3, 3], &submit(&shell, &arguments, numbers(3))),
+        @"
+        1
+        2
+        3
+        submitted 3 tasks
+        "
+    );
     let again = submit(&shell, &arguments, numbers(5));
-    let known = "lines with the unique key of an unfinished task: 3";
-    assert_eq!(again, format!("exit 0\n{}submitted 2 tasks; {known}\n", numbers(5)));
+    assert_snapshot!(
+        expect_output(0, &[1, 2, 3, 4, 5, 2, 3], &again),
+        @"
+        1
+        2
+        3
+        4
+        5
+        submitted 2 tasks; lines with the unique key of an unfinished task: 3
+        "
+    );
 }
 
 /// What was before a bad line is submitted, wherever the batches end; what is after it is not.
 #[test]
 fn a_bad_line_ends_it_and_those_before_it_stay() {
-    let cases: [(&[u8], &str); 3] = [
-        (b"{oops\n", "the payload is not JSON: key must be a string"),
-        (b"\"a\xff\"\n", "it is not UTF-8 from byte 3 on"),
-        (b"[[[[", "the payload is not JSON: EOF while parsing a list"),
-    ];
-    for (bad, error) in cases {
+    let mut errors = String::new();
+    let cases: [&[u8]; 3] = [b"{oops\n", b"\"a\xff\"\n", b"[[[["];
+    for bad in cases {
         for before in [0, 1, 1500] {
             let shell = Shell::new();
             let input = [numbers(before).as_bytes(), bad, b"\n7\n8\n"].concat();
             let told = submit(&shell, &[], input);
             let (ids, line) = (numbers(before), before + 1);
-            let start = format!("exit 1\n{ids}error: line {line}: {error}");
-            assert!(told.starts_with(&start), "{told}");
-            let tasks = ["0 tasks", "1 task", "1,500 tasks"][before.min(2) as usize];
-            assert!(told.ends_with(&format!("; submitted before that: {tasks}\n")), "{told}");
+            let error = expect_exit(1, &told);
+            let error = error.strip_prefix(&ids).expect("the ids");
+            let found = crate::common::numbers(error);
+            let ends = [found.first(), found.last()].map(|number| number.copied());
+            assert_eq!(ends, [line, before].map(|number| Some(i64::from(number))), "{error}");
+            errors.push_str(error);
             let list = shell.good(&["task", "list", "--max", "5000"]);
             assert_eq!(list.lines().count().saturating_sub(1), before as usize, "{list}");
         }
     }
+    assert_snapshot!(
+        errors,
+        @r#"
+        error: line 1: the payload is not JSON: key must be a string at column 2; without --payload the line is the payload, as JSON: --payload '{"row": "{}"}' puts it into one as text; submitted before that: 0 tasks
+        error: line 2: the payload is not JSON: key must be a string at column 2; without --payload the line is the payload, as JSON: --payload '{"row": "{}"}' puts it into one as text; submitted before that: 1 task
+        error: line 1501: the payload is not JSON: key must be a string at column 2; without --payload the line is the payload, as JSON: --payload '{"row": "{}"}' puts it into one as text; submitted before that: 1,500 tasks
+        error: line 1: it is not UTF-8 from byte 3 on; submitted before that: 0 tasks
+        error: line 2: it is not UTF-8 from byte 3 on; submitted before that: 1 task
+        error: line 1501: it is not UTF-8 from byte 3 on; submitted before that: 1,500 tasks
+        error: line 1: the payload is not JSON: EOF while parsing a list at column 4; without --payload the line is the payload, as JSON: --payload '{"row": "{}"}' puts it into one as text; submitted before that: 0 tasks
+        error: line 2: the payload is not JSON: EOF while parsing a list at column 4; without --payload the line is the payload, as JSON: --payload '{"row": "{}"}' puts it into one as text; submitted before that: 1 task
+        error: line 1501: the payload is not JSON: EOF while parsing a list at column 4; without --payload the line is the payload, as JSON: --payload '{"row": "{}"}' puts it into one as text; submitted before that: 1,500 tasks
+        "#
+    );
 }
 
 #[test]
 fn a_line_that_is_too_long_is_refused() {
     let shell = Shell::new();
     let told = submit(&shell, &[], format!("1\n\"{}\"\n", "x".repeat(1 << 20)));
-    assert_eq!(
-        told,
-        "exit 1\n1\nerror: line 2: it has more than 1048576 bytes, the most there may be; \
-         submitted before that: 1 task\n"
+    assert_snapshot!(
+        expect_output(1, &[1, 2, 1_048_576, 1], &told),
+        @"
+        1
+        error: line 2: it has more than 1048576 bytes, the most there may be; submitted before that: 1 task
+        "
     );
 }
 
@@ -152,10 +190,12 @@ fn a_line_that_is_too_long_is_refused() {
 fn a_name_that_a_line_spoils_is_refused() {
     let shell = Shell::new();
     let told = submit(&shell, &["--unique-key", "{}"], format!("1\n\"{}\"\n", "x".repeat(300)));
-    assert_eq!(
-        told,
-        "exit 1\n1\nerror: line 2: the unique key has 302 bytes; at most 200 are allowed; submitted \
-         before that: 1 task\n"
+    assert_snapshot!(
+        expect_output(1, &[1, 2, 302, 200, 1], &told),
+        @"
+        1
+        error: line 2: the unique key has 302 bytes; at most 200 are allowed; submitted before that: 1 task
+        "
     );
 }
 
@@ -163,68 +203,78 @@ fn a_name_that_a_line_spoils_is_refused() {
 fn what_the_store_refuses_is_told_with_its_lines() {
     let shell = Shell::new();
     let told = submit(&shell, &["--limit", "2", "--weight", "3"], numbers(2));
-    assert_eq!(
-        told,
-        "exit 1\nerror: lines 1 to 2: a task of weight 3 can never run under \"group:noop\", whose \
-         limit is 2; lower its weight or raise the limit; submitted before that: 0 tasks\n"
+    assert_snapshot!(
+        expect_output(1, &[1, 2, 3, 2, 0], &told),
+        @r#"error: lines 1 to 2: a task of weight 3 can never run under "group:noop", whose limit is 2; lower its weight or raise the limit; submitted before that: 0 tasks"#
     );
 }
 
 #[test]
 fn a_command_that_makes_no_sense_is_refused_before_a_line_is_read() {
     let shell = Shell::new();
-    assert_eq!(
-        submit(&shell, &["--payload", "{\"a\":{}}"], "1\n"),
-        "exit 1\nerror: nothing uses the lines; put {} into a string of the payload, such as \
-         '{\"row\": \"{}\"}'; outside of a string it is an empty object. Where a line is to be a number \
-         or an object, make it the whole payload and leave --payload out\n"
+    assert_snapshot!(
+        expect_exit(1, &submit(&shell, &["--payload", "{\"a\":{}}"], "1\n")),
+        @r#"error: nothing uses the lines; put {} into a string of the payload, such as '{"row": "{}"}'; outside of a string it is an empty object. Where a line is to be a number or an object, make it the whole payload and leave --payload out"#
     );
-    assert_eq!(
-        submit(&shell, &["--payload-file", "-"], "1\n"),
-        "exit 1\nerror: stdin has the lines; --payload-file needs a file of its own\n"
+    assert_snapshot!(
+        expect_exit(1, &submit(&shell, &["--payload-file", "-"], "1\n")),
+        @"error: stdin has the lines; --payload-file needs a file of its own"
     );
     let told = submit(&shell, &["--payload", "order {}"], "1\n");
-    let error = "--payload is JSON with {} for the line, such as '{\"row\": \"{}\"}': the payload is not \
-                 JSON: expected value";
-    assert!(told.starts_with(&format!("exit 1\nerror: {error}")), "{told}");
+    assert_snapshot!(
+        expect_output(1, &[1, 1], &plain(&told)),
+        @r#"error: --payload is JSON with {} for the line, such as '{"row": "{}"}': the payload is not JSON: expected value at line 1 column 1"#
+    );
     assert!(!shell.path("tidegate.db").exists(), "a store was made");
     let told = feed(&shell, &["submit", "mial", "--each-line"], "1\n");
-    assert!(told.starts_with("exit 1\nerror: unknown kind `mial`"), "{told}");
+    assert_snapshot!(
+        expect_output(1, &[], &plain(&told)),
+        @"error: unknown kind `mial`; known: `exec`, `http`, `noop`, `sleep`; --new-kind submits it all the same"
+    );
 }
 
 /// The error names the line, what is wrong with it, and what to do.
 #[test]
 fn a_line_that_is_no_payload_says_how_it_becomes_one() {
     let shell = Shell::new();
-    let as_json = "without --payload the line is the payload, as JSON: --payload '{\"row\": \"{}\"}' \
-                   puts it into one as text; submitted before that: ";
-    assert_eq!(
-        submit(&shell, &[], "1\norder 2\n"),
-        format!(
-            "exit 1\n1\nerror: line 2: the payload is not JSON: expected value at column 1; {as_json}1 \
-             task\n"
-        )
+    assert_snapshot!(
+        expect_output(1, &[1, 2, 1, 1], &submit(&shell, &[], "1\norder 2\n")),
+        @r#"
+        1
+        error: line 2: the payload is not JSON: expected value at column 1; without --payload the line is the payload, as JSON: --payload '{"row": "{}"}' puts it into one as text; submitted before that: 1 task
+        "#
     );
     let told = feed(&shell, &["submit", "sleep", "--each-line"], "7\n");
-    let start = "exit 1\nerror: line 1: the payload does not fit kind `sleep`: ";
-    assert!(told.starts_with(start) && told.contains("; one that does: {\"ms\": 500}; "), "{told}");
-    assert!(told.ends_with(&format!("{as_json}0 tasks\n")), "{told}");
+    assert_snapshot!(
+        expect_output(1, &[1, 7, 1, 500, 0], &plain(&told)),
+        @r#"error: line 1: the payload does not fit kind `sleep`: invalid type: integer `7`, expected struct Payload at column 1; one that does: {"ms": 500}; without --payload the line is the payload, as JSON: --payload '{"row": "{}"}' puts it into one as text; submitted before that: 0 tasks"#
+    );
     let payload = ["submit", "sleep", "--each-line", "--payload", "{\"ms\": \"{}\"}"];
     let told = feed(&shell, &payload, "7\n");
-    let hint = "{} puts the line in as text: where it is to be a number or an object, make it the whole \
-                payload and leave --payload out; submitted before that: 0 tasks\n";
-    assert!(told.starts_with(start) && told.ends_with(hint), "{told}");
+    assert_snapshot!(
+        expect_output(1, &[1, 7, 1, 10, 500, 0], &plain(&told)),
+        @r#"error: line 1: the payload does not fit kind `sleep`: invalid type: string "7", expected u32 at line 1 column 10; one that does: {"ms": 500}; {} puts the line in as text: where it is to be a number or an object, make it the whole payload and leave --payload out; submitted before that: 0 tasks"#
+    );
 }
 
 #[test]
 fn nothing_to_submit_is_told() {
     let told = submit(&Shell::new(), &[], "");
-    assert!(
-        told.starts_with("exit 0\nsubmitted 0 tasks\nnote: stdin is empty; --each-line"),
-        "{told}"
+    assert_snapshot!(
+        expect_output(0, &[0, 3], &plain(&told)),
+        @"
+        submitted 0 tasks
+        note: stdin is empty; --each-line reads a task from each of its lines, such as those of `seq 3 | tidegate submit noop --each-line`
+        "
     );
     let told = submit(&Shell::new(), &[], "\n \n");
-    assert_eq!(told, "exit 0\nsubmitted 0 tasks\nnote: stdin has no lines but blank ones\n");
+    assert_snapshot!(
+        expect_output(0, &[0], &told),
+        @"
+        submitted 0 tasks
+        note: stdin has no lines but blank ones
+        "
+    );
 }
 
 /// What comes slowly is submitted as it comes, and not when a batch is full.

@@ -3,7 +3,8 @@
 use std::io::{BufRead as _, Write as _};
 use std::process::Stdio;
 
-use crate::common::{Shell, shown};
+use crate::common::{Shell, expect_numbers, expect_output, plain, shown};
+use insta::assert_snapshot;
 
 #[test]
 fn a_worker_says_why_it_is_not_idle() {
@@ -16,9 +17,15 @@ fn a_worker_says_why_it_is_not_idle() {
     let mut lines = std::io::BufReader::new(worker.stderr.take().expect("stderr")).lines();
     let mut next = || lines.next().expect("a line").expect("text");
     let first = next();
-    assert!(first.ends_with(": 16 tasks at once, kinds noop, sleep"), "{first}");
+    assert_snapshot!(
+        expect_numbers(&[16], &plain(&first)),
+        @"worker W works on sqlite:tidegate.db: 16 tasks at once, kinds noop, sleep"
+    );
     let why = next();
-    assert!(why.starts_with("nothing runs, 2 tasks left; task 2 is blocked: paused: "), "{why}");
+    assert_snapshot!(
+        expect_numbers(&[2, 2, 0, 1], &plain(&why)),
+        @"nothing runs, 2 tasks left; task 2 is blocked: paused: limit group:noop is 0 (set by operator); it stands at place 1 in the line"
+    );
     worker.kill().expect("kill");
     worker.wait().expect("wait");
 }
@@ -38,15 +45,34 @@ fn a_worker_is_idle_when_nothing_is_left_that_it_serves() {
     shell.good(&["submit", "noop", "--workflow", "w"]);
     let told = shell.run(&["worker", "--until-idle"]);
     assert!(told.starts_with("exit 0\n1 completed, 0 failed"), "{told}");
-    let idle = "\nidle: nothing is left that this worker serves; 601 tasks left for others: task 1 is \
-                pending: ";
-    assert!(told.contains(idle) && told.contains("--exec-allow COMMAND"), "{told}");
+    assert_snapshot!(
+        expect_output(0, &[1, 0, 0, 0, 0, 0, 0, 16, 601, 1], &plain(&told)),
+        @r#"
+        1 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
+        worker W works on sqlite:tidegate.db: 16 tasks at once, kinds noop, sleep
+        idle: nothing is left that this worker serves; 601 tasks left for others: task 1 is pending: it is ready, and no live worker serves kind "exec" in queue "default"; start one with `tidegate worker --queues default --exec-allow COMMAND`
+        "#
+    );
     let told = shell.run(&["worker", "--until-idle", "--queues", "mail", "--kinds", "noop"]);
     assert!(told.starts_with("exit 0\n600 completed, 0 failed"), "{told}");
-    assert!(told.contains("serves; 1 task left for others: task 1 is pending"), "{told}");
+    assert_snapshot!(
+        expect_output(0, &[600, 0, 0, 0, 0, 0, 0, 16, 1, 1], &plain(&told)),
+        @r#"
+        600 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
+        worker W works on sqlite:tidegate.db: 16 tasks at once, kinds noop
+        idle: nothing is left that this worker serves; 1 task left for others: task 1 is pending: it is ready, and no live worker serves kind "exec" in queue "default"; start one with `tidegate worker --queues default --exec-allow COMMAND`
+        "#
+    );
     let told = shell.run(&["worker", "--until-idle", "--exec-allow", "true"]);
     assert!(told.starts_with("exit 0\n1 completed"), "{told}");
-    assert!(told.ends_with("\nidle: no unfinished task is left\n"), "{told}");
+    assert_snapshot!(
+        expect_output(0, &[1, 0, 0, 0, 0, 0, 0, 16], &plain(&told)),
+        @"
+        1 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
+        worker W works on sqlite:tidegate.db: 16 tasks at once, kinds noop, sleep, exec
+        idle: no unfinished task is left
+        "
+    );
 }
 
 /// A step that waits for one that others serve is its work all the same.

@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::common::Shell;
+use crate::common::{Shell, expect_exit, expect_numbers, expect_output, plain};
+use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tidegate_core::{CancelOutcome, Release, ReleaseOutcome, TaskId};
 use tidegate_testkit::wait;
@@ -98,12 +99,15 @@ fn nothing_starts_that_is_not_allowed() {
     let filled = |word: &&str| {
         word.replace("{canary}", &canary.to_string_lossy()).replace("{folder}", &folder)
     };
-    let mut submitted = Vec::new();
+    let (mut submitted, mut errors) = (Vec::new(), String::new());
     for (name, argv) in REFUSED {
         let argv: Vec<String> = argv.iter().map(filled).collect();
         match submit(&shell, &json!({ "argv": argv }), &[]) {
             Ok(id) => submitted.push((name, id)),
-            Err(why) => assert!(why.contains("`argv`"), "{name}: {why}"),
+            Err(why) => {
+                assert!(why.contains("`argv`"), "{name}: {why}");
+                errors.push_str(&format!("{name}: {}", expect_exit(1, &why)));
+            }
         }
     }
     // The worker runs in the folder of the evil ones, and would find them by the first `.`.
@@ -114,8 +118,12 @@ fn nothing_starts_that_is_not_allowed() {
         let task = task(&shell, &id);
         assert_eq!(task["state"], "failed", "{name}: {task}");
         let error = task["error"].as_str().unwrap_or_default();
-        assert!(error.contains("is not allowed; a worker with `--exec-allow`"), "{name}: {task}");
+        assert!(error.contains("`--exec-allow`"), "{name}: {task}");
+        errors.push_str(&format!("{name}: {error}\n"));
     }
+    let errors =
+        errors.replace(&*canary.to_string_lossy(), "{canary}").replace(&folder, "{folder}");
+    assert_snapshot!(errors);
     assert!(!canary.exists(), "somebody started something");
 }
 
@@ -130,20 +138,30 @@ fn make_evil(shell: &Shell, canary: &Path) {
 #[test]
 fn keys_that_would_change_the_surroundings_are_unknown() {
     let shell = Shell::new();
+    let mut errors = String::new();
     for key in ["env", "cwd", "shell", "path", "user", "LD_PRELOAD"] {
         let refused = submit(&shell, &json!({ "argv": ["echo"], key: "x" }), &[]).unwrap_err();
-        assert!(refused.contains(&format!("unknown field `{key}`")), "{refused}");
+        assert!(refused.contains(&format!("`{key}`")), "{refused}");
+        errors.push_str(&expect_exit(1, &refused));
     }
+    assert_snapshot!(errors);
 }
 
 #[test]
 fn too_much_is_refused() {
     let shell = Shell::new();
-    let many = vec!["x"; 1001];
+    let (many, mut errors) = (vec!["x"; 1001], String::new());
     for argv in [json!(many), json!(["echo", "x".repeat(128 << 10)])] {
         let refused = submit(&shell, &json!({ "argv": argv }), &[]).unwrap_err();
-        assert!(refused.contains("; at most 1000 of 131072"), "{refused}");
+        errors.push_str(&expect_exit(1, &refused));
     }
+    assert_snapshot!(
+        expect_numbers(&[1001, 2002, 1000, 131_072, 2, 131_078, 1000, 131_072], &errors),
+        @"
+        error: `argv` has 1001 words of 2002 bytes; at most 1000 of 131072
+        error: `argv` has 2 words of 131078 bytes; at most 1000 of 131072
+        "
+    );
 }
 
 #[test]
@@ -225,8 +243,14 @@ fn the_environment_is_empty_and_the_folder_is_gone_afterwards() {
 fn how_a_command_ends_is_told() {
     let sh = |script: &str| done("sh", &json!({ "argv": ["sh", "-c", script], "stdin": "in" }));
     assert_eq!(sh("cat")["result"], json!({ "exit": 0, "stdout": "in", "stderr": "" }));
-    assert_eq!(sh("echo no >&2; exit 3")["error"], "sh ended with 3: no");
-    assert_eq!(sh("kill -TERM $$")["error"], "sh was killed by signal 15");
+    assert_snapshot!(
+        expect_numbers(&[3], sh("echo no >&2; exit 3")["error"].as_str().unwrap_or_default()),
+        @"sh ended with 3: no"
+    );
+    assert_snapshot!(
+        expect_numbers(&[15], sh("kill -TERM $$")["error"].as_str().unwrap_or_default()),
+        @"sh was killed by signal 15"
+    );
     let long = sh("head -c 100000 /dev/zero | tr '\\0' x; printf '\\377' >&2")["result"].take();
     assert_eq!(long["stdout"].as_str().map(str::len), Some(64 << 10));
     assert_eq!((&long["stdout_truncated"], &long["stderr"]), (&json!(true), &json!("\u{fffd}")));
@@ -335,7 +359,10 @@ fn nothing_is_left_when_the_time_is_over() {
     let (shell, id, worker, marker) = at_work(&["--timeout", "5s"], &[]);
     let task = until(&shell, &id, |task| task["finished_at"].is_number());
     assert_eq!(alive(&marker), Vec::<String>::new());
-    assert_eq!(task["error"], "timed out after 5s");
+    assert_snapshot!(
+        expect_numbers(&[5], task["error"].as_str().unwrap_or_default()),
+        @"timed out after 5s"
+    );
     end(worker);
 }
 
@@ -452,20 +479,30 @@ fn a_guard_that_is_killed_takes_the_group_along() {
     assert!(killed.success());
     wait_for(&marker, 0);
     assert!(worker.wait().expect("wait").success());
-    assert_eq!(task(&shell, &id)["error"], "the guard of the command was killed");
+    assert_snapshot!(
+        task(&shell, &id)["error"].as_str().unwrap_or_default(),
+        @"the guard of the command was killed"
+    );
 }
 
 #[test]
 fn without_a_permission_a_worker_takes_no_such_task() {
     let shell = Shell::new();
     let told = shell.run(&["worker", "--kinds", "exec", "--until-idle"]);
-    let words = "error: kind `exec` does nothing that is not allowed; add `--exec-allow COMMAND`\n";
-    assert_eq!(told, format!("exit 1\n{words}"));
+    assert_snapshot!(
+        expect_exit(1, &told),
+        @"error: kind `exec` does nothing that is not allowed; add `--exec-allow COMMAND`"
+    );
     let told = shell.run(&["worker", "--exec-allow", "no-such-command"]);
-    let words = "there is no command \"no-such-command\" in the folders of PATH";
-    assert!(told.starts_with("exit 1\n") && told.contains(words), "{told}");
+    assert_snapshot!(
+        expect_output(1, &[], &plain(&told)),
+        @r#"error: read --exec-allow "no-such-command": there is no command "no-such-command" in the folders of PATH"#
+    );
     shell.file("a.toml", "[[task]]\nkind = \"exec\"\npayload = { argv = [\"echo\", \"{n}\"] }\n");
     let told = shell.run(&["run", "a.toml"]);
-    assert!(told.contains("add `--exec-allow COMMAND`"), "{told}");
+    assert_snapshot!(
+        expect_exit(1, &plain(&told)),
+        @"error: the file has tasks of kind `exec`, which does nothing that is not allowed; add `--exec-allow COMMAND`"
+    );
     shell.good(&["run", "a.toml", "--exec-allow", "echo"]);
 }

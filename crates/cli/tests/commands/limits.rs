@@ -1,6 +1,7 @@
 //! Limits by hand: what `concurrency` says and does.
 
-use crate::common::Shell;
+use crate::common::{Shell, expect_exit, expect_output, plain};
+use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tidegate_core::{Kind, Registration, WorkerId};
 
@@ -8,37 +9,39 @@ use tidegate_core::{Kind, Registration, WorkerId};
 #[test]
 fn a_limit_of_another_scope_is_not_made_that_of_a_group() {
     let shell = shell();
-    assert_eq!(
-        shell.run(&["concurrency", "set", "queue:mail", "--limit", "1"]),
-        "exit 1\nerror: \"queue\" limits cannot be set; name it group:NAME or job:NAME\n"
+    assert_snapshot!(
+        expect_exit(1, &shell.run(&["concurrency", "set", "queue:mail", "--limit", "1"])),
+        @r#"error: "queue" limits cannot be set; name it group:NAME or job:NAME"#
     );
     let named = shell.run(&["concurrency", "set", "group:queue:mail", "--limit", "1"]);
-    let new = "is new; nothing uses it yet";
-    assert_eq!(
-        named,
-        format!(
-            "exit 0\ngroup:queue:mail is 1, set by operator\nnote: limit group:queue:mail {new}\n"
-        )
+    assert_snapshot!(
+        expect_output(0, &[1], &named),
+        @"
+        group:queue:mail is 1, set by operator
+        note: limit group:queue:mail is new; nothing uses it yet
+        "
     );
     let other = shell.run(&["concurrency", "set", "eu:mail", "--limit", "1"]);
-    assert_eq!(
-        other,
-        format!("exit 0\ngroup:eu:mail is 1, set by operator\nnote: limit group:eu:mail {new}\n")
+    assert_snapshot!(
+        expect_output(0, &[1], &other),
+        @"
+        group:eu:mail is 1, set by operator
+        note: limit group:eu:mail is new; nothing uses it yet
+        "
     );
 }
 
 #[test]
 fn a_limit_that_is_not_there_cannot_be_unset() {
     let shell = shell();
-    assert_eq!(
-        shell.run(&["concurrency", "unset", "nosuch"]),
-        "exit 1\nerror: there is no limit \"group:nosuch\"; `tidegate concurrency status` lists \
-         all\n"
+    assert_snapshot!(
+        expect_exit(1, &shell.run(&["concurrency", "unset", "nosuch"])),
+        @r#"error: there is no limit "group:nosuch"; `tidegate concurrency status` lists all"#
     );
     shell.good(&["concurrency", "set", "mail", "--limit", "1"]);
-    assert_eq!(
-        shell.run(&["concurrency", "unset", "mial"]),
-        "exit 1\nerror: there is no limit \"group:mial\"; did you mean \"group:mail\"?\n"
+    assert_snapshot!(
+        expect_exit(1, &shell.run(&["concurrency", "unset", "mial"])),
+        @r#"error: there is no limit "group:mial"; did you mean "group:mail"?"#
     );
 }
 
@@ -48,29 +51,36 @@ fn a_limit_that_something_uses_is_not_called_unused() {
     let shell = shell();
     shell.good(&["submit", "noop", "--group", "mail"]);
     let set = |group: &str| shell.run(&["concurrency", "set", group, "--limit", "1"]);
-    let unused = "note: limit group:mial is new; nothing uses it yet\n";
-    assert_eq!(set("mial"), format!("exit 0\ngroup:mial is 1, set by operator\n{unused}"));
-    assert_eq!(set("mial"), "exit 0\ngroup:mial is 1, set by operator\n", "it is known by now");
-    assert_eq!(set("mail"), "exit 0\ngroup:mail is 1, set by operator\n", "a task uses it");
-    assert_eq!(set("sleep"), "exit 0\ngroup:sleep is 1, set by operator\n", "a kind uses it");
+    assert_snapshot!(
+        expect_output(0, &[1], &set("mial")),
+        @"
+        group:mial is 1, set by operator
+        note: limit group:mial is new; nothing uses it yet
+        "
+    );
+    // It is known by now.
+    assert_snapshot!(expect_output(0, &[1], &set("mial")), @"group:mial is 1, set by operator");
+    // A task uses it.
+    assert_snapshot!(expect_output(0, &[1], &set("mail")), @"group:mail is 1, set by operator");
+    // A kind uses it.
+    assert_snapshot!(expect_output(0, &[1], &set("sleep")), @"group:sleep is 1, set by operator");
 }
 
 #[test]
 fn a_history_without_records_proves_nothing() {
     let shell = shell();
     shell.file("a.jsonl", "");
-    assert_eq!(
-        shell.run(&["verify", "a.jsonl"]),
-        "exit 1\nerror: the files have no records, so there is nothing to verify; workers write \
-         them with --history\n"
+    assert_snapshot!(
+        expect_exit(1, &shell.run(&["verify", "a.jsonl"])),
+        @"error: the files have no records, so there is nothing to verify; workers write them with --history"
     );
 }
 
 #[test]
 fn a_history_that_is_not_there_is_told_once() {
-    assert_eq!(
-        shell().run(&["verify", "nofile"]),
-        "exit 1\nerror: read history nofile: No such file or directory (os error 2)\n"
+    assert_snapshot!(
+        expect_output(1, &[2], &shell().run(&["verify", "nofile"])),
+        @"error: read history nofile: No such file or directory (os error 2)"
     );
 }
 
@@ -81,10 +91,9 @@ fn a_file_can_be_asked_to_be_quicker() {
     assert_eq!(shell.good(&["submit", "noop", "--store", url]), "1\n");
     assert!(shell.path("quick.db").exists());
     shell.good(&["doctor", "--store", url]);
-    assert_eq!(
-        shell.run(&["doctor", "--store", "sqlite:quick.db?synchronous=of"]),
-        "exit 1\nerror: \"sqlite:quick.db?synchronous=of\" has the unknown setting \
-         \"synchronous=of\"; known are synchronous=full and synchronous=normal\n"
+    assert_snapshot!(
+        expect_exit(1, &shell.run(&["doctor", "--store", "sqlite:quick.db?synchronous=of"])),
+        @r#"error: "sqlite:quick.db?synchronous=of" has the unknown setting "synchronous=of"; known are synchronous=full and synchronous=normal"#
     );
 }
 
@@ -99,13 +108,15 @@ fn shell() -> Shell {
 fn a_refused_submit_sets_no_limit() {
     let shell = shell();
     let refused = shell.run(&["submit", "noop", "--limit", "3", "--weight", "4"]);
-    assert_eq!(
-        refused,
-        "exit 1\nerror: a task of weight 4 can never run under \"group:noop\", whose limit is 3; \
-         lower its weight or raise the limit\n"
+    assert_snapshot!(
+        expect_output(1, &[4, 3], &refused),
+        @r#"error: a task of weight 4 can never run under "group:noop", whose limit is 3; lower its weight or raise the limit"#
     );
     let status = shell.run(&["concurrency", "status"]);
-    assert!(status.starts_with("exit 0\nno limits; "), "{status}");
+    assert_snapshot!(
+        expect_output(0, &[], &plain(&status)),
+        @"no limits; `tidegate concurrency set GROUP --limit N` sets one"
+    );
 }
 
 #[test]
@@ -114,10 +125,14 @@ fn unset_brings_back_what_was_below_and_then_removes_it() {
     shell.good(&["submit", "noop", "--limit", "3"]);
     shell.good(&["concurrency", "set", "noop", "--limit", "5"]);
     let unset = || shell.run(&["concurrency", "unset", "noop"]);
-    let below = "exit 0\ngroup:noop is 3, set by submit; `unset` again removes that\n";
-    assert_eq!(unset(), below);
-    let gone = "exit 0\ngroup:noop is unlimited; the next submit that brings a limit sets it\n";
-    assert_eq!(unset(), gone);
+    assert_snapshot!(
+        expect_output(0, &[3], &unset()),
+        @"group:noop is 3, set by submit; `unset` again removes that"
+    );
+    assert_snapshot!(
+        expect_exit(0, &unset()),
+        @"group:noop is unlimited; the next submit that brings a limit sets it"
+    );
 }
 
 /// A worker that lives for the rest of the test and registers the kind `mail`.
@@ -142,9 +157,15 @@ async fn a_worker_that_brings_another_limit_says_so() {
     registers_kind(&shell, "noop", "one", Some(2)).await;
     let worker = |limit| shell.run(&["worker", "--until-idle", "--max-concurrent", limit]);
     let told = worker("noop=5");
-    let words = "warning: the limit of \"noop\" was 2 and is 5 now: of what live workers bring the \
-                 latest counts; 1 live worker brings another\n";
-    assert!(told.contains(words), "{told}");
+    assert_snapshot!(
+        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 2, 5, 1, 16], &plain(&told)),
+        @r#"
+        0 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
+        warning: the limit of "noop" was 2 and is 5 now: of what live workers bring the latest counts; 1 live worker brings another
+        worker W works on sqlite:tidegate.db: 16 tasks at once, kinds noop, sleep
+        idle: no unfinished task is left
+        "#
+    );
     let told = worker("noop=5");
     assert!(!told.contains("warning"), "{told}");
 }
@@ -153,25 +174,54 @@ async fn a_worker_that_brings_another_limit_says_so() {
 async fn workers_that_disagree_about_a_limit_are_shown() {
     let shell = shell();
     registers(&shell, "one", Some(500)).await;
-    let head = "limit       capacity  held  waiting  refused        set by  version\n";
     let status = || shell.run(&["concurrency", "status"]);
     let one = || shell.run(&["concurrency", "status", "mail"]);
-    let row = "group:mail       500     0        0        0  registration        1\n";
-    assert_eq!(status(), format!("exit 0\n{head}{row}"));
-    assert_eq!(one(), format!("exit 0\n{head}{row}  registered: 500 by 1 worker\n"));
+    assert_snapshot!(
+        expect_output(0, &[500, 0, 0, 0, 1], &status()),
+        @"
+        limit       capacity  held  waiting  refused        set by  version
+        group:mail       500     0        0        0  registration        1
+        "
+    );
+    assert_snapshot!(
+        expect_output(0, &[500, 0, 0, 0, 1, 500, 1], &one()),
+        @"
+        limit       capacity  held  waiting  refused        set by  version
+        group:mail       500     0        0        0  registration        1
+          registered: 500 by 1 worker
+        "
+    );
     registers(&shell, "two", Some(10)).await;
     registers(&shell, "three", Some(10)).await;
     registers(&shell, "four", None).await;
-    let row = "group:mail        10     0        0        0  registration        2\n";
-    let words = "  live workers disagree: 500 by 1 worker, 10 by 2 workers, no limit by 1 worker; \
-                 the latest that brings one counts\n";
-    assert_eq!(status(), format!("exit 0\n{head}{row}\ngroup:mail\n{words}"));
-    assert_eq!(one(), format!("exit 0\n{head}{row}{words}"));
+    assert_snapshot!(
+        expect_output(0, &[10, 0, 0, 0, 2, 500, 1, 10, 2, 1], &status()),
+        @"
+        limit       capacity  held  waiting  refused        set by  version
+        group:mail        10     0        0        0  registration        2
+
+        group:mail
+          live workers disagree: 500 by 1 worker, 10 by 2 workers, no limit by 1 worker; the latest that brings one counts
+        "
+    );
+    assert_snapshot!(
+        expect_output(0, &[10, 0, 0, 0, 2, 500, 1, 10, 2, 1], &one()),
+        @"
+        limit       capacity  held  waiting  refused        set by  version
+        group:mail        10     0        0        0  registration        2
+          live workers disagree: 500 by 1 worker, 10 by 2 workers, no limit by 1 worker; the latest that brings one counts
+        "
+    );
     shell.good(&["concurrency", "set", "mail", "--limit", "7"]);
-    let head = "limit       capacity  held  waiting  refused    set by  version\n";
-    let row = "group:mail         7     0        0        0  operator        3\n";
-    let below = "  below it: 10, set by registration\n";
-    assert_eq!(one(), format!("exit 0\n{head}{row}{below}{words}"));
+    assert_snapshot!(
+        expect_output(0, &[7, 0, 0, 0, 3, 10, 500, 1, 10, 2, 1], &one()),
+        @"
+        limit       capacity  held  waiting  refused    set by  version
+        group:mail         7     0        0        0  operator        3
+          below it: 10, set by registration
+          live workers disagree: 500 by 1 worker, 10 by 2 workers, no limit by 1 worker; the latest that brings one counts
+        "
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,9 @@
 
 use std::process::{Child, Stdio};
 
-use crate::common::{Shell, plain};
+use crate::common::{Shell, Transcript, expect_exit, expect_numbers, expect_output, plain};
+use insta::assert_snapshot;
+
 use serde_json::Value;
 use tidegate_testkit::wait;
 
@@ -75,6 +77,11 @@ fn json(lines: &str) -> Vec<Value> {
     lines.lines().map(|line| serde_json::from_str(line).expect("a JSON object per line")).collect()
 }
 
+fn states(shell: &Shell, ids: &[&str]) -> Vec<Value> {
+    let state = |id: &&str| json(&shell.good(&["task", "show", id, "--json"]))[0]["state"].clone();
+    ids.iter().map(state).collect()
+}
+
 fn seen(shell: &Shell, arguments: &[&str]) -> String {
     plain(&shell.run(arguments))
 }
@@ -82,38 +89,53 @@ fn seen(shell: &Shell, arguments: &[&str]) -> String {
 #[test]
 fn tasks_are_listed() {
     let shell = store();
-    let head = "id kind state queue job workflow failed attempts age error\n";
+    let mut transcript = Transcript::of(&shell);
+    transcript
+        .run(0, &["task", "list", "--queue", "later"])
+        .run(0, &["task", "list", "--state", "failed"])
+        .run(0, &["task", "list", "--state", "failed", "--state", "completed"])
+        .run(0, &["task", "list", "--max", "2"])
+        .run(0, &["task", "list", "--kind", "nope", "--json"]);
+    assert_snapshot!(transcript);
+    let ids = |arguments: &[&str]| {
+        let tasks = json(&shell.good(arguments));
+        tasks.iter().map(|task| task["id"].as_u64().expect("an id")).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&["task", "list", "--queue", "later", "--json"]), [4, 5, 6]);
+    assert_eq!(ids(&["task", "list", "--group", "partner", "--json"]), [1, 2, 3]);
+    let all = ["1", "2", "4", "5", "6", "8", "9"];
+    let wanted = ["blocked", "blocked", "pending", "blocked", "blocked", "failed", "completed"];
+    assert_eq!(states(&shell, &all), wanted);
+    assert_eq!(ids(&["task", "list", "--state", "failed", "--json"]), [8]);
     assert_eq!(
-        seen(&shell, &["task", "list", "--queue", "later"]),
-        format!(
-            "exit 0\n{head}4 noop pending later - order 0 of 5 T -\n\
-             5 noop blocked later - order 0 of 5 T -\n6 noop blocked later nightly - 0 of 5 T -\n"
-        )
+        ids(&["task", "list", "--state", "failed", "--state", "completed", "--json"]),
+        [8, 9]
     );
-    let failed = seen(&shell, &["task", "list", "--state", "failed"]);
-    assert!(failed.starts_with(&format!("exit 0\n{head}8 sleep failed now - - 1 of 1 T ")));
-    let group = json(&shell.good(&["task", "list", "--group", "partner", "--json"]));
-    assert_eq!(group.iter().map(|task| task["id"].clone()).collect::<Vec<_>>(), [1, 2, 3]);
-    let twice = seen(&shell, &["task", "list", "--state", "failed", "--state", "completed"]);
-    assert_eq!(twice.lines().count(), 4);
-    let cut = seen(&shell, &["task", "list", "--max", "2"]);
-    assert!(
-        cut.ends_with("note: there may be more; --after 2 goes on, --max N shows N\n"),
-        "{cut}"
-    );
-    let none = shell.run(&["task", "list", "--kind", "nope", "--json"]);
-    assert_eq!(none, "exit 0\nno task meets the filter\n");
+    assert_eq!(ids(&["task", "list", "--max", "2", "--json"]), [1, 2]);
 }
 
 #[test]
 fn a_task_is_shown() {
     let shell = store();
-    assert_eq!(
-        seen(&shell, &["task", "show", "9"]),
-        "exit 0\nid 9\nkind noop\nstate completed\nqueue now\ngroup noop\nweight 1\npriority 0\n\
-         failed 0 of 5 attempts\nsubmitted D\nended D\npayload {\"n\": 1}\nresult null\n"
+    assert_snapshot!(
+        expect_output(0, &[9, 1, 0, 0, 5, 1], &seen(&shell, &["task", "show", "9"])),
+        @r#"
+        id 9
+        kind noop
+        state completed
+        queue now
+        group noop
+        weight 1
+        priority 0
+        failed 0 of 5 attempts
+        submitted D
+        ended D
+        payload {"n": 1}
+        result null
+        "#
     );
     let whole = json(&shell.good(&["task", "show", "9", "--json"]));
+    assert_eq!(whole[0]["state"], "completed");
     let mut names: Vec<&String> = whole[0].as_object().expect("an object").keys().collect();
     names.sort_unstable();
     let mut wanted = [
@@ -146,25 +168,25 @@ fn a_task_is_shown() {
 fn a_task_says_why_it_waits() {
     let shell = store();
     let _worker = with_worker(&shell);
-    assert_eq!(
-        seen(&shell, &["task", "explain", "3"]),
-        "exit 0\ntask 3 is blocked: it stands at place 1 in the line of group:partner (2 of 2 \
-         slots held), since T (D)\n\
-         slot 0: task 1 (sleep) on worker W, lease ends in T unless renewed\n\
-         slot 1: task 2 (sleep) on worker W, lease ends in T unless renewed\n"
+    assert_eq!(states(&shell, &["3", "4"]), ["blocked", "pending"]);
+    assert_snapshot!(
+        expect_output(0, &[3, 1, 2, 2, 0, 1, 1, 2], &seen(&shell, &["task", "explain", "3"])),
+        @"
+        task 3 is blocked: it stands at place 1 in the line of group:partner (2 of 2 slots held), since T (D)
+        slot 0: task 1 (sleep) on worker W, lease ends in T unless renewed
+        slot 1: task 2 (sleep) on worker W, lease ends in T unless renewed
+        "
     );
     let told = json(&shell.good(&["task", "explain", "3", "--json"]));
     assert_eq!((&told[0]["reason"]["place"], &told[0]["estimate_ms"]), (&1.into(), &Value::Null));
-    assert_eq!(
-        seen(&shell, &["task", "explain", "4"]),
-        "exit 0\ntask 4 is pending: it is ready, and no live worker serves kind \"noop\" in \
-         queue \"later\"; start one with `tidegate worker --queues later`, since T (D)\n"
+    assert_snapshot!(
+        expect_output(0, &[4], &seen(&shell, &["task", "explain", "4"])),
+        @r#"task 4 is pending: it is ready, and no live worker serves kind "noop" in queue "later"; start one with `tidegate worker --queues later`, since T (D)"#
     );
     shell.good(&["queue", "pause", "later"]);
-    assert_eq!(
-        seen(&shell, &["task", "explain", "4"]),
-        "exit 0\ntask 4 is pending: it is ready; queue \"later\" is paused for T, `tidegate queue \
-         resume later` lets it go on, since T (D)\n"
+    assert_snapshot!(
+        expect_output(0, &[4], &seen(&shell, &["task", "explain", "4"])),
+        @r#"task 4 is pending: it is ready; queue "later" is paused for T, `tidegate queue resume later` lets it go on, since T (D)"#
     );
 }
 
@@ -172,18 +194,25 @@ fn a_task_says_why_it_waits() {
 fn tasks_are_cancelled_and_retried_by_id() {
     let shell = store();
     let _worker = with_worker(&shell);
-    assert_eq!(
-        seen(&shell, &["task", "cancel", "1", "4", "9", "99"]),
-        "exit 1\ntask 1 runs; its worker is told with the next heartbeat\ntask 4 is cancelled\n\
-         task 9 has ended already; it stays as it is\n\
-         there is no task 99, or it has ended and was removed; see `tidegate task list`\n"
+    assert_snapshot!(
+        expect_output(1, &[1, 4, 9, 99], &seen(&shell, &["task", "cancel", "1", "4", "9", "99"])),
+        @"
+        task 1 runs; its worker is told with the next heartbeat
+        task 4 is cancelled
+        task 9 has ended already; it stays as it is
+        there is no task 99, or it has ended and was removed; see `tidegate task list`
+        "
     );
-    assert_eq!(
-        seen(&shell, &["task", "retry", "4", "7", "8", "9", "5", "99"]),
-        "exit 1\ntask 4 starts anew\ntask 7 is due now\ntask 8 starts anew\n\
-         task 9 is completed; submit it again to do its work again\n\
-         task 5 waits for its turn or runs; `tidegate task explain 5`\n\
-         there is no task 99, or it has ended and was removed; see `tidegate task list`\n"
+    assert_snapshot!(
+        expect_output(1, &[4, 7, 8, 9, 5, 5, 99], &seen(&shell, &["task", "retry", "4", "7", "8", "9", "5", "99"])),
+        @"
+        task 4 starts anew
+        task 7 is due now
+        task 8 starts anew
+        task 9 is completed; submit it again to do its work again
+        task 5 waits for its turn or runs; `tidegate task explain 5`
+        there is no task 99, or it has ended and was removed; see `tidegate task list`
+        "
     );
     assert_eq!(
         shell.run(&["task", "cancel", "5", "6", "--json"]),
@@ -195,43 +224,59 @@ fn tasks_are_cancelled_and_retried_by_id() {
 fn tasks_are_cancelled_and_retried_by_filter() {
     let shell = store();
     let meant = seen(&shell, &["task", "cancel", "--queue", "later", "--dry-run"]);
-    assert!(meant.ends_with("3 tasks would be cancelled; nothing was changed\n"), "{meant}");
+    assert_snapshot!(
+        expect_output(0, &[4, 0, 5, 5, 0, 5, 6, 0, 5, 3], &plain(&meant)),
+        @"
+        id kind state queue job workflow failed attempts age error
+        4 noop pending later - order 0 of 5 T -
+        5 noop blocked later - order 0 of 5 T -
+        6 noop blocked later nightly - 0 of 5 T -
+        3 tasks would be cancelled; nothing was changed
+        "
+    );
     assert_eq!(meant.lines().count(), 6, "{meant}");
-    assert_eq!(
-        seen(&shell, &["task", "cancel", "--queue", "later"]),
-        "exit 0\n3 tasks met the filter, 3 cancelled, or told to stop\n"
+    assert_snapshot!(
+        expect_output(0, &[3, 3], &seen(&shell, &["task", "cancel", "--queue", "later"])),
+        @"3 tasks met the filter, 3 cancelled, or told to stop"
     );
-    assert_eq!(
-        seen(&shell, &["task", "retry", "--queue", "later"]),
-        "exit 0\n0 tasks met the filter, 0 brought back\n",
-        "only what failed, unless a state is named"
+    // Only what failed, unless a state is named.
+    assert_snapshot!(
+        expect_output(0, &[0, 0], &seen(&shell, &["task", "retry", "--queue", "later"])),
+        @"0 tasks met the filter, 0 brought back"
     );
-    assert_eq!(
-        seen(&shell, &["task", "retry", "--queue", "later", "--state", "cancelled"]),
-        "exit 0\n3 tasks met the filter, 3 brought back\n"
+    assert_snapshot!(
+        expect_output(0, &[3, 3], &seen(&shell, &["task", "retry", "--queue", "later", "--state", "cancelled"])),
+        @"3 tasks met the filter, 3 brought back"
     );
-    assert_eq!(
-        shell.run(&["task", "retry", "--all", "--json"]),
-        "exit 0\n{\"task\":8,\"outcome\":\"retried\"}\n1 task met the filter, 1 brought back\n"
+    let retried = shell.run(&["task", "retry", "--all", "--json"]);
+    assert_eq!(retried.lines().nth(1), Some("{\"task\":8,\"outcome\":\"retried\"}"));
+    assert_snapshot!(
+        expect_output(0, &[8, 1, 1], &retried),
+        @r#"
+        {"task":8,"outcome":"retried"}
+        1 task met the filter, 1 brought back
+        "#
     );
-    assert_eq!(
-        seen(&shell, &["task", "retry", "--state", "pending", "--all", "--dry-run"]),
-        "exit 0\n0 tasks would be retried; nothing was changed\n",
-        "what waits is left alone"
+    // What waits is left alone.
+    assert_snapshot!(
+        expect_output(0, &[0], &seen(&shell, &["task", "retry", "--state", "pending", "--all", "--dry-run"])),
+        @"0 tasks would be retried; nothing was changed"
     );
-    assert_eq!(
-        shell.run(&["task", "cancel", "9", "99", "--dry-run", "--json"]),
-        "exit 1\ntask 9 is completed and would stay so\nthere is no task 99, or it has ended and \
-         was removed; see `tidegate task list`\n0 tasks would be cancelled; nothing was changed\n"
+    assert_snapshot!(
+        expect_output(1, &[9, 99, 0], &shell.run(&["task", "cancel", "9", "99", "--dry-run", "--json"])),
+        @"
+        task 9 is completed and would stay so
+        there is no task 99, or it has ended and was removed; see `tidegate task list`
+        0 tasks would be cancelled; nothing was changed
+        "
     );
-    assert_eq!(
-        shell.run(&["task", "cancel"]),
-        "exit 1\nerror: which tasks? Name ids, or filters such as --kind; --all means every \
-         unfinished task\n"
+    assert_snapshot!(
+        expect_exit(1, &shell.run(&["task", "cancel"])),
+        @"error: which tasks? Name ids, or filters such as --kind; --all means every unfinished task"
     );
-    assert_eq!(
-        shell.run(&["task", "retry", "1", "--kind", "noop"]),
-        "exit 1\nerror: ids and filters do not go together; leave one of them out\n"
+    assert_snapshot!(
+        expect_exit(1, &shell.run(&["task", "retry", "1", "--kind", "noop"])),
+        @"error: ids and filters do not go together; leave one of them out"
     );
 }
 
@@ -244,29 +289,64 @@ fn many_tasks_are_changed_in_steps() {
     submit.stdin(std::fs::File::open(shell.path("lines")).expect("open"));
     assert!(submit.output().expect("submit").status.success());
     let cancelled = shell.run(&["task", "cancel", "--kind", "noop"]);
-    assert_eq!(cancelled, "exit 0\n1,500 tasks met the filter, 1500 cancelled, or told to stop\n");
+    assert_snapshot!(
+        expect_output(0, &[1500, 1500], &cancelled),
+        @"1,500 tasks met the filter, 1500 cancelled, or told to stop"
+    );
     let meant = shell.run(&["task", "retry", "--state", "cancelled", "--all", "--dry-run"]);
-    let end = "1,500 tasks would be retried, of which the first are listed; nothing was changed\n";
-    assert!(meant.ends_with(end), "{meant}");
+    assert_snapshot!(
+        expect_output(0, &[1, 0, 5, 2, 0, 5, 3, 0, 5, 4, 0, 5, 5, 0, 5, 6, 0, 5, 7, 0, 5, 8, 0, 5, 9, 0, 5, 10, 0, 5, 11, 0, 5, 12, 0, 5, 13, 0, 5, 14, 0, 5, 15, 0, 5, 16, 0, 5, 17, 0, 5, 18, 0, 5, 19, 0, 5, 20, 0, 5, 1500], &plain(&meant)),
+        @"
+        id kind state queue job workflow failed attempts age error
+        1 noop cancelled default - - 0 of 5 T -
+        2 noop cancelled default - - 0 of 5 T -
+        3 noop cancelled default - - 0 of 5 T -
+        4 noop cancelled default - - 0 of 5 T -
+        5 noop cancelled default - - 0 of 5 T -
+        6 noop cancelled default - - 0 of 5 T -
+        7 noop cancelled default - - 0 of 5 T -
+        8 noop cancelled default - - 0 of 5 T -
+        9 noop cancelled default - - 0 of 5 T -
+        10 noop cancelled default - - 0 of 5 T -
+        11 noop cancelled default - - 0 of 5 T -
+        12 noop cancelled default - - 0 of 5 T -
+        13 noop cancelled default - - 0 of 5 T -
+        14 noop cancelled default - - 0 of 5 T -
+        15 noop cancelled default - - 0 of 5 T -
+        16 noop cancelled default - - 0 of 5 T -
+        17 noop cancelled default - - 0 of 5 T -
+        18 noop cancelled default - - 0 of 5 T -
+        19 noop cancelled default - - 0 of 5 T -
+        20 noop cancelled default - - 0 of 5 T -
+        1,500 tasks would be retried, of which the first are listed; nothing was changed
+        "
+    );
     assert_eq!(meant.lines().count(), 23, "twenty are listed: {meant}");
 }
 
 #[test]
 fn a_wait_prints_the_result() {
     let shell = store();
+    assert_eq!(states(&shell, &["7", "8"]), ["scheduled", "failed"]);
     assert_eq!(shell.run(&["task", "wait", "9"]), "exit 0\nnull\n");
     let failed = shell.run(&["task", "wait", "9", "8"]);
-    assert!(failed.starts_with("exit 1\nnull\nnull\ntask 8 is failed: "), "{failed}");
+    assert_snapshot!(
+        expect_output(1, &[8, 10], &plain(&failed)),
+        @"
+        null
+        null
+        task 8 is failed: timed out after 10ms
+        "
+    );
     let whole = json(&shell.good(&["task", "wait", "9", "--json"]));
     assert_eq!((&whole[0]["state"], &whole[0]["payload"]["n"]), (&"completed".into(), &1.into()));
-    assert_eq!(
-        seen(&shell, &["task", "wait", "7", "--timeout", "50ms"]),
-        "exit 1\nerror: the time is up; task 7 is scheduled: it is due in T (D)\n"
+    assert_snapshot!(
+        expect_output(1, &[7], &seen(&shell, &["task", "wait", "7", "--timeout", "50ms"])),
+        @"error: the time is up; task 7 is scheduled: it is due in T (D)"
     );
-    assert_eq!(
-        shell.run(&["task", "wait", "99"]),
-        "exit 1\nerror: there is no task 99, or it has ended and was removed; see `tidegate task \
-         list`\n"
+    assert_snapshot!(
+        expect_output(1, &[99], &shell.run(&["task", "wait", "99"])),
+        @"error: there is no task 99, or it has ended and was removed; see `tidegate task list`"
     );
     shell.good(&["task", "retry", "7"]);
     let _worker = Running::start(&shell, &["worker"]);
@@ -276,60 +356,77 @@ fn a_wait_prints_the_result() {
 #[test]
 fn jobs_are_shown() {
     let shell = store();
-    let head = "job concurrency min weight priority delay paused scheduled pending blocked \
-                processing completed failed cancelled\n";
-    let row = "nightly - 0 1 0 - - 0 0 1 0 0 0 0\n";
-    assert_eq!(seen(&shell, &["job", "list"]), format!("exit 0\n{head}{row}"));
-    assert_eq!(
-        seen(&shell, &["job", "show", "nightly"]),
-        format!(
-            "exit 0\n{head}{row}0 of its slots are held, 1 wait for one; `tidegate concurrency \
-             status job:nightly` names them\n"
-        )
+    assert_snapshot!(
+        expect_output(0, &[0, 1, 0, 0, 0, 1, 0, 0, 0, 0], &seen(&shell, &["job", "list"])),
+        @"
+        job concurrency min weight priority delay paused scheduled pending blocked processing completed failed cancelled
+        nightly - 0 1 0 - - 0 0 1 0 0 0 0
+        "
+    );
+    assert_snapshot!(
+        expect_output(0, &[0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1], &seen(&shell, &["job", "show", "nightly"])),
+        @"
+        job concurrency min weight priority delay paused scheduled pending blocked processing completed failed cancelled
+        nightly - 0 1 0 - - 0 0 1 0 0 0 0
+        0 of its slots are held, 1 wait for one; `tidegate concurrency status job:nightly` names them
+        "
     );
     let whole = json(&shell.good(&["job", "show", "nightly", "--json"]));
     assert_eq!((&whole[0]["name"], &whole[0]["limit"]["held"]), (&"nightly".into(), &0.into()));
     assert_eq!(json(&shell.good(&["job", "list", "--json"])).len(), 1);
-    assert_eq!(
-        shell.run(&["job", "show", "nihgtly"]),
-        "exit 1\nerror: there is no job \"nihgtly\"; did you mean \"nightly\"?\n"
+    assert_snapshot!(
+        expect_exit(1, &shell.run(&["job", "show", "nihgtly"])),
+        @r#"error: there is no job "nihgtly"; did you mean "nightly"?"#
     );
 }
 
 #[test]
 fn workflows_are_shown() {
     let shell = store();
-    assert_eq!(
-        seen(&shell, &["workflow", "list"]),
-        "exit 0\nworkflow halted by scheduled pending blocked processing completed failed \
-         cancelled\norder - 0 1 1 0 0 0 0\n"
+    assert_eq!(states(&shell, &["4", "5"]), ["pending", "blocked"]);
+    assert_snapshot!(
+        expect_output(0, &[0, 1, 1, 0, 0, 0, 0], &seen(&shell, &["workflow", "list"])),
+        @"
+        workflow halted by scheduled pending blocked processing completed failed cancelled
+        order - 0 1 1 0 0 0 0
+        "
     );
-    assert_eq!(
-        seen(&shell, &["workflow", "show", "order"]),
-        "exit 0\nstep task kind state ended error\n1 4 noop pending - -\n2 5 noop blocked - -\n"
+    assert_snapshot!(
+        expect_output(0, &[1, 4, 2, 5], &seen(&shell, &["workflow", "show", "order"])),
+        @"
+        step task kind state ended error
+        1 4 noop pending - -
+        2 5 noop blocked - -
+        "
     );
     let steps = json(&shell.good(&["workflow", "show", "order", "--json", "--max", "1"]));
     assert_eq!((steps.len(), &steps[0]["id"]), (1, &4.into()));
-    assert_eq!(
-        shell.run(&["workflow", "show", "x"]),
-        "exit 1\nerror: there is no workflow \"x\"; `tidegate workflow list` lists all\n"
+    assert_snapshot!(
+        expect_exit(1, &shell.run(&["workflow", "show", "x"])),
+        @r#"error: there is no workflow "x"; `tidegate workflow list` lists all"#
     );
 }
 
 #[test]
 fn queues_are_paused_and_resumed() {
     let shell = store();
-    let head = "queue scheduled pending blocked processing workers paused for\n";
-    assert_eq!(
-        seen(&shell, &["queue", "pause", "later"]),
-        "exit 0\nqueue \"later\" is paused; `tidegate queue resume later` lets it go on\n"
+    assert_snapshot!(
+        expect_exit(0, &seen(&shell, &["queue", "pause", "later"])),
+        @r#"queue "later" is paused; `tidegate queue resume later` lets it go on"#
     );
-    let listed = seen(&shell, &["queue", "list"]);
-    let rows = "default 1 0 3 0 0 -\nlater 0 1 2 0 0 T\n";
-    assert!(listed.starts_with(&format!("exit 0\n{head}{rows}")), "{listed}");
-    assert_eq!(
-        seen(&shell, &["queue", "pause", "later"]),
-        "exit 0\nqueue \"later\" is paused already; `tidegate queue resume later` lets it go on\n"
+    let listed = expect_exit(0, &seen(&shell, &["queue", "list"]));
+    let rows: Vec<&str> = listed.lines().take(3).collect();
+    assert_snapshot!(
+        expect_numbers(&[1, 0, 3, 0, 0, 0, 1, 2, 0, 0], &rows.join("\n")),
+        @"
+        queue scheduled pending blocked processing workers paused for
+        default 1 0 3 0 0 -
+        later 0 1 2 0 0 T
+        "
+    );
+    assert_snapshot!(
+        expect_exit(0, &seen(&shell, &["queue", "pause", "later"])),
+        @r#"queue "later" is paused already; `tidegate queue resume later` lets it go on"#
     );
     let queues = json(&shell.good(&["queue", "list", "--json"]));
     assert!(queues[0]["paused_at"].is_null() && queues[1]["paused_at"].is_i64());
@@ -337,11 +434,14 @@ fn queues_are_paused_and_resumed() {
     let open = shell.good(&["submit", "noop", "--queue", "open"]);
     shell.good(&["task", "wait", open.trim(), "--timeout", "30s"]);
     assert_eq!(shell.run(&["task", "wait", "6", "--timeout", "0s"]).lines().next(), Some("exit 1"));
-    assert_eq!(shell.run(&["queue", "resume", "later"]), "exit 0\nqueue \"later\" goes on\n");
+    assert_snapshot!(
+        expect_exit(0, &shell.run(&["queue", "resume", "later"])),
+        @r#"queue "later" goes on"#
+    );
     assert_eq!(shell.run(&["task", "wait", "6", "--timeout", "30s"]), "exit 0\nnull\n");
-    assert_eq!(
-        shell.run(&["queue", "resume", "later"]),
-        "exit 0\nqueue \"later\" was not paused\n"
+    assert_snapshot!(
+        expect_exit(0, &shell.run(&["queue", "resume", "later"])),
+        @r#"queue "later" was not paused"#
     );
 }
 
@@ -354,20 +454,18 @@ fn workers_are_listed() {
     assert_eq!(busy.len(), 1, "{listed:?}");
     assert_eq!(busy[0]["queues"], serde_json::json!(["default"]));
     let table = seen(&shell, &["workers"]);
-    assert!(
-        table.starts_with(
-            "exit 0\nworker running free memory accepts queues kinds seen again within\n"
-        ),
-        "{table}"
+    assert_snapshot!(
+        table.lines().nth(1).expect("a head"),
+        @"worker running free memory accepts queues kinds seen again within"
     );
     assert!(
         table.lines().any(|line| line.contains(" 2 ") && line.ends_with(" default noop,sleep T")),
         "{table}"
     );
     assert_eq!(busy[0]["report"]["maximum"], 16, "{listed:?}");
-    assert_eq!(
-        Shell::new().run(&["workers", "--store", "memory:"]),
-        "exit 0\nno worker lives; start one with `tidegate worker --store memory:`\n"
+    assert_snapshot!(
+        expect_exit(0, &Shell::new().run(&["workers", "--store", "memory:"])),
+        @"no worker lives; start one with `tidegate worker --store memory:`"
     );
 }
 
@@ -375,17 +473,33 @@ fn workers_are_listed() {
 fn a_limit_is_shown_with_its_slots_and_its_line() {
     let shell = store();
     let _worker = with_worker(&shell);
-    let head = "limit capacity held waiting refused set by version\n";
-    let slots = "slot 0: task 1 (sleep) on worker W, lease ends in T unless renewed\n\
-                 slot 1: task 2 (sleep) on worker W, lease ends in T unless renewed\n";
     let one = seen(&shell, &["concurrency", "status", "partner"]);
     let row = one.lines().nth(2).expect("a row").to_owned();
     assert!(row.starts_with("group:partner 2 2 1 ") && row.ends_with(" operator 3"), "{row}");
-    assert_eq!(one, format!("exit 0\n{head}{row}\n{slots}place 1: task 3 (sleep), waits for T\n"));
+    assert_snapshot!(
+        expect_output(0, &[0, 1, 1, 2, 1, 3], &one.replace(&row, "ROW")),
+        @"
+        limit capacity held waiting refused set by version
+        ROW
+        slot 0: task 1 (sleep) on worker W, lease ends in T unless renewed
+        slot 1: task 2 (sleep) on worker W, lease ends in T unless renewed
+        place 1: task 3 (sleep), waits for T
+        "
+    );
     let all = seen(&shell, &["concurrency", "status"]);
-    assert!(all.contains(&format!("\n\ngroup:partner\n{slots}")), "{all}");
-    let step = "\nworkflow:order\nslot 0: task 4 (noop), not running\n";
-    assert!(all.ends_with(step), "{all}");
+    let (_, details) =
+        all.split_once("\n\n").expect("a part for each limit with slots or a wait queue");
+    assert_snapshot!(
+        expect_numbers(&[0, 1, 1, 2, 0, 4], details),
+        @"
+        group:partner
+        slot 0: task 1 (sleep) on worker W, lease ends in T unless renewed
+        slot 1: task 2 (sleep) on worker W, lease ends in T unless renewed
+
+        workflow:order
+        slot 0: task 4 (noop), not running
+        "
+    );
     let limits = json(&shell.good(&["concurrency", "status", "--json"]));
     let limit = limits.iter().find(|limit| limit["name"] == "group:partner").expect("the limit");
     assert_eq!(limit["holders"][1]["task"], 2);
@@ -403,22 +517,31 @@ fn a_dry_run_says_what_a_limit_would_do() {
     let set = |group: &str, limit: &str| {
         seen(&shell, &["concurrency", "set", group, "--limit", limit, "--dry-run"])
     };
-    assert_eq!(
-        set("partner", "5"),
-        "exit 0\ngroup:partner would be 5 instead of 2; 2 held\nadmits: 1 task (3)\n\
-         nothing was changed; other limits of these tasks are not looked at\n"
+    assert_snapshot!(
+        expect_output(0, &[5, 2, 2, 1, 3], &set("partner", "5")),
+        @"
+        group:partner would be 5 instead of 2; 2 held
+        admits: 1 task (3)
+        nothing was changed; other limits of these tasks are not looked at
+        "
     );
-    assert_eq!(
-        set("partner", "1"),
-        "exit 0\ngroup:partner would be 1 instead of 2; 2 held\ndrains: 1 slot more must come \
-         back before the next task starts; what runs is not touched\n1 task would go on waiting\n\
-         nothing was changed; other limits of these tasks are not looked at\n"
+    assert_snapshot!(
+        expect_output(0, &[1, 2, 2, 1, 1], &set("partner", "1")),
+        @"
+        group:partner would be 1 instead of 2; 2 held
+        drains: 1 slot more must come back before the next task starts; what runs is not touched
+        1 task would go on waiting
+        nothing was changed; other limits of these tasks are not looked at
+        "
     );
-    assert_eq!(
-        set("noop", "1"),
-        "exit 0\ngroup:noop would be 1 instead of unlimited; 0 held\nadmits: 1 task (4)\n\
-         blocks: 2 tasks (10, 11)\nnothing was changed; other limits of these tasks are not \
-         looked at\n"
+    assert_snapshot!(
+        expect_output(0, &[1, 0, 1, 4, 2, 10, 11], &set("noop", "1")),
+        @"
+        group:noop would be 1 instead of unlimited; 0 held
+        admits: 1 task (4)
+        blocks: 2 tasks (10, 11)
+        nothing was changed; other limits of these tasks are not looked at
+        "
     );
     let effect = ["concurrency", "set", "partner", "--limit", "3", "--dry-run", "--json"];
     assert_eq!(json(&shell.good(&effect))[0]["admits"], serde_json::json!([3]));
@@ -435,10 +558,13 @@ fn a_dry_run_promises_nothing_to_whom_nobody_serves() {
         let limits = json(&shell.good(&["concurrency", "status", "solo", "--json"]));
         limits[0]["line"][0]["class"] == "no_worker"
     });
-    assert_eq!(
-        seen(&shell, &["concurrency", "set", "solo", "--limit", "3", "--dry-run"]),
-        "exit 0\ngroup:solo would be 3 instead of 1; 0 held\n1 task would go on waiting\n\
-         nothing was changed; other limits of these tasks are not looked at\n"
+    assert_snapshot!(
+        expect_output(0, &[3, 1, 0, 1], &seen(&shell, &["concurrency", "set", "solo", "--limit", "3", "--dry-run"])),
+        @"
+        group:solo would be 3 instead of 1; 0 held
+        1 task would go on waiting
+        nothing was changed; other limits of these tasks are not looked at
+        "
     );
 }
 
@@ -448,7 +574,10 @@ fn what_went_wrong_before_is_not_told_of_what_ended_well() {
     shell.good(&["submit", "sleep", "--payload", r#"{"ms": 1, "fail_attempts": 1}"#]);
     shell.good(&["worker", "--until-idle"]);
     let told = seen(&shell, &["task", "explain", "1"]);
-    assert!(told.starts_with("exit 0\n") && told.contains("it has ended well"), "{told}");
+    assert_snapshot!(
+        expect_output(0, &[1], &plain(&told)),
+        @"task 1 is completed: it has ended well, since T (D)"
+    );
     assert!(!told.contains("fail_attempts"), "{told}");
 }
 
@@ -456,33 +585,34 @@ fn what_went_wrong_before_is_not_told_of_what_ended_well() {
 fn a_slot_is_taken_back_only_by_force() {
     let shell = store();
     let _worker = with_worker(&shell);
-    assert_eq!(
-        seen(&shell, &["concurrency", "release", "partner", "0"]),
-        "exit 1\nerror: slot 0: task 1 (sleep) on worker W, lease ends in T unless renewed; its \
-         handler may still be running. --force takes the slot all the same\n"
+    assert_snapshot!(
+        expect_output(1, &[0, 1], &seen(&shell, &["concurrency", "release", "partner", "0"])),
+        @"error: slot 0: task 1 (sleep) on worker W, lease ends in T unless renewed; its handler may still be running. --force takes the slot all the same"
     );
-    assert_eq!(
-        seen(&shell, &["concurrency", "release", "partner", "0", "--force"]),
-        "exit 0\nslot 0 of group:partner is taken from task 1; `tidegate task explain 1` says \
-         where it is\n"
+    assert_snapshot!(
+        expect_output(0, &[0, 1, 1], &seen(&shell, &["concurrency", "release", "partner", "0", "--force"])),
+        @"slot 0 of group:partner is taken from task 1; `tidegate task explain 1` says where it is"
     );
     wait::until("the next in line runs", || {
         json(&shell.good(&["task", "show", "3", "--json"]))[0]["state"] == "processing"
     });
-    assert_eq!(
-        shell.run(&["concurrency", "release", "partner", "7", "--force"]),
-        "exit 1\nerror: nobody holds slot 7 of group:partner\n"
+    assert_snapshot!(
+        expect_output(1, &[7], &shell.run(&["concurrency", "release", "partner", "7", "--force"])),
+        @"error: nobody holds slot 7 of group:partner"
     );
-    assert_eq!(
-        shell.run(&["concurrency", "release", "x", "0", "--force"]),
-        "exit 1\nerror: there is no limit \"group:x\"; `tidegate concurrency status` lists all\n"
+    assert_snapshot!(
+        expect_exit(1, &shell.run(&["concurrency", "release", "x", "0", "--force"])),
+        @r#"error: there is no limit "group:x"; `tidegate concurrency status` lists all"#
     );
 }
 
 #[test]
 fn what_was_kept_long_enough_is_removed() {
     let shell = store();
-    assert_eq!(shell.run(&["prune"]), "exit 0\nremoved 0 tasks, 0 limits and 0 kinds\n");
+    assert_snapshot!(
+        expect_output(0, &[0, 0, 0], &shell.run(&["prune"])),
+        @"removed 0 tasks, 0 limits and 0 kinds"
+    );
     shell.good(&["concurrency", "set", "idle", "--limit", "1"]);
     shell.good(&["concurrency", "unset", "idle"]);
     assert_eq!(shell.run(&["prune", "--json"]), "exit 0\n{\"tasks\":0,\"limits\":1,\"kinds\":0}\n");
@@ -497,7 +627,10 @@ fn a_worker_that_has_ended_is_not_listed() {
     assert_eq!(shell.good(&["workers"]), "");
     shell.good(&["submit", "noop"]);
     let told = shell.good(&["task", "explain", "2"]);
-    assert!(told.contains("no live worker serves kind"), "{told}");
+    assert_snapshot!(
+        expect_numbers(&[2], &plain(&told)),
+        @r#"task 2 is pending: it is ready, and no live worker serves kind "noop" in queue "default"; start one with `tidegate worker --queues default`, since T (D)"#
+    );
 }
 
 #[test]
@@ -505,12 +638,15 @@ fn lists_of_an_empty_store_say_so() {
     let shell = Shell::new();
     shell.good(&["migrate"]);
     let said = |arguments: &[&str]| shell.run(arguments);
-    assert_eq!(said(&["job", "list"]), "exit 0\nno jobs; `tidegate submit --job` makes one\n");
-    assert_eq!(
-        said(&["workflow", "list"]),
-        "exit 0\nno workflows; `tidegate submit --workflow` makes one\n"
+    assert_snapshot!(
+        expect_exit(0, &said(&["job", "list"])),
+        @"no jobs; `tidegate submit --job` makes one"
     );
-    assert_eq!(said(&["queue", "list"]), "exit 0\nno queue has unfinished tasks\n");
+    assert_snapshot!(
+        expect_exit(0, &said(&["workflow", "list"])),
+        @"no workflows; `tidegate submit --workflow` makes one"
+    );
+    assert_snapshot!(expect_exit(0, &said(&["queue", "list"])), @"no queue has unfinished tasks");
     for list in [&["job", "list"][..], &["workflow", "list"], &["queue", "list"], &["workers"]] {
         assert_eq!(said(&[list, &["--json"]].concat()), "exit 0\n", "{list:?}");
     }

@@ -3,12 +3,14 @@
 //!
 //! A page is one session of a shell in an empty folder. A `text` block right behind an `sh` block is
 //! what that block prints, both streams together, without what differs from run to run.
+//! `scripts/bless` writes such blocks that differ.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{Shell, plain, without_settings};
+use crate::common::{Shell, numbers, plain, without_numbers, without_settings};
+use insta::assert_snapshot;
 use tidegate_core::requests::FallbackReason;
 use tidegate_testkit::postgres::Server;
 use tidegate_testkit::wait;
@@ -21,9 +23,12 @@ const PORT: &str = "8642";
 /// The database that the pages name; a session has one of its own.
 const POSTGRES: &str = "postgres://tidegate@db.internal/app";
 
+fn file(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
 fn page(path: &str) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    std::fs::read_to_string(root.join(path)).expect("read a page")
+    std::fs::read_to_string(file(path)).expect("read a page")
 }
 
 /// A command of a page, and what it prints, if the page says so.
@@ -113,11 +118,45 @@ fn is_true(path: &str) {
         shell.file(&name, content);
         shell.good(&["config", "--config", &name]);
     }
+    if std::env::var_os("TIDEGATE_BLESS").is_some() {
+        std::fs::write(file(path), blessed(&page(path), &steps, &printed)).expect("write a page");
+        return;
+    }
     for (step, printed) in steps.iter().zip(printed) {
         if let Some(output) = &step.output {
             assert_eq!(plain(&printed), plain(output), "{path}:{}", step.line);
         }
     }
+}
+
+/// Returns the page with the outputs that were printed. Lines that differ only in what differs from run to run stay
+/// as they are.
+fn blessed(page: &str, steps: &[Step], printed: &[String]) -> String {
+    let mut page = page.to_owned();
+    for (step, printed) in steps.iter().zip(printed) {
+        let Some(output) = &step.output else { continue };
+        if plain(printed) == plain(output) {
+            continue;
+        }
+        let kept: Vec<&str> = output.lines().collect();
+        let same = |line: &str| kept.iter().copied().find(|kept| plain(kept) == plain(line));
+        let lines = printed.lines().map(|line| format!("{}\n", same(line).unwrap_or(line)));
+        let block = |text: &str| format!("```sh\n{}```\n\n```text\n{text}```\n", step.commands);
+        let updated = page.replacen(&block(output), &block(&lines.collect::<String>()), 1);
+        assert_ne!(updated, page, "line {}: the block is not found", step.line);
+        page = updated;
+    }
+    page
+}
+
+#[test]
+fn blessed_page_has_the_printed_output_and_keeps_lines_that_differ_in_time_only() {
+    let page = "# Page\n\n```sh\na\n```\n\n```text\ndone in 5 ms\nold\n```\n\nEnd.\n";
+    let printed = ["done in 7 ms\nnew\n".to_owned()];
+    let expected = page.replace("old", "new");
+    assert_eq!(blessed(page, &steps(page), &printed), expected);
+    let same = ["done in 7 ms\nold\n".to_owned()];
+    assert_eq!(blessed(page, &steps(page), &same), page);
 }
 
 #[test]
@@ -173,7 +212,8 @@ fn the_tour_of_the_readme_ends_with_a_thousand_results() {
         let text = std::fs::read_to_string(shell.path("server.txt")).expect("the report");
         (!text.is_empty()).then_some(text)
     });
-    assert!(server.ends_with(", at most 4 at once, 0 refused\n"), "{server}");
+    assert!(numbers(&server).ends_with(&[4, 0]), "at once, refused: {server}");
+    assert_snapshot!(without_numbers(&server), @"N calls, at most N at once, N refused");
 }
 
 #[test]

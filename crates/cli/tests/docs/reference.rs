@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::Shell;
+use insta::assert_snapshot;
 
 fn path(page: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(format!("{page}.md"))
@@ -48,4 +49,21 @@ fn the_examples_of_the_configuration_are_good() {
         let held = shell.good(&["config"]);
         assert!(held.contains("tidegate.toml:"), "{example}: {held}");
     }
+}
+
+/// The help of every command that the page of the commands lists.
+#[test]
+fn help_of_every_command_matches_its_snapshot() {
+    let (shell, mut text) = (Shell::new(), String::new());
+    let page = shell.good(&["reference", "commands"]);
+    let heading =
+        |line: &str| line.trim_start_matches('#').strip_prefix(" tidegate").map(str::to_owned);
+    let names: Vec<String> =
+        page.lines().filter(|line| line.starts_with("##")).filter_map(heading).collect();
+    assert!(names.len() > 30, "{names:?}");
+    for name in [String::new()].iter().chain(&names) {
+        let words: Vec<&str> = name.split_whitespace().chain(["--help"]).collect();
+        text.push_str(&format!("$ tidegate {}\n{}\n", words.join(" "), shell.good(&words)));
+    }
+    assert_snapshot!(text);
 }

@@ -4,7 +4,8 @@
 
 use std::process::Output;
 
-use crate::common::{Shell, shown};
+use crate::common::{Shell, expect_exit, plain, shown};
+use insta::assert_snapshot;
 use serde_json::Value;
 use tidegate_measure::server::Programs;
 use tidegate_testkit::postgres::Server;
@@ -53,7 +54,10 @@ fn a_server_whose_log_cannot_be_read_is_told_of() {
     assert!(told.starts_with("exit 1\n"), "{told}");
     assert!(told.contains("wal_level = logical"), "{told}");
     let told = Shell::new().run(&["bench", "limit-changes", "--store", "sqlite:tasks.db"]);
-    assert!(told.contains("the log of a PostgreSQL"), "{told}");
+    assert_snapshot!(
+        expect_exit(1, &plain(&told)),
+        @"error: the audit reads the log of a PostgreSQL; --store has to name one"
+    );
 }
 
 #[test]

@@ -5,7 +5,8 @@
 
 use std::path::PathBuf;
 
-use crate::common::Shell;
+use crate::common::{Shell, without_numbers};
+use insta::assert_snapshot;
 use serde_json::Value;
 
 fn setting(name: &str, default: u64) -> String {
@@ -58,7 +59,11 @@ fn limits_are_kept_and_reached() {
     assert!(report.starts_with("exit 0\n"), "{report}");
     let report = verify(&shell, &["group:four=3"]);
     assert!(report.starts_with("exit 1\n"), "a limit of one less must be seen broken: {report}");
-    assert!(report.contains("limit exceeded"), "{report}");
+    let violation = report
+        .lines()
+        .find(|line| line.contains("group:four") && line.starts_with("  "))
+        .expect(&report);
+    assert_snapshot!(without_numbers(violation), @"N: task N entered group:four as holder N of N");
     shell.good(&["doctor", "--at-rest", "--store", "sqlite:tasks.db"]);
 }
 

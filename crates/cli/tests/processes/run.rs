@@ -4,7 +4,10 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::common::{Shell, shown};
+use crate::common::{
+    Shell, expect_exit, expect_numbers, expect_output, numbers, plain, shown, without_numbers,
+};
+use insta::{allow_duplicates, assert_snapshot};
 use tidegate_engine::time;
 use tidegate_testkit::wait;
 
@@ -44,15 +47,48 @@ fn a_file_is_worked_off_within_its_limits() {
     let shell = Shell::new();
     shell.file("a.toml", FILE);
     let summary = shell.good(&["run", "a.toml"]);
-    assert!(summary.starts_with("66 tasks done in "), "{summary}");
-    assert!(summary.contains("at most 3 at once of 3 it takes; 0 refused"), "{summary}");
-    assert!(summary.contains("violations: 0 in "), "{summary}");
-    assert!(summary.contains("(3 workflows in order)"), "{summary}");
+    let of =
+        |start: &str| numbers(summary.lines().find(|line| line.starts_with(start)).expect(start));
+    assert_eq!(of("66 tasks ")[0], 66, "{summary}");
+    assert_eq!(of("server: ")[1..4], [3, 3, 0], "at once, of how many, refused: {summary}");
+    let violations = of("violations: ");
+    assert_eq!((violations[0], violations[2]), (0, 3), "violations, workflows in order: {summary}");
+    assert_snapshot!(
+        without_numbers(&summary),
+        @"
+        N tasks done in T (N per second), N failed
+
+        tasks of done failed retries wait pN wait pN run pN
+        job calls N N N T
+        kind noop N N N T
+        kind sleep N N N T
+
+        limit capacity most held mean held slot use
+        group:partner N N N N %
+        job:calls - N N -
+
+        server: N calls, at most N at once of N it takes; N refused, N failed on purpose
+
+        violations: N in N attempts (N workflows in order)
+        "
+    );
     shell.good(&["doctor", "--at-rest"]);
     let again = shell.run(&["run", "a.toml"]);
-    assert!(again.starts_with("exit 0\n66 tasks done in "), "a finished file begins anew: {again}");
-    let said = "this file was run to its end before; it is submitted again\nsubmitted 66 tasks\n";
-    assert!(again.ends_with(said), "{again}");
+    // A finished file begins anew.
+    let again = expect_exit(0, &again);
+    assert_eq!(numbers(&again)[0], 66, "{again}");
+    assert_snapshot!(
+        expect_numbers(&[66], &last_lines(&again, 2)),
+        @"
+        this file was run to its end before; it is submitted again
+        submitted 66 tasks
+        "
+    );
+}
+
+fn last_lines(text: &str, number: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len() - number..].join("\n")
 }
 
 #[test]
@@ -80,22 +116,30 @@ fn interrupt_and_go_on(by_worker: bool) {
     wait::until("a task completes", || list("completed").contains("\"completed\""));
     let told = Command::new("kill").args(["-INT", &first.id().to_string()]).status();
     assert!(told.expect("send a signal").success());
-    let output = shown(&first.wait_with_output().expect("wait"));
-    assert!(output.starts_with("exit 1\n"), "{output}");
-    let next = "tasks left; `tidegate run a.toml --store sqlite:tidegate.db` goes on\n";
-    assert!(output.ends_with(next), "{output}");
-    let told = "finishing what runs; Ctrl-C again, at least 1 s later, gives it back\n";
-    assert!(output.contains(told), "{output}");
+    let output = first.wait_with_output().expect("wait");
+    assert_eq!(output.status.code(), Some(1), "{}", shown(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    allow_duplicates! {
+        assert_snapshot!(
+            without_numbers(&said),
+            @"
+            submitted N tasks
+            finishing what runs; Ctrl-C again, at least T later, gives it back
+            N tasks left; `tidegate run a.toml --store sqlite:tidegate.db` goes on
+            "
+        );
+    }
 
     // A worker may do the rest: what is left then is the mark of the run, which is no work.
     if by_worker {
         let idle = shell.run(&["worker", "--until-idle"]);
-        assert!(idle.ends_with("\nidle: no unfinished task is left\n"), "{idle}");
+        assert_snapshot!(last_lines(&idle, 1), @"idle: no unfinished task is left");
         shell.good(&["doctor", "--at-rest"]);
     }
-    let second = shown(&shell.command(&["run", "a.toml"]).output().expect("run"));
-    assert!(second.starts_with("exit 0\n"), "{second}");
-    assert!(second.contains("continuing: "), "{second}");
+    let second = shell.command(&["run", "a.toml"]).output().expect("run");
+    assert!(second.status.success(), "{}", shown(&second));
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(said.contains("continuing: "), "{said}");
     let completed = shell.good(&["task", "list", "--json", "--max", "1000"]);
     assert_eq!(completed.lines().count(), 60, "nothing is doubled: {completed}");
     shell.good(&["doctor", "--at-rest"]);
@@ -138,8 +182,16 @@ fn a_worker_drains_on_a_signal() {
     let told = Command::new("kill").args(["-TERM", &worker.id().to_string()]).status();
     assert!(told.expect("send a signal").success());
     let output = shown(&worker.wait_with_output().expect("wait"));
-    assert!(output.starts_with("exit 0\n2 completed, 0 failed"), "{output}");
-    assert!(output.contains("draining: what runs may finish"), "{output}");
+    let output = expect_exit(0, &output);
+    assert_eq!(numbers(&output)[..2], [2, 0], "completed, failed: {output}");
+    assert_snapshot!(
+        without_numbers(&output),
+        @"
+        N completed, N failed, N to be retried, N snoozed, N released, N cancelled, N lost
+        worker W works on sqlite:tidegate.db: N tasks at once, kinds noop, sleep
+        draining: what runs may finish; a second signal, at least T later, stops it
+        "
+    );
 }
 
 #[test]
@@ -147,9 +199,10 @@ fn explain_says_who_holds_the_slot_and_who_is_next() {
     let shell = Shell::new();
     shell.good(&["submit", "sleep", "--payload", "{\"ms\": 1}"]);
     let ready = shell.good(&["task", "explain", "1"]);
-    let nobody = "task 1 is pending: it is ready, and no live worker serves kind \"sleep\" in queue \
-                  \"default\"; start one with `tidegate worker --queues default`, since ";
-    assert!(ready.starts_with(nobody), "{ready}");
+    assert_snapshot!(
+        expect_numbers(&[1], &plain(&ready)),
+        @r#"task 1 is pending: it is ready, and no live worker serves kind "sleep" in queue "default"; start one with `tidegate worker --queues default`, since T (D)"#
+    );
     shell.good(&["concurrency", "set", "sleep", "--limit", "0"]);
     let worker = shell.good(&["submit", "noop"]);
     assert_eq!(worker, "2\n");
@@ -160,12 +213,9 @@ fn explain_says_who_holds_the_slot_and_who_is_next() {
     });
     worker.kill().expect("kill the worker");
     worker.wait().expect("wait");
-    assert!(
-        blocked.starts_with(
-            "task 1 is blocked: paused: limit group:sleep is 0 (set by operator); it stands at \
-             place 1 in the line, since "
-        ),
-        "{blocked}"
+    assert_snapshot!(
+        expect_numbers(&[1, 0, 1], &plain(&blocked)),
+        @"task 1 is blocked: paused: limit group:sleep is 0 (set by operator); it stands at place 1 in the line, since T (D)"
     );
     assert!(shell.good(&["concurrency", "status"]).contains("group:sleep"));
     shell.good(&["concurrency", "unset", "sleep"]);
@@ -176,14 +226,14 @@ fn explain_sends_nobody_to_a_worker_that_cannot_help() {
     let shell = Shell::new();
     shell.good(&["submit", "mail", "--new-kind"]);
     let mail = shell.good(&["task", "explain", "1"]);
-    let nobody = "task 1 is pending: it is ready, and no live worker serves kind \"mail\" in queue \
-                  \"default\"; start a worker that has a handler for it, since ";
-    assert!(mail.starts_with(nobody), "{mail}");
+    assert_snapshot!(
+        expect_numbers(&[1], &plain(&mail)),
+        @r#"task 1 is pending: it is ready, and no live worker serves kind "mail" in queue "default"; start a worker that has a handler for it, since T (D)"#
+    );
     shell.good(&["submit", "noop", "--workflow", "w"]);
-    assert_eq!(
-        shell.good(&["task", "explain", "2"]),
-        "task 2 is pending: it is at the gate, and no live worker serves kind \"noop\" in queue \
-         \"default\"; start one with `tidegate worker --queues default`\n"
+    assert_snapshot!(
+        expect_numbers(&[2], &shell.good(&["task", "explain", "2"])),
+        @r#"task 2 is pending: it is at the gate, and no live worker serves kind "noop" in queue "default"; start one with `tidegate worker --queues default`"#
     );
 }
 
@@ -196,18 +246,26 @@ fn a_task_that_failed_says_how() {
          payload = { url = \"http://127.0.0.1:1/\" }\n",
     );
     let forbidden = shell.run(&["run", "a.toml"]);
-    let allow = "which does nothing that is not allowed; add `--http-allow HOST`\n";
-    assert!(forbidden.starts_with("exit 1\n") && forbidden.ends_with(allow), "{forbidden}");
+    assert_snapshot!(
+        expect_output(1, &[], &plain(&forbidden)),
+        @"error: the file has tasks of kind `http`, which does nothing that is not allowed; add `--http-allow HOST`"
+    );
     let output = shell.run(&["run", "a.toml", "--http-allow", "127.0.0.1"]);
-    assert!(output.starts_with("exit 1\n0 tasks done in "), "{output}");
-    let list = "1 task failed; `tidegate task list --state failed` shows why\n";
-    assert!(output.ends_with(list), "{output}");
+    let output = expect_exit(1, &output);
+    assert_eq!(numbers(&output)[0], 0, "{output}");
+    assert_snapshot!(
+        without_numbers(&last_lines(&output, 2)),
+        @"
+        submitted N task
+        N task failed; `tidegate task list --state failed` shows why
+        "
+    );
     let list = shell.good(&["task", "list", "--json"]);
     let task: serde_json::Value = serde_json::from_str(&list).expect("one task");
     let (id, error) = (task["id"].to_string(), task["error"].as_str().expect("an error"));
     let told = shell.good(&["task", "explain", &id]);
-    let words = format!("task {id} is failed: it has ended; its last error: {error}, since ");
-    assert!(told.starts_with(&words), "{told}");
+    assert!(told.contains(error), "{told}");
+    assert_snapshot!(expect_numbers(&[2], &plain(&told.replace(error, "ERROR"))), @"task 2 is failed: it has ended; its last error: ERROR, since T (D)");
     let shown = shell.good(&["task", "show", &id]);
     assert!(shown.contains("\nfailed     1 of 1 attempts\n"), "{shown}");
 }
@@ -230,9 +288,12 @@ fn a_limit_raised_while_it_runs_is_no_violation() {
     let run = start_slowly(&shell, 40);
     shell.good(&["concurrency", "set", "g", "--limit", "3"]);
     let output = shown(&run.wait_with_output().expect("wait"));
-    assert!(output.starts_with("exit 0\n40 tasks done in "), "{output}");
-    assert!(output.contains("\ngroup:g changed: 1 to 3, judged by 3\n"), "{output}");
-    assert!(output.contains("\nviolations: 0 in 40 attempts "), "{output}");
+    let output = expect_exit(0, &output);
+    assert_eq!(numbers(&output)[0], 40, "{output}");
+    let changed = output.lines().find(|line| line.starts_with("group:g changed")).expect(&output);
+    assert_snapshot!(expect_numbers(&[1, 3, 3], changed), @"group:g changed: 1 to 3, judged by 3");
+    let violations = output.lines().find(|line| line.starts_with("violations: ")).expect(&output);
+    assert_eq!(numbers(violations)[..2], [0, 40], "{output}");
 }
 
 #[test]
@@ -250,7 +311,9 @@ fn a_worker_writes_down_what_changes() {
     assert!(worker.wait().expect("wait").success());
     let report = shell.run(&["verify", "a.jsonl"]);
     assert!(report.starts_with("exit 0\n"), "{report}");
-    assert!(report.contains("\ngroup:sleep changed: 3 to 2, judged by 3\n"), "{report}");
+    let changed =
+        report.lines().find(|line| line.starts_with("group:sleep changed")).expect(&report);
+    assert_snapshot!(expect_numbers(&[3, 2, 3], changed), @"group:sleep changed: 3 to 2, judged by 3");
     let strict = shell.run(&["verify", "a.jsonl", "--limit", "group:sleep=2"]);
     assert!(strict.starts_with("exit 1\n") && !strict.contains("changed"), "{strict}");
 }
@@ -263,7 +326,12 @@ fn a_run_that_stands_still_says_why() {
     let mut lines = Lines::of(run);
     lines.until("nothing runs here, ");
     let why = lines.last();
-    assert!(why.contains(": paused: limit group:g is 0 (set by operator); it stands at "), "{why}");
+    let (_, reason) = why.split_once(": paused: ").expect(why);
+    assert_eq!(numbers(reason)[0], 0, "the limit: {why}");
+    assert_snapshot!(
+        without_numbers(reason),
+        @"limit group:g is N (set by operator); it stands at place N in the line"
+    );
     shell.good(&["concurrency", "set", "g", "--limit", "9"]);
     assert!(lines.end().success());
 }
@@ -317,7 +385,10 @@ fn a_run_that_waits_for_a_dead_worker_says_until_when() {
     let why = lines.last().to_owned();
     lines.child.kill().expect("kill the run");
     lines.end();
-    assert!(why.contains(" on worker ") && why.contains(", lease ends in "), "{why}");
+    assert_snapshot!(
+        without_numbers(&why),
+        @"nothing runs here, N tasks left; task N is processing: it runs on worker W, lease ends in T unless renewed, holds group:g slot N"
+    );
 }
 
 #[test]
@@ -357,7 +428,7 @@ async fn a_second_signal_gives_back_what_runs() {
     time::sleep(Duration::from_secs(1)).await;
     assert!(interrupt().success());
     lines.until("stopped: ");
-    assert_eq!(lines.last(), "stopped: 2 attempts given back\n");
+    assert_snapshot!(expect_numbers(&[2], lines.last()), @"stopped: 2 attempts given back");
     assert!(!lines.end().success(), "some are left");
 }
 
@@ -365,21 +436,51 @@ async fn a_second_signal_gives_back_what_runs() {
 fn what_is_said_of_small_things() {
     let shell = Shell::new();
     assert_eq!(shell.good(&["--version"]), "tidegate 0.1.0\n");
-    assert_eq!(
-        shell.run(&["submit", "noop", "--store", "memory:"]),
-        "exit 0\n1\nnote: the store is in memory: the task is gone with this command\n"
+    assert_snapshot!(
+        expect_output(0, &[1], &shell.run(&["submit", "noop", "--store", "memory:"])),
+        @"
+        1
+        note: the store is in memory: the task is gone with this command
+        "
     );
     shell.file("empty.toml", "");
     let empty = shell.run(&["run", "empty.toml"]);
-    assert!(empty.contains("warning: empty.toml has no tasks, so there is"), "{empty}");
+    assert_snapshot!(
+        expect_output(0, &[0, 0, 0, 0, 0, 0, 0], &plain(&empty)),
+        @"
+        0 tasks done in T (0 per second), 0 failed
+
+        tasks of done failed retries wait p50 wait p99 run p50
+
+        limit capacity most held mean held slot use
+
+        violations: 0 in 0 attempts (0 workflows in order)
+        warning: empty.toml has no tasks, so there is nothing to run
+        submitted 0 tasks
+        "
+    );
     shell.file("one.toml", "[[task]]\nkind = \"noop\"\n");
     let one = shell.run(&["run", "one.toml"]);
-    assert!(
-        one.starts_with("exit 0\n1 task done in ") && one.ends_with("submitted 1 task\n"),
-        "{one}"
+    let one = expect_exit(0, &one);
+    assert_eq!(numbers(&one)[0], 1, "{one}");
+    assert_snapshot!(
+        without_numbers(&one),
+        @"
+        N task done in T (N per second), N failed
+
+        tasks of done failed retries wait pN wait pN run pN
+        kind noop N N N T
+
+        limit capacity most held mean held slot use
+
+        violations: N in N attempt (N workflows in order)
+        submitted N task
+        "
     );
     let help = shell.good(&["task", "list", "--help"]);
     assert!(help.contains("scheduled, pending, blocked, processing, completed"), "{help}");
     let list = shell.good(&["task", "list"]);
-    assert!(list.contains("  failed attempts  ") && list.contains("  0 of 5  "), "{list}");
+    let head = plain(list.lines().next().expect("a head"));
+    assert_snapshot!(head, @"id kind state queue job workflow failed attempts age error");
+    assert!(list.contains("  0 of 5  "), "{list}");
 }

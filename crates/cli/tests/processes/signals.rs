@@ -6,7 +6,8 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Shell, shown};
+use crate::common::{Shell, expect_exit, numbers, shown, without_numbers};
+use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate_core::{Inspect, NewTask, State, Store, Submission};
 use tidegate_engine::time;
@@ -92,12 +93,16 @@ async fn drains(lab: Lab) {
     lab.until("a hundred in flight", || entered(&lab.history("first.jsonl")).len() == 100).await;
     send(Signal::TERM, &worker);
     let told = shown(&worker.wait_with_output().expect("wait"));
-    assert!(told.starts_with("exit 0\n100 completed, 0 failed, 0 to be retried"), "{told}");
+    assert_eq!(
+        numbers(&expect_exit(0, &told))[..3],
+        [100, 0, 0],
+        "completed, failed, to be retried: {told}"
+    );
     let first = entered(&lab.history("first.jsonl"));
     assert_eq!((lab.count(State::Completed).await, lab.count(State::Pending).await), (100, 50));
     let rest = lab.worker("rest.jsonl", &["--concurrency", "100", "--until-idle"]);
     let told = shown(&rest.wait_with_output().expect("wait"));
-    assert!(told.starts_with("exit 0\n50 completed"), "{told}");
+    assert_eq!(numbers(&expect_exit(0, &told))[0], 50, "completed: {told}");
     let rest = entered(&lab.history("rest.jsonl"));
     assert!(first.values().chain(rest.values()).all(|times| *times == 1), "none is run again");
     assert!(rest.keys().all(|task| !first.contains_key(task)), "none is run again");
@@ -133,7 +138,12 @@ async fn two_signals_at_once_are_one() {
     hear(&mut worker, "draining: what runs may finish");
     send(Signal::TERM, &worker);
     let told = shown(&worker.wait_with_output().expect("wait"));
-    assert!(told.starts_with("exit 0\n10 completed, 0 failed, 0 to be retried"), "{told}");
+    let summary = expect_exit(0, &told);
+    assert_eq!(numbers(&summary)[..3], [10, 0, 0], "completed, failed, to be retried: {told}");
+    assert_snapshot!(
+        without_numbers(summary.lines().next().expect("a summary")),
+        @"N completed, N failed, N to be retried, N snoozed, N released, N cancelled, N lost"
+    );
 }
 
 /// Signals are sent until it ends: those of the first second change nothing, the next one stops it.
@@ -199,7 +209,11 @@ async fn stands_still(lab: Lab, duration: &str) {
         .await;
     send(Signal::TERM, &first);
     let told = shown(&first.wait_with_output().expect("wait"));
-    assert!(told.starts_with("exit 0\n0 completed, 0 failed, 0 to be retried"), "{told}");
+    assert_eq!(
+        numbers(&expect_exit(0, &told))[..3],
+        [0, 0, 0],
+        "completed, failed, to be retried: {told}"
+    );
     let taken =
         |record: &Record| matches!(record, Record::Exit(exit) if exit.outcome != Outcome::Lost);
     assert_eq!(lab.history("first.jsonl").iter().filter(|record| taken(record)).count(), 0);

@@ -2,8 +2,9 @@
 
 use std::process::{Child, Stdio};
 
-use crate::common::Shell;
+use crate::common::{Shell, expect_output, plain};
 use crate::pty::Terminal;
+use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::Value;
 use tidegate_testkit::postgres::Server;
@@ -216,6 +217,8 @@ fn an_empty_store_is_shown_and_a_missing_one_is_an_error() {
 #[test]
 fn without_a_terminal_the_lists_are_named() {
     let told = store().run(&["top"]);
-    assert!(told.starts_with("exit 1\nerror: top needs a terminal"), "{told}");
-    assert!(told.contains("tidegate concurrency status --json"), "{told}");
+    assert_snapshot!(
+        expect_output(1, &[], &plain(&told)),
+        @"error: top needs a terminal to draw on; `tidegate concurrency status --json` and the other lists go anywhere"
+    );
 }

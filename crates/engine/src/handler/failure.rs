@@ -76,6 +76,8 @@ fn chain(error: &dyn Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use insta::assert_snapshot;
+
     use super::*;
 
     #[derive(Debug)]
@@ -103,6 +105,6 @@ mod tests {
         else {
             panic!("{failure:?}")
         };
-        assert_eq!(error, "read the amount: invalid digit found in string");
+        assert_snapshot!(error, @"read the amount: invalid digit found in string");
     }
 }

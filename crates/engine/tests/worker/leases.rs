@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use insta::assert_snapshot;
 use tidegate_core::bounds::RELEASED_LEASES_MAX;
 use tidegate_core::{Claim, ErrorKind, Inspect, Progress, State, Store};
 use tidegate_engine::{Context, Ended, Failure, Keeper, Options, Task, keeper, time};
@@ -86,7 +87,10 @@ async fn a_handler_that_lost_its_lease_adds_nothing() {
     let (attempt, added) = soon("the first attempt", told.recv()).await.unwrap();
     let error = added.expect_err("it does not run");
     assert_eq!((attempt, error.kind()), (1, ErrorKind::NotFound), "{error}");
-    assert!(error.to_string().contains("lost its lease"), "{error}");
+    assert_snapshot!(
+        error,
+        @"nothing was stored: the attempt at task 1 with token 1 has lost its lease and the task runs elsewhere, or it has ended; stop the handler"
+    );
     rig.exited(task, Ended::Lost).await;
     let counts = rig.store.memory.counts().await.unwrap();
     assert_eq!(counts.get(&State::Pending), Some(&1), "one link: {counts:?}");

@@ -3,6 +3,7 @@
 use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
 
+use insta::assert_snapshot;
 use tidegate_core::Inspect as _;
 use tidegate_engine::{Context, Failure, KindOptions};
 use tracing::field::{Field, Visit};
@@ -71,6 +72,10 @@ async fn a_worker_warns_of_the_number_it_replaces() {
     capacity(&rig, Some(10)).await;
     let told = warnings.0.lock().unwrap().clone();
     assert!(told.contains("group=\"work\" before=500 after=10 others=1"), "{told}");
+    assert_snapshot!(
+        told,
+        @r#"message=another max_concurrent was registered before; the latest counts, and `others` live workers still bring another group="work" before=500 after=10 others=1"#
+    );
     rig.end(first).await;
     rig.end(second).await;
 }
@@ -89,5 +94,9 @@ async fn a_worker_warns_of_a_limit_that_goes() {
     capacity(&rig, None).await;
     let told = warnings.0.lock().unwrap().clone();
     assert!(told.contains("group=\"work\" before=5 "), "{told}");
+    assert_snapshot!(
+        told,
+        @r#"message=no live worker brings a max_concurrent any more; what was registered is unset group="work" before=5"#
+    );
     rig.end(second).await;
 }

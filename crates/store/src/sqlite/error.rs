@@ -83,6 +83,8 @@ pub(super) fn unknown(what: &str, found: impl std::fmt::Debug) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use insta::assert_snapshot;
+
     use super::*;
 
     #[test]
@@ -107,7 +109,7 @@ mod tests {
     fn the_file_is_named_only_where_it_matters() {
         let path = Path::new("tasks.db");
         let full = at(path, Error::new(ErrorKind::Refused, "the disk is full"));
-        assert_eq!(full.to_string(), "tasks.db: the disk is full");
+        assert_snapshot!(full, @"tasks.db: the disk is full");
         assert_eq!(at(path, Error::invalid("bad")).to_string(), "bad");
     }
 }

@@ -217,6 +217,8 @@ fn checksum(sql: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use insta::assert_snapshot;
+
     use super::*;
 
     #[test]
@@ -348,7 +350,12 @@ mod tests {
             connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
         assert_eq!(version, KNOWN + 1, "it is left as it is");
         let (_, read) = after("alter table paused_queues rename to queues;");
-        assert!(read.unwrap_err().to_string().contains("newer"));
+        let error = read.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Incompatible);
+        assert_snapshot!(
+            error,
+            @"the file has schema 8, made by a newer version of tidegate; this one knows schemas up to 7, use the newer one"
+        );
     }
 
     #[test]
@@ -358,7 +365,10 @@ mod tests {
         let worker = "insert into workers (id, alive_until, schema_version) values ('old', 10, ?1)";
         connection.execute(worker, [KNOWN]).unwrap();
         let error = refuse_old_workers(&connection, "more", KNOWN + 1, 9).unwrap_err();
-        assert!(error.to_string().contains("older version live: old; end them"), "{error}");
+        assert_snapshot!(
+            error,
+            @"migration more cannot be applied while workers of an older version live: old; end them and migrate again"
+        );
         refuse_old_workers(&connection, "more", KNOWN + 1, 10).expect("it is dead");
         refuse_old_workers(&connection, "more", KNOWN, 9).expect("it bears it");
     }
@@ -373,6 +383,9 @@ mod tests {
         connection.pragma_update(None, "user_version", 99).unwrap();
         let error = read(&connection).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Incompatible);
-        assert!(error.to_string().contains("newer"), "{error}");
+        assert_snapshot!(
+            error,
+            @"the file has schema 99, made by a newer version of tidegate; this one knows schemas up to 7, use the newer one"
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use insta::{allow_duplicates, assert_snapshot};
 use tidegate_core::bounds::{BATCH_MAX, LEASES_MAX, PRIORITY_MAX, SUBMIT_TASKS_MAX, WEIGHT_MAX};
 use tidegate_core::inspect::Reason;
 use tidegate_core::{
@@ -292,7 +293,14 @@ async fn adds_nothing(fx: &Fixture, task: TaskId, token: Token) {
     for submission in [added_by(task, token), plain] {
         let error = fx.store.submit(submission).await.expect_err("it does not run");
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-        assert!(error.to_string().contains("lost its lease"), "{error}");
+        let ids = format!("task {} with token {}", task.0, token.0);
+        assert!(error.to_string().contains(&ids), "{error}");
+        allow_duplicates! {
+            assert_snapshot!(
+                error.to_string().replace(&ids, "IDS"),
+                @"nothing was stored: the attempt at IDS has lost its lease and the task runs elsewhere, or it has ended; stop the handler"
+            );
+        }
         assert!(!error.is_retryable());
     }
     let (tasks, limits) = (before.tasks.len(), before.limits.len());

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use insta::assert_snapshot;
 use tidegate_core::bounds::JOB_WINDOW;
 use tidegate_core::{
     Claim, Error, ErrorKind, Extend, Inspect, JobSpec, NewTask, Store, Submission, Token, WorkerId,
@@ -244,7 +245,10 @@ async fn call_waits_for_a_connection_no_longer_than_the_pool_wait_timeout() {
     });
     gate.arrival().await;
     let error = fails_soon(store.submit(submission())).await;
-    assert!(error.to_string().contains("pool wait timeout"), "{error}");
+    assert_snapshot!(
+        error,
+        @"all connections to PostgreSQL were in use for longer than the pool wait timeout"
+    );
     gate.reopen();
     first.await.expect("joined").expect("the first submit has its connection");
 }
@@ -299,7 +303,10 @@ async fn pool_wait_ends_while_the_listener_is_refused() {
     })
     .await;
     let error = fails_soon(store.submit(submission())).await;
-    assert!(error.to_string().contains("pool wait timeout"), "{error}");
+    assert_snapshot!(
+        error,
+        @"all connections to PostgreSQL were in use for longer than the pool wait timeout"
+    );
     lock.rollback().await.expect("unlock");
     first.await.expect("joined").expect("the first submit has its connection");
     assert!(background.try_join_next().is_none(), "a heartbeat failed");
@@ -643,7 +650,8 @@ async fn maintenance_and_reads_of_whole_tables_fail_at_their_own_deadlines() {
         statements.store(0, SeqCst);
     }
     let error = fails_soon(store.migrate_more(SLOW_MIGRATION)).await;
-    assert!(error.to_string().contains("did not answer within 0.3 s"), "{error}");
+    assert!(error.to_string().contains("0.3 s"), "{error}");
+    assert_snapshot!(error, @"PostgreSQL did not answer within 0.3 s; the connection was closed");
     store.submit(submission()).await.expect("the deadline of a request is longer");
 }
 
@@ -655,7 +663,11 @@ async fn missing_counters_row_is_reported_at_once() {
     execute(&database, "DELETE FROM tidegate.counters").await;
     let error = store.claim(claim()).await.expect_err("no counters");
     assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
-    assert!(error.to_string().contains("tidegate.counters is missing"), "{error}");
+    assert!(error.to_string().contains("tidegate.counters"), "{error}");
+    assert_snapshot!(
+        error,
+        @"a statement that always returns one row returned none; the row of the table tidegate.counters is missing: restore the database from a backup (WITH moment AS MATERIALIZED ()"
+    );
 }
 
 /// Everything that a session can have set, except for the transaction's own state.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use insta::{allow_duplicates, assert_snapshot};
 use tidegate_core::{ErrorKind, NewTask, Store, Submission};
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::pgbouncer::{PgBouncer, PoolMode};
@@ -29,7 +30,13 @@ async fn check_refused(url: &str, times: usize) {
     for turn in 0..times {
         let refused = Postgres::connect(url, Options::default()).await.expect_err("refused");
         assert_eq!(refused.kind(), ErrorKind::Invalid, "turn {turn}: {refused}");
-        assert!(refused.to_string().contains("pool_mode = session"), "turn {turn}: {refused}");
+        assert!(refused.to_string().contains("pool_mode = session"), "{refused}");
+        allow_duplicates! {
+            assert_snapshot!(
+                refused,
+                @"the connection pooler gives server sessions to other clients between two transactions (pool_mode = transaction or statement); tidegate needs a session per connection, because it uses prepared statements, session settings and LISTEN: set pool_mode = session for this database, or connect to PostgreSQL directly"
+            );
+        }
     }
 }
 
@@ -122,7 +129,9 @@ async fn store_is_refused_if_the_pooler_accepts_one_connection_only() {
     let bouncer = PgBouncer::start_with_client_limit(&database, PoolMode::Transaction, 20, 2);
     let _other = client(bouncer.url()).await;
     let refused = Postgres::connect(bouncer.url(), Options::default()).await.expect_err("refused");
-    assert!(refused.to_string().contains("no more connections allowed"), "{refused}");
+    let shown = refused.to_string();
+    let (_, words) = shown.split_once(": ").expect("the address of the server");
+    assert_snapshot!(words, @"PostgreSQL says: no more connections allowed (max_client_conn) (08P01)");
 }
 
 /// The process ids of different servers may be equal, and then two sessions look like one that is shared.

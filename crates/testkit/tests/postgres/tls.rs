@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use insta::assert_snapshot;
 use tempfile::TempDir;
 use tidegate_core::{
     Claim, Error, ErrorKind, Extend, Inspect, NewTask, Store, Submission, WorkerId,
@@ -84,12 +85,14 @@ impl Fixture {
         Postgres::connect(&self.url("postgres", parameters), Options::default()).await
     }
 
-    /// Connects, which must fail with an error that contains the words.
-    async fn check_refused(&self, url: &str, words: &[&str]) {
-        let refused = Postgres::connect(url, Options::default()).await.expect_err(url);
+    /// Connects, which must fail with an error that contains the words; returns the error without port and folder.
+    async fn check_refused(&self, url: &str, words: &[&str]) -> String {
+        let refused = Postgres::connect(url, Options::default()).await.expect_err(url).to_string();
         for word in words {
-            assert!(refused.to_string().contains(word), "{url}: no {word:?} in: {refused}");
+            assert!(refused.contains(word), "{url}: no {word:?} in: {refused}");
         }
+        let refused = refused.replace(&format!(":{}", self.server.port()), ":PORT");
+        refused.replace(&self.folder.path().display().to_string(), "FOLDER")
     }
 }
 
@@ -133,11 +136,23 @@ async fn certificate_of_the_server_is_verified_as_the_mode_says() {
         fixture.check_refused(&wrong, &words).await;
     }
     let by_address = url(&format!("{good}&host=127.0.0.1"));
-    fixture.check_refused(&by_address, &["not valid for the host name 127.0.0.1"]).await;
+    let refused = fixture.check_refused(&by_address, &["127.0.0.1"]).await;
+    assert_snapshot!(
+        refused,
+        @r#"127.0.0.1:PORT: the certificate of the server is not valid for the host name 127.0.0.1 (sslmode=verify-full): certificate not valid for name "127.0.0.1"; certificate is only valid for DnsName("localhost")"#
+    );
     let clear = url("sslmode=disable");
-    fixture.check_refused(&clear, &["no encryption", "sslmode=disable", "requires TLS"]).await;
+    let refused = fixture.check_refused(&clear, &["sslmode=disable"]).await;
+    assert_snapshot!(
+        refused,
+        @r#"localhost:PORT: PostgreSQL says: no pg_hba.conf entry for host "127.0.0.1", user "postgres", database "postgres", no encryption (28000); sslmode=disable: if the server requires TLS, use sslmode=require or stronger"#
+    );
     let missing = url("sslmode=verify-full&sslrootcert=no/such/file");
-    fixture.check_refused(&missing, &["sslrootcert", "no/such/file", "cannot be read"]).await;
+    let refused = fixture.check_refused(&missing, &["sslrootcert", "no/such/file"]).await;
+    assert_snapshot!(
+        refused,
+        @"localhost:PORT: sslrootcert no/such/file cannot be read: No such file or directory (os error 2)"
+    );
     // The CA of the test is not one of the operating system, if that has any.
     fixture.check_refused(&url("sslrootcert=system"), &["sslrootcert"]).await;
 
@@ -174,7 +189,11 @@ async fn client_certificate_authenticates_its_user() {
     Postgres::connect(&url, Options::default()).await.expect("a client certificate");
 
     let without = fixture.url("by_certificate", &base);
-    fixture.check_refused(&without, &["certificate"]).await;
+    let refused = fixture.check_refused(&without, &[]).await;
+    assert_snapshot!(
+        refused,
+        @"localhost:PORT: PostgreSQL says: connection requires a valid client certificate (28000)"
+    );
     let (foreign, foreign_key) = Authority::new("other CA").client("by_certificate");
     fixture.write("client.crt", &foreign);
     fixture.write("client.key", &foreign_key);
@@ -185,12 +204,20 @@ async fn client_certificate_authenticates_its_user() {
     fixture.write("client.key", &key);
     Postgres::connect(&url, Options::default()).await.expect("the certificate was replaced");
     set_mode(&key_path, 0o644);
-    fixture.check_refused(&url, &["sslkey", "client.key", "chmod 600"]).await;
+    let refused = fixture.check_refused(&url, &["sslkey", "client.key", "chmod 600"]).await;
+    assert_snapshot!(
+        refused,
+        @"localhost:PORT: sslkey FOLDER/client.key is refused: its group or other users have access; run chmod 600"
+    );
     fixture.write(
         "client.key",
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMA==\n-----END ENCRYPTED PRIVATE KEY-----\n",
     );
-    fixture.check_refused(&url, &["sslkey", "client.key", "encrypted"]).await;
+    let refused = fixture.check_refused(&url, &["sslkey", "client.key"]).await;
+    assert_snapshot!(
+        refused,
+        @"localhost:PORT: sslkey FOLDER/client.key is encrypted, which is not supported; decrypt it, for example with `openssl pkey`"
+    );
 }
 
 /// Files of a certificate and its key cannot be replaced in one step, so a connection can meet two that do not

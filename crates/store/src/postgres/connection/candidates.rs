@@ -156,6 +156,8 @@ pub(super) async fn connect_first<A: Copy, T, F: Future<Output = Result<T>>>(
 
 #[cfg(test)]
 mod tests {
+    use insta::assert_snapshot;
+
     use super::*;
 
     const LIMIT: Duration = Duration::from_millis(50);
@@ -171,7 +173,8 @@ mod tests {
         assert_eq!(opened.await.unwrap(), 2);
         let silent = connect_first(&[1, 2], LIMIT, |_| std::future::pending::<Result<()>>());
         let error = silent.await.unwrap_err();
-        assert!(error.to_string().contains("no connection within 0.05 s"), "{error}");
+        assert!(error.to_string().contains("0.05 s"), "{error}");
+        assert_snapshot!(error, @"no connection within 0.05 s");
     }
 
     #[tokio::test]
