@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(next(Some(sqlite)), format!("tidegate run 'a b.toml' --store '{sqlite}'"));
         assert_eq!(
             next(Some("postgres://me:secret@host:1/db?password=x")),
-            "tidegate run 'a b.toml' --store postgres://host:1/db"
+            "tidegate run 'a b.toml' --store postgres://me@host:1/db"
         );
     }
 

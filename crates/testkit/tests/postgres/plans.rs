@@ -570,7 +570,7 @@ async fn unconditioned_index_only_scan_of_a_subquery_is_found_unless_it_stops_at
         let mut reads = Reads::new(&client).await;
         for (name, text, tables) in [
             ("every_row", EVERY, &["leases"][..]),
-            ("filtered", FILTERED, &["fenced"]),
+            ("filtered", FILTERED, &["fenced_attempts"]),
             ("one", EXISTS, &[]),
             ("first_row", FIRST, &[]),
         ] {
