@@ -156,7 +156,7 @@ async fn a_newer_file_is_refused() {
         allow_duplicates! {
             assert_snapshot!(
                 without_folder(&error, &folder),
-                @"FOLDER/tasks.db: the file has schema 99, made by a newer version of tidegate; this one knows schemas up to 7, use the newer one"
+                @"FOLDER/tasks.db: the file has schema 99, made by a newer version of tidegate; this one knows schemas up to 1, use the newer one"
             );
         }
     }

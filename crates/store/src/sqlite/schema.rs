@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Incompatible);
         assert_snapshot!(
             error,
-            @"the file has schema 8, made by a newer version of tidegate; this one knows schemas up to 7, use the newer one"
+            @"the file has schema 2, made by a newer version of tidegate; this one knows schemas up to 1, use the newer one"
         );
     }
 
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Incompatible);
         assert_snapshot!(
             error,
-            @"the file has schema 99, made by a newer version of tidegate; this one knows schemas up to 7, use the newer one"
+            @"the file has schema 99, made by a newer version of tidegate; this one knows schemas up to 1, use the newer one"
         );
     }
 }

@@ -247,7 +247,7 @@ async fn call_waits_for_a_connection_no_longer_than_the_pool_wait_timeout() {
     let error = fails_soon(store.submit(submission())).await;
     assert_snapshot!(
         error,
-        @"all connections to PostgreSQL were in use for longer than the pool wait timeout"
+        @"all connections to PostgreSQL were in use for longer than the pool wait timeout (postgres.pool_wait_timeout_ms)"
     );
     gate.reopen();
     first.await.expect("joined").expect("the first submit has its connection");
@@ -305,7 +305,7 @@ async fn pool_wait_ends_while_the_listener_is_refused() {
     let error = fails_soon(store.submit(submission())).await;
     assert_snapshot!(
         error,
-        @"all connections to PostgreSQL were in use for longer than the pool wait timeout"
+        @"all connections to PostgreSQL were in use for longer than the pool wait timeout (postgres.pool_wait_timeout_ms)"
     );
     lock.rollback().await.expect("unlock");
     first.await.expect("joined").expect("the first submit has its connection");
@@ -651,7 +651,7 @@ async fn maintenance_and_reads_of_whole_tables_fail_at_their_own_deadlines() {
     }
     let error = fails_soon(store.migrate_more(SLOW_MIGRATION)).await;
     assert!(error.to_string().contains("0.3 s"), "{error}");
-    assert_snapshot!(error, @"PostgreSQL did not answer within 0.3 s; the connection was closed");
+    assert_snapshot!(error, @"PostgreSQL did not answer within 0.3 s (postgres.maintenance_timeout_ms); the connection was closed");
     store.submit(submission()).await.expect("the deadline of a request is longer");
 }
 

@@ -145,7 +145,7 @@ async fn broken_invariant_behind_a_claim_is_logged_and_the_claim_is_returned() {
     let event = events.wait_for(Level::ERROR, "column source: 99").await;
     assert_snapshot!(
         event.text,
-        @r#"message=a step behind a commit found rows that break an invariant; run `tidegate doctor` step="admission behind a commit" error=table tidegate.limits, column source: 99 is unknown to this version; run `tidegate doctor`"#
+        @r#"message=a step behind a commit failed, and it will fail again until the cause is removed step="admission behind a commit" error=table tidegate.limits, column source: 99 is unknown to this version; run `tidegate doctor`"#
     );
 }
 
@@ -292,7 +292,7 @@ async fn error_of_a_call_whose_caller_is_gone_is_logged() {
     assert!(event.text.contains("0.3 s"), "{event:?}");
     assert_snapshot!(
         event.text,
-        @r#"message=a call failed whose caller is gone verb="submit" error=PostgreSQL did not answer within 0.3 s; the connection was closed"#
+        @r#"message=a call failed whose caller is gone verb="submit" error=PostgreSQL did not answer within 0.3 s (postgres.request_timeout_ms); the connection was closed"#
     );
     assert!(!event.text.contains("secret"), "{event:?}");
     lock.rollback().await.expect("rollback");

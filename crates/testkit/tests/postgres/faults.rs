@@ -150,7 +150,7 @@ async fn a_schema_of_a_newer_version_is_refused() {
     assert_eq!(refused.kind(), ErrorKind::Incompatible);
     assert_snapshot!(
         refused,
-        @"the database has version 999 of the tidegate schema and this program knows 15; use a newer tidegate"
+        @"the database has version 999 of the tidegate schema and this program knows 1; use a newer tidegate"
     );
 }
 

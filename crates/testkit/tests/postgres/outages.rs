@@ -62,7 +62,7 @@ async fn connection_attempt_without_answer_fails_at_the_connect_timeout() {
     assert!(error.to_string().contains("0.3 s"), "{error}");
     let shown = error.to_string();
     let (_, words) = shown.split_once(": ").expect("the address of the server");
-    assert_snapshot!(words, @"no connection within 0.3 s");
+    assert_snapshot!(words, @"no connection within 0.3 s (postgres.connect_timeout_ms, or connect_timeout of the URL)");
 }
 
 /// The host accepts connections and never answers. A heartbeat is given up before it has waited for such a host, so the

@@ -174,7 +174,7 @@ mod tests {
         let silent = connect_first(&[1, 2], LIMIT, |_| std::future::pending::<Result<()>>());
         let error = silent.await.unwrap_err();
         assert!(error.to_string().contains("0.05 s"), "{error}");
-        assert_snapshot!(error, @"no connection within 0.05 s");
+        assert_snapshot!(error, @"no connection within 0.05 s (postgres.connect_timeout_ms, or connect_timeout of the URL)");
     }
 
     #[tokio::test]
