@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use tidegate_store::Place;
+use tidegate_store::StoreLocation;
 
 use crate::commands::{
     bench, completions, concurrency, config, doctor, job, migrate, prune, queue, reference, run,
     submit, task, test_server, top, verify, worker, workers, workflow,
 };
-use crate::config::{Config, Flags, Key, note_mistyped, variables};
-use crate::output::quoted;
+use crate::config::{Config, ConfigFlags, Key, environment_variables, warn_mistyped_variables};
+use crate::output::shell_quoted;
 
 /// Durable tasks under exact concurrency limits.
 ///
@@ -56,11 +56,14 @@ pub(crate) struct Global {
 
 impl Global {
     /// Reads the configuration. `profile` is that of the command, if it takes one.
-    pub(crate) fn configure(&mut self, profile: Option<&str>) -> anyhow::Result<()> {
-        let variables = variables();
-        note_mistyped(&variables);
-        let flags =
-            Flags { file: self.config_file.as_deref(), store: self.store.as_deref(), profile };
+    pub(crate) fn load_config(&mut self, profile: Option<&str>) -> anyhow::Result<()> {
+        let variables = environment_variables();
+        warn_mistyped_variables(&variables);
+        let flags = ConfigFlags {
+            file: self.config_file.as_deref(),
+            store: self.store.as_deref(),
+            profile,
+        };
         self.config = Config::load(&flags, &variables)?;
         Ok(())
     }
@@ -89,39 +92,42 @@ impl Global {
     }
 
     /// The store's URL, if it was named for this command and not for all of them.
-    pub(crate) fn named_url(&self) -> Option<&str> {
-        Some(self.url()).filter(|_| self.config.origin(Key::Store).is_of_the_command())
+    pub(crate) fn explicit_url(&self) -> Option<&str> {
+        Some(self.url()).filter(|_| self.config.origin(Key::Store).is_command_specific())
     }
 
     /// A command that a person can type next, on the same store: what was given is given again,
     /// without a password. What the environment says it says the next time too.
-    pub(crate) fn command(&self, words: &[&str]) -> String {
-        let store = self.store.as_deref().map(|url| match Place::parse(url) {
-            Ok(place @ Place::Postgres(_)) => place.url_without_password(),
+    pub(crate) fn command_line(&self, words: &[&str]) -> String {
+        let store = self.store.as_deref().map(|url| match StoreLocation::parse(url) {
+            Ok(place @ StoreLocation::Postgres(_)) => place.url_without_password(),
             _ => url.to_owned(),
         });
         let file = self.config_file.as_ref().map(|file| file.display().to_string());
-        let mut words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+        let mut words: Vec<String> = words.iter().map(|word| shell_quoted(word)).collect();
         for (flag, value) in [("--store", store), ("--config", file)] {
-            words.extend(value.into_iter().flat_map(|value| [flag.to_owned(), quoted(&value)]));
+            words.extend(
+                value.into_iter().flat_map(|value| [flag.to_owned(), shell_quoted(&value)]),
+            );
         }
         format!("tidegate {}", words.join(" "))
     }
 
     /// Whether the store ends with the command.
     pub(crate) fn is_memory(&self) -> bool {
-        Place::parse(self.url()).is_ok_and(|place| place == Place::Memory)
+        StoreLocation::parse(self.url()).is_ok_and(|place| place == StoreLocation::Memory)
     }
 
     /// The store for people: without a password.
-    pub(crate) fn shown(&self) -> String {
-        Place::parse(self.url()).map_or_else(|_| "the store".to_owned(), |place| place.to_string())
+    pub(crate) fn display_url(&self) -> String {
+        StoreLocation::parse(self.url())
+            .map_or_else(|_| "the store".to_owned(), |place| place.to_string())
     }
 }
 
 /// What commands take that go by a profile.
 #[derive(Debug, Args)]
-pub(crate) struct Profiled {
+pub(crate) struct ProfileArg {
     /// How much a worker takes on where nothing else says so: production, staging or development
     /// [default: TIDEGATE_ENV, or `profile` of the configuration]
     #[arg(long, value_name = "PROFILE")]
@@ -158,22 +164,22 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it goes by the configuration. What does not must not fail by it either: a shell
     /// asks for completions whatever is in the current folder.
-    pub(crate) fn is_configured(&self) -> bool {
+    pub(crate) fn uses_config(&self) -> bool {
         !matches!(self, Self::Completions(_) | Self::Reference(_) | Self::GuardExec)
     }
 
     /// The profile that it is given.
     pub(crate) fn profile(&self) -> Option<&str> {
         let profiled = match self {
-            Self::Worker(arguments) => &arguments.profiled,
-            Self::Config(arguments) => &arguments.profiled,
+            Self::Worker(arguments) => &arguments.profile_arg,
+            Self::Config(arguments) => &arguments.profile_arg,
             _ => return None,
         };
         profiled.profile.as_deref()
     }
 
     /// Whether it draws on the whole terminal: a line of the log would tear a hole into that.
-    pub(crate) fn is_drawn(&self) -> bool {
+    pub(crate) fn is_full_screen(&self) -> bool {
         matches!(self, Self::Top(_))
     }
 }
@@ -186,15 +192,15 @@ mod tests {
     use crate::config::SETTINGS;
 
     #[test]
-    fn the_commands_are_well_formed() {
+    fn command_definitions_are_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn the_next_command_is_on_the_same_store_and_has_no_password() {
+    fn suggested_command_uses_same_store_without_password() {
         let next = |store: Option<&str>| {
             let store = store.map(str::to_owned);
-            Global { store, ..Global::default() }.command(&["run", "a b.toml"])
+            Global { store, ..Global::default() }.command_line(&["run", "a b.toml"])
         };
         assert_eq!(next(None), "tidegate run 'a b.toml'");
         let sqlite = "sqlite:a.db?synchronous=normal";
@@ -224,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_shows_an_example() {
+    fn every_command_has_an_example() {
         fn check(command: &clap::Command) {
             if command.get_subcommands().next().is_none() {
                 let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();

@@ -5,7 +5,7 @@ use jiff::SignedDuration;
 use crate::config::{Key, Setting, Value};
 
 /// A duration. A bare number is none: nobody knows whether seconds are meant.
-pub(crate) fn duration(text: &str) -> Result<SignedDuration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<SignedDuration, String> {
     let is_number = text.trim().parse::<f64>().is_ok_and(f64::is_finite);
     text.parse().map_err(|_| match (is_number, text.trim()) {
         (true, number) => format!("{number} has no unit: write {number}s or {number}ms"),
@@ -18,8 +18,8 @@ pub(crate) fn duration(text: &str) -> Result<SignedDuration, String> {
 }
 
 /// A number within the bounds of its setting.
-pub(crate) fn number(key: Key) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync {
-    move |text| match Setting::of(key).shape.parse("it", text)? {
+pub(crate) fn parse_number(key: Key) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync {
+    move |text| match Setting::by_key(key).value_type.parse("it", text)? {
         Value::Number(number) => u32::try_from(number).map_err(|error| error.to_string()),
         other => unreachable!("{key:?} is no number but {other:?}"),
     }
@@ -32,14 +32,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_a_unit() {
+    fn duration_flag_requires_a_unit() {
         let good = [("90s", 90_000), ("1h30m", 5_400_000), ("-1.5s", -1_500), ("0s", 0)];
         for (text, ms) in good {
-            assert_eq!(duration(text).map(|duration| duration.as_millis()), Ok(ms), "{text}");
+            assert_eq!(parse_duration(text).map(|duration| duration.as_millis()), Ok(ms), "{text}");
         }
         let mut errors = String::new();
         for number in ["5", "-5", "1.5", "0"] {
-            let error = duration(number).unwrap_err();
+            let error = parse_duration(number).unwrap_err();
             assert!(
                 error.starts_with(number) && error.contains(&format!(" {number}s or {number}ms")),
                 "{error}"
@@ -56,7 +56,7 @@ mod tests {
             "
         );
         for text in ["", "s", "1d", "nan", "5s5"] {
-            let error = duration(text).unwrap_err();
+            let error = parse_duration(text).unwrap_err();
             allow_duplicates! {
                 assert_snapshot!(
                     error,
@@ -67,8 +67,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_the_bounds_of_their_setting() {
-        let concurrency = number(Key::WorkerConcurrency);
+    fn number_flag_is_bounded_by_its_setting() {
+        let concurrency = parse_number(Key::WorkerConcurrency);
         assert_eq!(concurrency("100000"), Ok(100_000));
         let mut errors = String::new();
         for text in ["0", "-1", "3000000000"] {

@@ -4,7 +4,6 @@ mod cli;
 mod commands;
 mod config;
 mod explain;
-mod file;
 mod flags;
 mod kinds;
 #[cfg(feature = "otel")]
@@ -12,9 +11,10 @@ mod otel;
 mod output;
 mod reference;
 mod run;
+mod run_file;
+mod stderr;
 mod submit;
 mod suggest;
-mod tell;
 #[cfg(feature = "top")]
 mod top;
 mod worker;
@@ -32,25 +32,25 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 use crate::config::Key;
 
 /// What hears of spans.
-type Spans = Box<dyn Layer<Registry> + Send + Sync>;
+type SpanLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 fn main() -> ExitCode {
     match cli::Cli::try_parse() {
         Ok(cli) => {
-            let code = start(cli).unwrap_or_else(|error| output::report(&error));
+            let code = run_cli(cli).unwrap_or_else(|error| output::print_error(&error));
             // The end of the process would cut off the connections of stores that were just dropped.
             tidegate_store::postgres::wait_until_closed();
             code
         }
-        Err(error) if error.use_stderr() => output::not_understood(&error),
+        Err(error) if error.use_stderr() => output::print_usage_error(&error),
         Err(help) => help.exit(),
     }
 }
 
-fn start(mut cli: cli::Cli) -> anyhow::Result<ExitCode> {
+fn run_cli(mut cli: cli::Cli) -> anyhow::Result<ExitCode> {
     let mut collector = None;
-    if cli.command.is_configured() {
-        cli.global.configure(cli.command.profile())?;
+    if cli.command.uses_config() {
+        cli.global.load_config(cli.command.profile())?;
         collector = cli.global.otlp()?;
     }
     let is_terminal = std::io::stderr().is_terminal();
@@ -65,15 +65,20 @@ fn start(mut cli: cli::Cli) -> anyhow::Result<ExitCode> {
     let spans = traces.as_ref().map(otel::Traces::layer);
     #[cfg(not(feature = "otel"))]
     let spans = collector.and(None);
-    if !(is_terminal && cli.command.is_drawn()) {
-        log(filter, of_requests, is_terminal, spans);
+    if !(is_terminal && cli.command.is_full_screen()) {
+        init_logging(filter, of_requests, is_terminal, spans);
     }
     runtime.block_on(commands::run(cli))
 }
 
 /// Writes the events of the engine and the store to stderr, as many as the filter admits, and one line for each
 /// request to the store when it ends. Sends spans where they are traced.
-fn log(filter: EnvFilter, of_requests: EnvFilter, is_terminal: bool, spans: Option<Spans>) {
+fn init_logging(
+    filter: EnvFilter,
+    of_requests: EnvFilter,
+    is_terminal: bool,
+    spans: Option<SpanLayer>,
+) {
     // Two layers that see the same span would write its fields twice.
     let is_request = filter_fn(|metadata| metadata.target() == "tidegate_store::request");
     let filter = filter.and(is_request.clone().not());

@@ -8,12 +8,17 @@ pub(crate) fn suggest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
 }
 
 /// Says that there is nothing of this name, and which may be meant or how to see all.
-pub(crate) fn no_such(what: &str, word: &str, known: &[&str], list: &str) -> String {
-    no_such_but(what, word, suggest(word, known), list)
+pub(crate) fn not_found_message(what: &str, word: &str, known: &[&str], list: &str) -> String {
+    not_found_message_for(what, word, suggest(word, known), list)
 }
 
 /// The same where it is known what may be meant.
-pub(crate) fn no_such_but(what: &str, word: &str, meant: Option<&str>, list: &str) -> String {
+pub(crate) fn not_found_message_for(
+    what: &str,
+    word: &str,
+    meant: Option<&str>,
+    list: &str,
+) -> String {
     match meant {
         Some(meant) => format!("there is no {what} {word:?}; did you mean {meant:?}?"),
         None => format!("there is no {what} {word:?}; `tidegate {list}` lists all"),
@@ -25,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suggests_only_what_is_near() {
+    fn suggestion_is_made_only_for_similar_words() {
         assert_eq!(suggest("cuont", &["kind", "count"]), Some("count"));
         assert_eq!(suggest("zebra", &["kind", "count"]), None);
         assert_eq!(suggest("x", &[]), None);

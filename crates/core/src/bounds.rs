@@ -19,19 +19,19 @@ pub const PAYLOAD_DEPTH_MAX: usize = 64;
 pub const ERROR_BYTES_MAX: usize = 4096;
 
 /// Bytes in the message of a progress report.
-pub const PROGRESS_BYTES_MAX: usize = 200;
+pub const PROGRESS_MESSAGE_BYTES_MAX: usize = 200;
 
 /// Bytes in the reason that a worker's report gives.
-pub const REPORT_BYTES_MAX: usize = 200;
+pub const REPORT_REASON_BYTES_MAX: usize = 200;
 
 /// The largest capacity of a limit.
 pub const CAPACITY_MAX: i64 = i32::MAX as i64;
 
 /// The most slots of one limit that one task may take.
-pub const WEIGHT_MAX: u32 = 1000;
+pub const TASK_WEIGHT_MAX: u32 = 1000;
 
 /// The share weight of a job.
-pub const SHARE_WEIGHT_MAX: u32 = 1000;
+pub const JOB_WEIGHT_MAX: u32 = 1000;
 
 /// Priorities run from `-PRIORITY_MAX` to `PRIORITY_MAX`; higher goes first.
 pub const PRIORITY_MAX: i32 = 1000;
@@ -46,7 +46,7 @@ pub const SUBMIT_TASKS_MAX: usize = 10_000;
 pub const BATCH_MAX: usize = 10_000;
 
 /// Leases in one heartbeat: as many as a worker can have attempts.
-pub const LEASES_MAX: usize = 100_000;
+pub const HEARTBEAT_LEASES_MAX: usize = 100_000;
 
 /// Unlisted expired leases that one heartbeat releases.
 pub const RELEASED_LEASES_MAX: u32 = 100;
@@ -56,7 +56,7 @@ pub const RELEASED_LEASES_MAX: u32 = 100;
 pub const STEP_ATTEMPTS_MAX: u32 = 1000;
 
 /// Checks how many of something came in one call.
-pub(crate) fn check_number(what: &str, number: usize, most: usize) -> Result<()> {
+pub(crate) fn check_batch_size(what: &str, number: usize, most: usize) -> Result<()> {
     if number <= most {
         return Ok(());
     }
@@ -70,20 +70,20 @@ pub const DURATION_MS_MAX: i64 = 366 * 24 * 60 * 60 * 1000;
 pub const AGEING_INTERVAL_MS: i64 = 60_000;
 
 /// A task that moved between lines this often reserves its slots one after another.
-pub const MOVES_BEFORE_RESERVING: u32 = 8;
+pub const QUEUE_SWITCHES_BEFORE_RESERVING: u32 = 8;
 
 /// Tasks of one job that may be past the job's own line and not yet claimed. It bounds how
 /// far an old backlog can run ahead of a change of weight.
-pub const JOB_WINDOW: u32 = 16;
+pub const JOB_WINDOW_SIZE: u32 = 16;
 
 /// Rows the gate looks at in one transaction; what is left is taken up by the next one.
-pub const GATE_STEP: u32 = 1000;
+pub const ADMISSION_BATCH_MAX: u32 = 1000;
 
 /// The most deaths of its process after which a task may still be quarantined.
-pub const DEATHS_MAX: u32 = 1000;
+pub const CRASHES_MAX: u32 = 1000;
 
 /// The lease of an attempt, unless configured otherwise.
-pub const LEASE_MS: i64 = 30_000;
+pub const LEASE_MS_DEFAULT: i64 = 30_000;
 
 /// The shortest lease that can be asked for.
 pub const LEASE_MS_MIN: i64 = 100;

@@ -7,7 +7,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What a caller can do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// The input breaks a rule. Nothing was written. Mend the input.
     Invalid,
     /// What was named does not exist. Nothing was written.
@@ -24,35 +24,35 @@ pub enum Kind {
 /// An error of a store or of a rule.
 #[derive(Debug, Clone)]
 pub struct Error {
-    kind: Kind,
-    text: String,
+    kind: ErrorKind,
+    message: String,
 }
 
 impl Error {
     /// An error of the given kind. `text` says what is wrong, where, and what to do.
-    pub fn new(kind: Kind, text: impl Into<String>) -> Self {
-        Self { kind, text: text.into() }
+    pub fn new(kind: ErrorKind, text: impl Into<String>) -> Self {
+        Self { kind, message: text.into() }
     }
 
     /// Bad input.
     pub fn invalid(text: impl Into<String>) -> Self {
-        Self::new(Kind::Invalid, text)
+        Self::new(ErrorKind::Invalid, text)
     }
 
     /// What a caller can do about it.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
     /// Whether the same call may succeed later.
     pub fn is_retryable(&self) -> bool {
-        matches!(self.kind, Kind::Refused | Kind::Unavailable)
+        matches!(self.kind, ErrorKind::Refused | ErrorKind::Unavailable)
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.message)
     }
 }
 

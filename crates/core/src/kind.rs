@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{ATTEMPTS_MAX, DEATHS_MAX, DURATION_MS_MAX};
+use crate::bounds::{ATTEMPTS_MAX, CRASHES_MAX, DURATION_MS_MAX};
 use crate::{Backoff, DayWindow, Error, Result, name};
 
 /// A kind of task, as registered by a worker or made by the first submit that names it.
@@ -19,7 +19,7 @@ pub struct Kind {
     /// How long an attempt may run. Default: as long as it likes.
     pub timeout_ms: Option<i64>,
     /// When tasks of this kind may be claimed. Default: always.
-    pub window: Option<DayWindow>,
+    pub day_window: Option<DayWindow>,
     /// How retries are spaced.
     pub backoff: Backoff,
     /// Days a completed task is kept, to the end (UTC) of the last; 0 removes it as it completes.
@@ -29,7 +29,7 @@ pub struct Kind {
     pub remove_on_failed_days: Option<u32>,
     /// Deaths of its process after which a task is quarantined as failed, attempts left or
     /// not. Default: 3.
-    pub max_deaths: u32,
+    pub max_crashes: u32,
 }
 
 impl Kind {
@@ -40,11 +40,11 @@ impl Kind {
             queue: "default".into(),
             max_attempts: 5,
             timeout_ms: None,
-            window: None,
+            day_window: None,
             backoff: Backoff::default(),
             remove_on_completed_days: None,
             remove_on_failed_days: None,
-            max_deaths: 3,
+            max_crashes: 3,
         }
     }
 
@@ -52,8 +52,8 @@ impl Kind {
     pub fn check(&self) -> Result<()> {
         name::check("kind", &self.name)?;
         name::check("queue", &self.queue)?;
-        self.between("max_attempts", self.max_attempts, ATTEMPTS_MAX)?;
-        self.between("max_deaths", self.max_deaths, DEATHS_MAX)?;
+        self.check_range("max_attempts", self.max_attempts, ATTEMPTS_MAX)?;
+        self.check_range("max_crashes", self.max_crashes, CRASHES_MAX)?;
         let durations = [self.timeout_ms, Some(self.backoff.base_ms), Some(self.backoff.cap_ms)];
         if durations.into_iter().flatten().any(|ms| !(1..=DURATION_MS_MAX).contains(&ms)) {
             return Err(Error::invalid(format!(
@@ -61,10 +61,10 @@ impl Kind {
                 self.name
             )));
         }
-        self.window.as_ref().map_or(Ok(()), DayWindow::check)
+        self.day_window.as_ref().map_or(Ok(()), DayWindow::check)
     }
 
-    fn between(&self, what: &str, value: u32, most: u32) -> Result<()> {
+    fn check_range(&self, what: &str, value: u32, most: u32) -> Result<()> {
         if (1..=most).contains(&value) {
             return Ok(());
         }

@@ -10,42 +10,47 @@
 //! submit -> gate (admit | park) -> claim -> run -> finish -> hand-off -> claim
 //! ```
 
+mod backoff;
 pub mod bounds;
-pub mod check;
+mod day_window;
 mod error;
+pub mod fault_injection;
 mod id;
-pub mod inspect;
+pub mod invariants;
 mod kind;
 mod limit;
 pub mod name;
-mod order;
 mod outcome;
 pub mod payload;
-pub mod planted;
-mod report;
-pub mod requests;
-mod retry;
+mod ranking;
+pub mod reader;
+pub mod request_stats;
 pub mod rules;
 mod store;
 pub mod tables;
 mod task;
-mod window;
+mod worker_report;
 
-pub use check::repair;
-pub use error::{Error, Kind as ErrorKind, Result};
+pub use backoff::Backoff;
+pub use day_window::DayWindow;
+pub use error::{Error, ErrorKind, Result};
 pub use id::{LaneId, LimitId, Millis, TaskId, Token, WorkerId};
-pub use inspect::Inspect;
+pub use invariants::repair;
 pub use kind::Kind;
-pub use limit::{Halt, Hold, Limit, Scope, Share, Source, check_capacity};
-pub use order::{RANK_RESERVED, SHARE_SCALE, ready_rank};
-pub use outcome::{Exit, Ledger, Next, Outcome, after_death, after_exit, after_fence};
-pub use report::{Memory, WorkerReport};
-pub use retry::Backoff;
-pub use store::{
-    Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, JobSpec, Lost,
-    Pausable, Pause, Progress, Pruned, Ran, Reaped, Registered, RegisteredChange, Registration,
-    Release, ReleaseOutcome, RetryOutcome, SetJob, SetLimit, SlotHeld, Store, Submission,
-    Submitted,
+pub use limit::{
+    CapacitySource, FairShare, Limit, LimitScope, PauseCause, SlotLifetime, check_capacity,
 };
-pub use task::{NewTask, OnFailure, State};
-pub use window::DayWindow;
+pub use outcome::{
+    AttemptCounts, Completion, Outcome, Transition, transition_after_completion,
+    transition_after_crash, transition_after_slot_release,
+};
+pub use ranking::{FAIR_TAG_SCALE, GUARANTEED_SLOT_RANK, ready_rank};
+pub use reader::StoreReader;
+pub use store::{
+    AdmitReply, Attempt, CancelOutcome, Claim, Finish, FinishReply, Heartbeat, HeartbeatReply,
+    HeldSlot, JobSpec, LostAttempt, PauseTarget, Progress, PruneReply, ReapReply, RegisterReply,
+    RegisteredCapacityChange, Registration, ReleaseOutcome, ReleaseSlot, RetryOutcome,
+    RunTimeSample, SetJob, SetLimit, SetPaused, Store, Submission, SubmittedTask,
+};
+pub use task::{NewTask, OnFailure, TaskState};
+pub use worker_report::{MemoryUsage, WorkerReport};

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_what_stores_disagree_about() {
+    fn name_with_bad_characters_or_length_is_rejected() {
         for bad in ["", "a\0b", "a\nb", "tab\there", "\u{7f}", &"x".repeat(NAME_BYTES_MAX + 1)] {
             assert!(check("kind", bad).is_err(), "{bad:?}");
         }

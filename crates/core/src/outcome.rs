@@ -1,7 +1,7 @@
 //! The one exit out of running, and where it leads.
 
-use crate::planted::{Bug, is_planted};
-use crate::{Backoff, Millis, State, TaskId, Token};
+use crate::fault_injection::{InjectedBug, is_injected};
+use crate::{Backoff, Millis, TaskId, TaskState, Token};
 
 /// How an attempt ended, as its worker reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Outcome {
     /// The handler asks to be called later. Costs no attempt.
     Snoozed {
         /// When to call again.
-        for_ms: i64,
+        delay_ms: i64,
     },
     /// The worker gives the attempt back unspent.
     Released,
@@ -30,7 +30,7 @@ pub enum Outcome {
 
 /// One attempt's exit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exit {
+pub struct Completion {
     /// The task.
     pub task: TaskId,
     /// The token of the attempt's lease.
@@ -41,26 +41,26 @@ pub struct Exit {
 
 /// What the exit rule must know of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ledger {
+pub struct AttemptCounts {
     /// Attempts spent so far.
-    pub spent: u32,
+    pub attempts_used: u32,
     /// Deaths of its process so far.
-    pub deaths: u32,
+    pub crashes: u32,
     /// Attempts it is given.
     pub max_attempts: u32,
     /// Deaths of its process after which it is quarantined.
-    pub max_deaths: u32,
+    pub max_crashes: u32,
     /// Whether somebody asked for its end.
     pub cancel_requested: bool,
 }
 
 /// Where the exit leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
+pub enum Transition {
     /// Finished for good.
-    Final {
+    Finished {
         /// In which state.
-        state: State,
+        state: TaskState,
         /// The handler's result.
         result: Option<Vec<u8>>,
         /// What went wrong.
@@ -74,151 +74,171 @@ pub enum Next {
         error: Option<String>,
     },
     /// Back at the gate.
-    Arrived {
+    Readmitted {
         /// What went wrong, if anything.
         error: Option<String>,
     },
 }
 
-impl Next {
+impl Transition {
     fn cancelled() -> Self {
-        Self::Final { state: State::Cancelled, result: None, error: None }
+        Self::Finished { state: TaskState::Cancelled, result: None, error: None }
     }
 
     fn failed(error: String) -> Self {
-        Self::Final { state: State::Failed, result: None, error: Some(error) }
+        Self::Finished { state: TaskState::Failed, result: None, error: Some(error) }
     }
 
     /// Whether the task is finished for good.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Final { .. })
+        matches!(self, Self::Finished { .. })
     }
 }
 
 /// Decides where a reported exit leads, and writes the attempt into the ledger.
-pub fn after_exit(
+pub fn transition_after_completion(
     outcome: Outcome,
-    ledger: &mut Ledger,
+    counts: &mut AttemptCounts,
     task: TaskId,
     backoff: Backoff,
     now: Millis,
-) -> Next {
+) -> Transition {
     match outcome {
         Outcome::Completed(result) => {
-            Next::Final { state: State::Completed, result: Some(result), error: None }
+            Transition::Finished { state: TaskState::Completed, result: Some(result), error: None }
         }
-        Outcome::Cancelled => Next::cancelled(),
+        Outcome::Cancelled => Transition::cancelled(),
         Outcome::Failed { error, retryable, retry_in_ms } => {
-            ledger.spent += 1;
-            if !retryable || ledger.spent >= ledger.max_attempts {
-                return Next::failed(error);
+            counts.attempts_used += 1;
+            if !retryable || counts.attempts_used >= counts.max_attempts {
+                return Transition::failed(error);
             }
-            let delay = retry_in_ms.unwrap_or_else(|| backoff.delay_ms(ledger.spent, task));
-            later(ledger, now.saturating_add(delay.max(0)), Some(error))
+            let delay = retry_in_ms.unwrap_or_else(|| backoff.delay_ms(counts.attempts_used, task));
+            schedule_unless_cancelled(counts, now.saturating_add(delay.max(0)), Some(error))
         }
-        Outcome::Snoozed { for_ms } => later(ledger, now.saturating_add(for_ms.max(0)), None),
-        Outcome::Released if ledger.cancel_requested => Next::cancelled(),
-        Outcome::Released => Next::Arrived { error: None },
+        Outcome::Snoozed { delay_ms: for_ms } => {
+            schedule_unless_cancelled(counts, now.saturating_add(for_ms.max(0)), None)
+        }
+        Outcome::Released if counts.cancel_requested => Transition::cancelled(),
+        Outcome::Released => Transition::Readmitted { error: None },
     }
 }
 
 /// Decides where a lease that ran out leads: the process is taken for dead. It spends an
 /// attempt, and a task whose processes keep dying is quarantined.
-pub fn after_death(ledger: &mut Ledger) -> Next {
-    ledger.spent += 1;
-    if !is_planted(Bug::UncountedDeath) {
-        ledger.deaths += 1;
+pub fn transition_after_crash(counts: &mut AttemptCounts) -> Transition {
+    counts.attempts_used += 1;
+    if !is_injected(InjectedBug::UncountedCrash) {
+        counts.crashes += 1;
     }
-    if ledger.cancel_requested {
-        return Next::cancelled();
+    if counts.cancel_requested {
+        return Transition::cancelled();
     }
-    if ledger.deaths >= ledger.max_deaths {
-        return Next::failed(format!(
+    if counts.crashes >= counts.max_crashes {
+        return Transition::failed(format!(
             "quarantined: its worker died {} times while running it",
-            ledger.deaths
+            counts.crashes
         ));
     }
     let error = "the worker died or lost its lease".to_owned();
-    if ledger.spent >= ledger.max_attempts {
-        return Next::failed(error);
+    if counts.attempts_used >= counts.max_attempts {
+        return Transition::failed(error);
     }
-    Next::Arrived { error: Some(error) }
+    Transition::Readmitted { error: Some(error) }
 }
 
 /// Decides where an attempt leads whose slot an operator took away. It spends the attempt, else
 /// a handler that hangs would hang for ever; and it comes to the gate anew, because the slot was
 /// to go to somebody else.
-pub fn after_fence(ledger: &mut Ledger, now: Millis) -> Next {
-    ledger.spent += 1;
+pub fn transition_after_slot_release(counts: &mut AttemptCounts, now: Millis) -> Transition {
+    counts.attempts_used += 1;
     let error = "an operator took its slot away".to_owned();
-    if ledger.spent >= ledger.max_attempts && !ledger.cancel_requested {
-        return Next::failed(error);
+    if counts.attempts_used >= counts.max_attempts && !counts.cancel_requested {
+        return Transition::failed(error);
     }
-    later(ledger, now, Some(error))
+    schedule_unless_cancelled(counts, now, Some(error))
 }
 
-fn later(ledger: &Ledger, run_at: Millis, error: Option<String>) -> Next {
-    if ledger.cancel_requested { Next::cancelled() } else { Next::Scheduled { run_at, error } }
+fn schedule_unless_cancelled(
+    counts: &AttemptCounts,
+    run_at: Millis,
+    error: Option<String>,
+) -> Transition {
+    if counts.cancel_requested {
+        Transition::cancelled()
+    } else {
+        Transition::Scheduled { run_at, error }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ledger() -> Ledger {
-        Ledger { spent: 0, deaths: 0, max_attempts: 3, max_deaths: 3, cancel_requested: false }
+    fn new_attempt_counts() -> AttemptCounts {
+        AttemptCounts {
+            attempts_used: 0,
+            crashes: 0,
+            max_attempts: 3,
+            max_crashes: 3,
+            cancel_requested: false,
+        }
     }
 
     fn failed(retryable: bool) -> Outcome {
         Outcome::Failed { error: "no".into(), retryable, retry_in_ms: Some(10) }
     }
 
-    fn exit(outcome: Outcome, ledger: &mut Ledger) -> Next {
-        after_exit(outcome, ledger, TaskId(1), Backoff::default(), 100)
+    fn complete(outcome: Outcome, ledger: &mut AttemptCounts) -> Transition {
+        transition_after_completion(outcome, ledger, TaskId(1), Backoff::default(), 100)
     }
 
     #[test]
-    fn a_failure_spends_attempts_until_none_is_left() {
-        let mut ledger = ledger();
+    fn failed_task_is_retried_until_attempts_are_used() {
+        let mut ledger = new_attempt_counts();
         for _ in 0..2 {
-            let next = exit(failed(true), &mut ledger);
-            assert_eq!(next, Next::Scheduled { run_at: 110, error: Some("no".into()) });
+            let next = complete(failed(true), &mut ledger);
+            assert_eq!(next, Transition::Scheduled { run_at: 110, error: Some("no".into()) });
         }
-        assert_eq!(exit(failed(true), &mut ledger), Next::failed("no".into()));
+        assert_eq!(complete(failed(true), &mut ledger), Transition::failed("no".into()));
     }
 
     #[test]
-    fn a_fatal_error_is_final_at_once() {
-        assert_eq!(exit(failed(false), &mut ledger()), Next::failed("no".into()));
+    fn fatal_error_fails_task_without_retry() {
+        assert_eq!(
+            complete(failed(false), &mut new_attempt_counts()),
+            Transition::failed("no".into())
+        );
     }
 
     #[test]
-    fn snooze_and_release_cost_nothing() {
-        let mut ledger = ledger();
-        exit(Outcome::Snoozed { for_ms: 5 }, &mut ledger);
-        exit(Outcome::Released, &mut ledger);
-        assert_eq!(ledger.spent, 0);
+    fn snooze_and_release_use_no_attempt() {
+        let mut ledger = new_attempt_counts();
+        complete(Outcome::Snoozed { delay_ms: 5 }, &mut ledger);
+        complete(Outcome::Released, &mut ledger);
+        assert_eq!(ledger.attempts_used, 0);
     }
 
     #[test]
-    fn a_cancel_request_ends_what_would_run_again() {
-        let mut ledger = Ledger { cancel_requested: true, ..ledger() };
-        for outcome in [failed(true), Outcome::Snoozed { for_ms: 5 }, Outcome::Released] {
-            assert_eq!(exit(outcome, &mut ledger), Next::cancelled());
+    fn cancel_request_cancels_task_instead_of_retry() {
+        let mut ledger = AttemptCounts { cancel_requested: true, ..new_attempt_counts() };
+        for outcome in [failed(true), Outcome::Snoozed { delay_ms: 5 }, Outcome::Released] {
+            assert_eq!(complete(outcome, &mut ledger), Transition::cancelled());
         }
-        assert_eq!(after_death(&mut ledger), Next::cancelled());
+        assert_eq!(transition_after_crash(&mut ledger), Transition::cancelled());
         assert!(matches!(
-            exit(Outcome::Completed(vec![]), &mut ledger),
-            Next::Final { state: State::Completed, .. }
+            complete(Outcome::Completed(vec![]), &mut ledger),
+            Transition::Finished { state: TaskState::Completed, .. }
         ));
     }
 
     #[test]
-    fn deaths_lead_to_quarantine() {
-        let mut ledger = Ledger { max_attempts: 100, ..ledger() };
-        assert!(matches!(after_death(&mut ledger), Next::Arrived { .. }));
-        assert!(matches!(after_death(&mut ledger), Next::Arrived { .. }));
-        let Next::Final { state: State::Failed, error: Some(error), .. } = after_death(&mut ledger)
+    fn task_with_repeated_crashes_is_quarantined() {
+        let mut ledger = AttemptCounts { max_attempts: 100, ..new_attempt_counts() };
+        assert!(matches!(transition_after_crash(&mut ledger), Transition::Readmitted { .. }));
+        assert!(matches!(transition_after_crash(&mut ledger), Transition::Readmitted { .. }));
+        let Transition::Finished { state: TaskState::Failed, error: Some(error), .. } =
+            transition_after_crash(&mut ledger)
         else {
             panic!("not quarantined")
         };

@@ -45,7 +45,7 @@ mod tests {
     use crate::bounds::PAYLOAD_BYTES_MAX;
 
     #[test]
-    fn takes_json_and_nothing_else() {
+    fn payload_must_be_one_json_value() {
         for good in [&b"null"[..], b"{\"a\":[1,2]}", b"\"[[[\"", b" 1 ", b"\"\\\"[\""] {
             check(good, PAYLOAD_BYTES_MAX).unwrap();
         }
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_size_and_depth() {
+    fn payload_above_size_or_depth_is_rejected() {
         let deep = |n: usize| [vec![b'['; n], vec![b']'; n]].concat();
         check(&deep(PAYLOAD_DEPTH_MAX), PAYLOAD_BYTES_MAX).unwrap();
         assert!(check(&deep(PAYLOAD_DEPTH_MAX + 1), PAYLOAD_BYTES_MAX).is_err());

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{BATCH_MAX, DURATION_MS_MAX, LEASE_MS_MIN, LEASES_MAX, check_number};
+use crate::bounds::{
+    BATCH_MAX, DURATION_MS_MAX, HEARTBEAT_LEASES_MAX, LEASE_MS_MIN, check_batch_size,
+};
 use crate::repair::Repair;
-use crate::tables::Said;
+use crate::tables::GroupCapacities;
 use crate::{
-    Error, Exit, Kind, LimitId, Millis, Result, Scope, Source, TaskId, Token, WorkerId,
-    WorkerReport, check_capacity, name,
+    CapacitySource, Completion, Error, Kind, LimitId, LimitScope, Millis, Result, TaskId, Token,
+    WorkerId, WorkerReport, check_capacity, name,
 };
 
 /// The verbs that write.
@@ -29,17 +31,17 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// for a group the one that registered last counts; where workers register a kind and none of
     /// those that live brings a limit any more, what was registered is unset. What is held stays
     /// held. May be repeated.
-    async fn register(&self, registration: Registration) -> Result<Registered>;
+    async fn register(&self, registration: Registration) -> Result<RegisterReply>;
 
     /// Stores tasks with the jobs and limits they bring, all or none. It only inserts: tasks that no limit, job or workflow
     /// applies to are ready at once, the others arrive at the gate. One on behalf of an attempt is stored
     /// while that attempt runs, and not after. After `Unavailable`
     /// they may be stored: submit again with the same unique keys and nothing is doubled.
-    async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>>;
+    async fn submit(&self, submission: Submission) -> Result<Vec<SubmittedTask>>;
 
     /// Lets what waits at the gate through: what is due, what arrived, and lines that may
     /// have room, a bounded number of tasks. May be repeated.
-    async fn admit(&self) -> Result<Admitted>;
+    async fn admit(&self) -> Result<AdmitReply>;
 
     /// Hands out ready tasks of the worker's queues and kinds under one new lease. Lets
     /// through what waits at the gate first. After `Unavailable` the lease may exist: nobody
@@ -48,13 +50,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Renews leases, records progress, and tells which attempts were lost or should stop.
     /// May be repeated.
-    async fn extend(&self, extend: Extend) -> Result<Extended>;
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatReply>;
 
     /// Ends attempts, hands their slots on, and claims in the same step. An exit with a stale
     /// token changes nothing and is reported as such, so after `Unavailable` the same exits
     /// can be sent again: those that were accepted come back as stale. A store may take a long
     /// batch in several steps, and the claim as one that follows.
-    async fn finish(&self, finish: Finish) -> Result<Finished>;
+    async fn finish(&self, finish: Finish) -> Result<FinishReply>;
 
     /// Cancels tasks: what waits ends at once, what runs is told through its heartbeat. May be
     /// repeated. A store may take a long batch in several steps.
@@ -67,11 +69,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Takes a slot away from the attempt that holds it. The attempt is spent and fenced: its
     /// worker is told with the next heartbeat and none of its writes is accepted. Its handler
     /// may run on until then. May be repeated; then it may meet the next holder.
-    async fn release(&self, release: Release) -> Result<ReleaseOutcome>;
+    async fn release_slot(&self, release: ReleaseSlot) -> Result<ReleaseOutcome>;
 
     /// Pauses a queue, a job or a workflow, or lets it go on. What runs is not touched. Returns
     /// whether that changed anything. May be repeated.
-    async fn pause(&self, pause: Pause) -> Result<bool>;
+    async fn set_paused(&self, set: SetPaused) -> Result<bool>;
 
     /// Mends what [`check`](crate::check::check) finds, as far as the evidence tells how, and
     /// says what it did. Nothing else happens in the store meanwhile. May be repeated.
@@ -79,11 +81,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Ends attempts of expired leases and parks what no worker has room for. An expired lease
     /// is left for at most one lease length to a worker that sends heartbeats. May be repeated.
-    async fn reap(&self) -> Result<Reaped>;
+    async fn reap(&self) -> Result<ReapReply>;
 
     /// Removes finished tasks that were kept long enough, limits nobody uses, and what workers
     /// registered that are gone. May be repeated.
-    async fn prune(&self) -> Result<Pruned>;
+    async fn prune(&self) -> Result<PruneReply>;
 
     /// Sets or unsets a capacity; returns the limit's version, or none where a stronger
     /// source holds it. An operator's unset takes away what is in force: where that is an
@@ -97,7 +99,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Returns when something may have become claimable, here or in another process. A hint
     /// only: a caller polls as well.
-    async fn changed(&self);
+    async fn wait_for_notification(&self);
 }
 
 /// What a worker brings along.
@@ -106,11 +108,11 @@ pub struct Registration {
     /// Its kinds. A kind that is known already is overwritten.
     pub kinds: Vec<Kind>,
     /// Kinds it serves and has no settings for. One that is known already is left as it is.
-    pub defaults: Vec<Kind>,
+    pub default_kinds: Vec<Kind>,
     /// Capacities by group.
     pub limits: Vec<(String, u32)>,
     /// Who sets these limits: a registration or a configuration file.
-    pub source: Option<Source>,
+    pub source: Option<CapacitySource>,
     /// The worker that brings this. What it brings is noted as long as it lives. None where
     /// nobody in particular does.
     pub worker: Option<WorkerId>,
@@ -120,16 +122,16 @@ pub struct Registration {
 
 /// What became of a registration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Registered {
+pub struct RegisterReply {
     /// Groups whose capacity is held by a stronger source, and that capacity.
-    pub overruled: Vec<(String, Option<u32>, Source)>,
+    pub overridden_limits: Vec<(String, Option<u32>, CapacitySource)>,
     /// Groups for which something else was registered before.
-    pub changed: Vec<RegisteredChange>,
+    pub changed_capacities: Vec<RegisteredCapacityChange>,
 }
 
 /// A registered capacity that a registration has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RegisteredChange {
+pub struct RegisteredCapacityChange {
     /// The group.
     pub group: String,
     /// What was registered before.
@@ -137,7 +139,7 @@ pub struct RegisteredChange {
     /// What is from now on; none where no live worker brings a limit any more.
     pub after: Option<u32>,
     /// Live workers that still bring another one.
-    pub others: u32,
+    pub other_workers: u32,
 }
 
 /// A job, made known with its first tasks.
@@ -188,12 +190,12 @@ pub struct Submission {
     pub tasks: Vec<crate::NewTask>,
     /// The running attempt that makes it, if one does. The whole submission is refused as `NotFound`
     /// where this attempt does not run any more: its lease was taken back, or it has ended.
-    pub on_behalf_of: Option<(TaskId, Token)>,
+    pub submitting_attempt: Option<(TaskId, Token)>,
 }
 
 /// What became of a submitted task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Submitted {
+pub struct SubmittedTask {
     /// Its id, or that of the unfinished task with the same unique key.
     pub task: TaskId,
     /// Whether it was stored by this submit.
@@ -202,13 +204,13 @@ pub struct Submitted {
 
 /// What the gate did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Admitted {
+pub struct AdmitReply {
     /// Tasks that became ready.
     pub ready: u32,
     /// Tasks that were parked or moved.
     pub parked: u32,
     /// Whether work was left for the next step.
-    pub more: bool,
+    pub has_more: bool,
 }
 
 /// What a worker asks for.
@@ -226,7 +228,7 @@ pub struct Claim {
     pub lease_ms: i64,
     /// How often it asks where nobody tells it of anything. A store may tell it from memory that there is
     /// nothing, for less than this where it is less than a second.
-    pub poll_ms: i64,
+    pub poll_interval_ms: i64,
 }
 
 /// One claimed task.
@@ -257,12 +259,12 @@ pub struct Attempt {
     /// Its workflow.
     pub workflow: Option<Arc<str>>,
     /// Slots it holds.
-    pub slots: Vec<SlotHeld>,
+    pub slots: Vec<HeldSlot>,
     /// When the lease ends by the store's clock.
     pub expires_at: Millis,
     /// When it was due, by the store's clock. From then to `ready_at` it waited for its limits, if
     /// any apply.
-    pub arrived_at: Millis,
+    pub due_at: Millis,
     /// When it was through the gate. From then to its claim it waited for a worker.
     pub ready_at: Millis,
     /// Where it was submitted, as a W3C `traceparent`.
@@ -271,7 +273,7 @@ pub struct Attempt {
 
 /// One slot in the hands of a task.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct SlotHeld {
+pub struct HeldSlot {
     /// The limit's id.
     pub limit: LimitId,
     /// The limit's name.
@@ -291,7 +293,7 @@ pub struct Progress {
 
 /// A heartbeat.
 #[derive(Debug, Clone)]
-pub struct Extend {
+pub struct Heartbeat {
     /// The worker.
     pub worker: WorkerId,
     /// The leases it still needs. Those of its leases that it does not list and that have expired
@@ -302,14 +304,14 @@ pub struct Extend {
     /// Progress since the last heartbeat.
     pub progress: Vec<(TaskId, Token, Progress)>,
     /// How long handlers ran that ended since the last heartbeat.
-    pub ran: Vec<Ran>,
+    pub run_times: Vec<RunTimeSample>,
     /// What the worker says of itself. None leaves what it said before.
     pub report: Option<WorkerReport>,
 }
 
 /// How long the handlers of one group ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ran {
+pub struct RunTimeSample {
     /// The group.
     pub group: Arc<str>,
     /// How many ended.
@@ -320,25 +322,25 @@ pub struct Ran {
 
 /// The answer to a heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Extended {
+pub struct HeartbeatReply {
     /// Leases that are gone: their attempts must stop and none of their writes is accepted.
     /// A lease also goes with its last attempt. So whoever asked for it while it told that
     /// attempt's end finds it here, and has nothing left to stop.
-    pub lost: Vec<Token>,
+    pub lost_leases: Vec<Token>,
     /// Attempts that should stop because somebody cancelled the task or took their slot away.
-    pub cancelled: Vec<(TaskId, Token)>,
+    pub attempts_to_stop: Vec<(TaskId, Token)>,
     /// Other live workers that last reported room for a task.
-    pub peers: u32,
+    pub peers_with_capacity: u32,
     /// Attempts that were released: they ran under leases of this worker that had expired and
     /// that the heartbeat did not list.
-    pub released: u32,
+    pub released_attempts: u32,
 }
 
-impl Extended {
+impl HeartbeatReply {
     /// Returns those of the listed leases that were renewed.
     pub fn renewed<'a>(&self, listed: &'a [Token]) -> impl Iterator<Item = Token> + use<'a> {
         // A set, because after an outage a worker may have lost very many leases.
-        let lost: HashSet<Token> = self.lost.iter().copied().collect();
+        let lost: HashSet<Token> = self.lost_leases.iter().copied().collect();
         listed.iter().copied().filter(move |token| !lost.contains(token))
     }
 }
@@ -347,14 +349,14 @@ impl Extended {
 #[derive(Debug, Clone)]
 pub struct Finish {
     /// The exits.
-    pub exits: Vec<Exit>,
+    pub completions: Vec<Completion>,
     /// What to claim in the same step.
     pub claim: Option<Claim>,
 }
 
 /// An exit whose lease was gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostAttempt {
     /// The task.
     pub task: TaskId,
     /// The stale token.
@@ -363,9 +365,9 @@ pub struct Lost {
 
 /// What became of the exits.
 #[derive(Debug, Clone, Default)]
-pub struct Finished {
+pub struct FinishReply {
     /// Exits that changed nothing, because their token is stale.
-    pub lost: Vec<Lost>,
+    pub lost_attempts: Vec<LostAttempt>,
     /// What was claimed.
     pub claimed: Vec<Attempt>,
 }
@@ -391,20 +393,20 @@ pub enum RetryOutcome {
     /// It is at the gate with all its attempts before it.
     Retried,
     /// It was not due, and is now. It keeps the attempts it has left.
-    Hastened,
+    MadeDue,
     /// It waits for its turn or runs.
     Unfinished,
     /// It is completed; submit it again to do its work again.
     Completed,
     /// Another unfinished task carries its unique key.
-    KeyTaken,
+    UniqueKeyTaken,
     /// There is no such task.
     NotFound,
 }
 
 /// A slot to take away.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Release {
+pub struct ReleaseSlot {
     /// The limit's whole name, such as `group:mail`.
     pub limit: String,
     /// The slot's number.
@@ -420,16 +422,16 @@ pub enum ReleaseOutcome {
     /// This task holds it and has not started: no worker's handler is in the way.
     NotRunning(TaskId),
     /// This task holds it for life, as the step of a workflow does: it has to end.
-    ForLife(TaskId),
+    HeldByTask(TaskId),
     /// Nobody holds it.
-    Free,
+    SlotFree,
     /// There is no such limit.
-    NoLimit,
+    LimitNotFound,
 }
 
 /// What can be paused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pausable {
+pub enum PauseTarget {
     /// Nothing of the queue is claimed.
     Queue(String),
     /// Nothing of the job is let through the gate.
@@ -441,27 +443,27 @@ pub enum Pausable {
 
 /// Something to pause, or to let go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pause {
+pub struct SetPaused {
     /// What.
-    pub what: Pausable,
+    pub target: PauseTarget,
     /// Whether it is to be paused.
     pub paused: bool,
 }
 
 /// What the reaper found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Reaped {
+pub struct ReapReply {
     /// Attempts whose lease had run out.
-    pub expired: u32,
+    pub expired_attempts: u32,
     /// Admitted tasks that no worker had room for; their slots went to others.
-    pub unserved: u32,
+    pub unserved_tasks: u32,
     /// Whether work was left for the next step.
-    pub more: bool,
+    pub has_more: bool,
 }
 
 /// What was removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pruned {
+pub struct PruneReply {
     /// Finished tasks.
     pub tasks: u32,
     /// Limits nobody used.
@@ -469,7 +471,7 @@ pub struct Pruned {
     /// Kinds nobody registers any more.
     pub kinds: u32,
     /// Whether work was left for the next step.
-    pub more: bool,
+    pub has_more: bool,
 }
 
 /// A change of a limit.
@@ -480,22 +482,23 @@ pub struct SetLimit {
     /// The new capacity; none unsets it.
     pub capacity: Option<u32>,
     /// Who asks.
-    pub source: Source,
+    pub source: CapacitySource,
 }
 
 impl Attempt {
     /// The limits that apply to the task, where they exist, and how many slots it takes of
     /// each. This is what the task says, not what the store did: who checks a store compares
     /// the two.
-    pub fn needs(&self) -> Vec<(String, u32)> {
-        let once = |scope: Scope, of: &Option<Arc<str>>| Some((scope.name(of.as_ref()?), 1));
-        let group = (Scope::Group.name(&self.group), self.weight);
-        let others = [once(Scope::Workflow, &self.workflow), once(Scope::Job, &self.job)];
+    pub fn required_limits(&self) -> Vec<(String, u32)> {
+        let once =
+            |scope: LimitScope, of: &Option<Arc<str>>| Some((scope.limit_name(of.as_ref()?), 1));
+        let group = (LimitScope::Group.limit_name(&self.group), self.weight);
+        let others = [once(LimitScope::Workflow, &self.workflow), once(LimitScope::Job, &self.job)];
         others.into_iter().flatten().chain([group]).collect()
     }
 
     /// How many slots of a limit it holds.
-    pub fn held_of(&self, limit_name: &str) -> u32 {
+    pub fn held_slots_of(&self, limit_name: &str) -> u32 {
         self.slots.iter().filter(|slot| *slot.name == *limit_name).count() as u32
     }
 }
@@ -503,25 +506,25 @@ impl Attempt {
 impl Registration {
     /// Checks every bound.
     pub fn check(&self) -> Result<()> {
-        check_number("kinds", self.kinds.len() + self.defaults.len(), BATCH_MAX)?;
-        check_number("limits", self.limits.len(), BATCH_MAX)?;
+        check_batch_size("kinds", self.kinds.len() + self.default_kinds.len(), BATCH_MAX)?;
+        check_batch_size("limits", self.limits.len(), BATCH_MAX)?;
         for (group, capacity) in &self.limits {
             name::check("group", group)?;
             check_capacity(group, i64::from(*capacity))?;
         }
         if let Some(worker) = &self.worker {
             name::check("worker", &worker.0)?;
-            check_lease(self.lease_ms)?;
+            check_lease_duration(self.lease_ms)?;
         }
-        self.kinds.iter().chain(&self.defaults).try_for_each(|kind| kind.check())
+        self.kinds.iter().chain(&self.default_kinds).try_for_each(|kind| kind.check())
     }
 
     /// What the worker says of groups, to be noted with it: the capacities it brings, and that it
     /// brings none for its other kinds. A kind it has no settings for it says nothing about, and
     /// what stands in a file is not the worker's word.
-    pub fn said(&self) -> Said<'_> {
-        if self.source.is_some_and(|source| source != Source::Registration) {
-            return Said::new();
+    pub fn group_capacities(&self) -> GroupCapacities<'_> {
+        if self.source.is_some_and(|source| source != CapacitySource::Registration) {
+            return GroupCapacities::new();
         }
         let kinds = self.kinds.iter().map(|kind| (&*kind.name, None));
         let limits = self.limits.iter().map(|(group, capacity)| (&**group, Some(*capacity)));
@@ -535,32 +538,32 @@ impl Claim {
         name::check("worker", &self.worker.0)?;
         self.queues.iter().try_for_each(|queue| name::check("queue", queue))?;
         self.kinds.iter().try_for_each(|kind| name::check("kind", kind))?;
-        check_lease(self.lease_ms)?;
-        check_number("queues", self.queues.len(), BATCH_MAX)?;
-        check_number("kinds", self.kinds.len(), BATCH_MAX)?;
-        check_number("tasks", self.tasks_max as usize, BATCH_MAX)
+        check_lease_duration(self.lease_ms)?;
+        check_batch_size("queues", self.queues.len(), BATCH_MAX)?;
+        check_batch_size("kinds", self.kinds.len(), BATCH_MAX)?;
+        check_batch_size("tasks", self.tasks_max as usize, BATCH_MAX)
     }
 }
 
-impl Extend {
+impl Heartbeat {
     /// Checks every bound of the lease; those of progress are the rules' own.
     pub fn check(&self) -> Result<()> {
         name::check("worker", &self.worker.0)?;
-        check_number("leases", self.tokens.len(), LEASES_MAX)?;
-        check_number("reports of progress", self.progress.len(), LEASES_MAX)?;
-        check_number("groups", self.ran.len(), BATCH_MAX)?;
-        self.ran.iter().try_for_each(|ran| name::check("group", &ran.group))?;
+        check_batch_size("leases", self.tokens.len(), HEARTBEAT_LEASES_MAX)?;
+        check_batch_size("reports of progress", self.progress.len(), HEARTBEAT_LEASES_MAX)?;
+        check_batch_size("groups", self.run_times.len(), BATCH_MAX)?;
+        self.run_times.iter().try_for_each(|ran| name::check("group", &ran.group))?;
         self.report.iter().try_for_each(WorkerReport::check)?;
-        if self.leaves() { Ok(()) } else { check_lease(self.lease_ms) }
+        if self.is_deregistration() { Ok(()) } else { check_lease_duration(self.lease_ms) }
     }
 
     /// Whether the worker says that it leaves.
-    pub fn leaves(&self) -> bool {
+    pub fn is_deregistration(&self) -> bool {
         self.lease_ms == 0 && self.tokens.is_empty()
     }
 }
 
-fn check_lease(lease_ms: i64) -> Result<()> {
+fn check_lease_duration(lease_ms: i64) -> Result<()> {
     if (LEASE_MS_MIN..=DURATION_MS_MAX).contains(&lease_ms) {
         return Ok(());
     }

@@ -4,13 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{ATTEMPTS_MAX, DURATION_MS_MAX, PRIORITY_MAX, WEIGHT_MAX};
+use crate::bounds::{ATTEMPTS_MAX, DURATION_MS_MAX, PRIORITY_MAX, TASK_WEIGHT_MAX};
 use crate::{Error, Millis, Result, name, payload};
 
 /// Where a task is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum TaskState {
     /// Not due yet.
     Scheduled,
     /// Due: at the gate, or admitted and waiting for a worker.
@@ -27,7 +27,7 @@ pub enum State {
     Cancelled,
 }
 
-impl State {
+impl TaskState {
     /// Every state, in the order of a task's life.
     pub const ALL: [Self; 7] = [
         Self::Scheduled,
@@ -63,7 +63,7 @@ impl State {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for TaskState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
@@ -105,7 +105,7 @@ pub struct NewTask {
     /// Where it lines up. Default: the kind's queue.
     pub queue: Option<String>,
     /// Whose limit it counts against. Default: the kind.
-    pub group: Option<String>,
+    pub effective_group: Option<String>,
     /// The job it belongs to.
     pub job: Option<String>,
     /// The workflow whose next step it is.
@@ -135,7 +135,7 @@ impl NewTask {
             kind: kind.into(),
             payload: payload.into(),
             queue: None,
-            group: None,
+            effective_group: None,
             job: None,
             workflow: None,
             weight: 1,
@@ -155,7 +155,7 @@ impl NewTask {
             kind: self.kind.clone(),
             payload: Vec::new(),
             queue: self.queue.clone(),
-            group: self.group.clone(),
+            effective_group: self.effective_group.clone(),
             job: self.job.clone(),
             workflow: self.workflow.clone(),
             weight: self.weight,
@@ -171,11 +171,11 @@ impl NewTask {
 
     /// The group whose limit applies.
     pub fn group(&self) -> &str {
-        self.group.as_deref().unwrap_or(&self.kind)
+        self.effective_group.as_deref().unwrap_or(&self.kind)
     }
 
     /// When it is due, if it is submitted now.
-    pub fn arrival(&self, now: Millis) -> Millis {
+    pub fn due_at(&self, now: Millis) -> Millis {
         self.run_at.map_or(now, |run_at| run_at.max(now))
     }
 
@@ -184,7 +184,7 @@ impl NewTask {
         name::check("kind", &self.kind)?;
         let names = [
             ("queue", &self.queue),
-            ("group", &self.group),
+            ("group", &self.effective_group),
             ("job", &self.job),
             ("workflow", &self.workflow),
             ("unique key", &self.unique_key),
@@ -194,20 +194,20 @@ impl NewTask {
             name.as_deref().map_or(Ok(()), |name| name::check(what, name))?;
         }
         payload::check(&self.payload, payload_bytes_max)?;
-        between("weight", i64::from(self.weight), 1, i64::from(WEIGHT_MAX))?;
+        check_range("weight", i64::from(self.weight), 1, i64::from(TASK_WEIGHT_MAX))?;
         let priority_max = i64::from(PRIORITY_MAX);
-        between("priority", i64::from(self.priority), -priority_max, priority_max)?;
+        check_range("priority", i64::from(self.priority), -priority_max, priority_max)?;
         if let Some(attempts) = self.max_attempts {
-            between("max_attempts", i64::from(attempts), 1, i64::from(ATTEMPTS_MAX))?;
+            check_range("max_attempts", i64::from(attempts), 1, i64::from(ATTEMPTS_MAX))?;
         }
         if let Some(timeout) = self.timeout_ms {
-            between("timeout in ms", timeout, 1, DURATION_MS_MAX)?;
+            check_range("timeout in ms", timeout, 1, DURATION_MS_MAX)?;
         }
         Ok(())
     }
 }
 
-fn between(what: &str, value: i64, low: i64, high: i64) -> Result<()> {
+fn check_range(what: &str, value: i64, low: i64, high: i64) -> Result<()> {
     if (low..=high).contains(&value) {
         return Ok(());
     }

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate_engine::{
-    Client, Context, Failure, Handler, KindOptions, Phase, Shutdown, Task, TaskId, Worker, time,
+    Client, Context, Failure, Handler, KindConfig, Shutdown, ShutdownPhase, Task, TaskId, Worker,
+    time,
 };
 use tidegate_store::memory::Memory;
 use tokio::sync::watch;
@@ -24,7 +25,7 @@ struct Mail {
 /// 1. A function. What it needs besides the payload, a closure brings along. Any error becomes
 ///    a failure that is tried again; here the first attempt fails and the second succeeds.
 async fn count_words(context: Context, text: String) -> Result<usize, Failure> {
-    if context.attempt() == 1 {
+    if context.attempt_number() == 1 {
         return Err(Failure::retry_in("the dictionary is being updated", Duration::ZERO));
     }
     Ok(text.split_whitespace().count())
@@ -52,8 +53,8 @@ impl Handler for Greet {
     type Payload = String;
     type Output = String;
 
-    fn options() -> KindOptions {
-        KindOptions::new(Self::KIND).max_running(4).remove_on_completed_days(7)
+    fn config() -> KindConfig {
+        KindConfig::new(Self::KIND).kind_concurrency(4).remove_on_completed_days(7)
     }
 
     async fn run(&self, _context: Context, name: String) -> Result<String, Failure> {
@@ -91,7 +92,7 @@ async fn main() -> tidegate_engine::Result<()> {
     }
 
     shutdown.drain();
-    shutdown.reached(Phase::Draining).await;
+    shutdown.wait_for_phase(ShutdownPhase::Draining).await;
     let summary = running.await.expect("the worker does not panic")?;
     println!("{summary:?}");
     Ok(())

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tidegate_core::{Claim, NewTask, Submission, WorkerId};
-use tidegate_engine::{Context, Failure, Metrics, Options, Result, Shutdown, Store, Worker};
+use tidegate_engine::{Context, Failure, Metrics, Result, Shutdown, Store, Worker, WorkerConfig};
 use tidegate_store::memory::Memory;
 use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::dynamic_filter_fn;
@@ -68,8 +68,9 @@ async fn round(tasks: u32, metrics: Option<&Metrics>) -> Result<Duration> {
             std::future::ready(Ok::<(), Failure>(()))
         }
     };
-    let options = Options { concurrency: 200, claim_batch: 100, ..Options::default() };
-    let mut worker = Worker::builder(store).options(options).handle("empty", handler);
+    let options =
+        WorkerConfig { concurrency: 200, claim_batch_size: 100, ..WorkerConfig::default() };
+    let mut worker = Worker::builder(store).config(options).handle("empty", handler);
     if let Some(metrics) = metrics {
         worker = worker.metrics(metrics);
     }
@@ -105,7 +106,7 @@ async fn idle_claim() -> Result<Duration> {
         kinds: ["empty".into()].into(),
         tasks_max: 1,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     };
     let began = now();
     for _ in 0..IDLE_CLAIMS {

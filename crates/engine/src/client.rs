@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidegate_core::inspect::{Explanation, TaskView};
+use tidegate_core::reader::{Explanation, TaskView};
 use tidegate_core::{
-    CancelOutcome, Error, ErrorKind, Inspect, JobSpec, Millis, Result, SetLimit, Source, Store,
-    Submission, Submitted, TaskId, Token,
+    CancelOutcome, CapacitySource, Error, ErrorKind, JobSpec, Millis, Result, SetLimit, Store,
+    StoreReader, Submission, SubmittedTask, TaskId, Token,
 };
 
 use tracing::Instrument as _;
@@ -17,19 +17,19 @@ use crate::{Task, trace};
 #[derive(Debug, Clone)]
 pub struct Client {
     store: Arc<dyn Store>,
-    inspect: Arc<dyn Inspect>,
+    reader: Arc<dyn StoreReader>,
 }
 
 impl Client {
     /// A client of a store. The reads are those of the same store; a delay counts from its
     /// clock, not from this machine's.
-    pub fn new(store: Arc<dyn Store>, inspect: Arc<dyn Inspect>) -> Self {
-        Self { store, inspect }
+    pub fn new(store: Arc<dyn Store>, reader: Arc<dyn StoreReader>) -> Self {
+        Self { store, reader }
     }
 
     /// Submits one task. After `Unavailable` it may be stored; give it a unique key and
     /// submit it again.
-    pub async fn submit(&self, task: Task) -> Result<Submitted> {
+    pub async fn submit(&self, task: Task) -> Result<SubmittedTask> {
         let submitted = self.submit_many([task]).await?;
         submitted.into_iter().next().ok_or_else(|| {
             Error::new(ErrorKind::Incompatible, "the store took a task and named no id")
@@ -40,20 +40,20 @@ impl Client {
     pub async fn submit_many(
         &self,
         tasks: impl IntoIterator<Item = Task>,
-    ) -> Result<Vec<Submitted>> {
-        self.submit_jobs([], tasks).await
+    ) -> Result<Vec<SubmittedTask>> {
+        self.submit_with_jobs([], tasks).await
     }
 
     /// Submits tasks with the jobs they belong to and the limits they ask for, all or none. A job that exists already is
     /// left as it is.
-    pub async fn submit_jobs(
+    pub async fn submit_with_jobs(
         &self,
         jobs: impl IntoIterator<Item = JobSpec>,
         tasks: impl IntoIterator<Item = Task>,
-    ) -> Result<Vec<Submitted>> {
+    ) -> Result<Vec<SubmittedTask>> {
         let tasks: Vec<Task> = tasks.into_iter().collect();
-        let now = self.now_for(&tasks).await?;
-        submit(&*self.store, jobs.into_iter().collect(), tasks, now, None).await
+        let now = self.store_now_if_delayed(&tasks).await?;
+        submit_tasks(&*self.store, jobs.into_iter().collect(), tasks, now, None).await
     }
 
     /// Cancels tasks: what waits ends at once, what runs is told by its worker's heartbeat.
@@ -64,34 +64,34 @@ impl Client {
     /// Sets a limit by its whole name, such as `group:mail`, as an operator does. Returns the
     /// limit's version.
     pub async fn set_limit(&self, name: impl Into<String>, capacity: u32) -> Result<Option<i64>> {
-        self.set(name.into(), Some(capacity)).await
+        self.set_operator_limit(name.into(), Some(capacity)).await
     }
 
     /// Takes a limit's setting away. Where that was an operator's, what was set below it holds
     /// again; a submit's, a registration's or a file's is gone until one of them sets it again.
     pub async fn unset_limit(&self, name: impl Into<String>) -> Result<Option<i64>> {
-        self.set(name.into(), None).await
+        self.set_operator_limit(name.into(), None).await
     }
 
     /// One task as it is now.
     pub async fn task(&self, task: TaskId) -> Result<Option<TaskView>> {
-        self.inspect.task(task).await
+        self.reader.task(task).await
     }
 
     /// Why a task is where it is.
     pub async fn explain(&self, task: TaskId) -> Result<Option<Explanation>> {
-        self.inspect.explain(task).await
+        self.reader.explain(task).await
     }
 
-    async fn set(&self, name: String, capacity: Option<u32>) -> Result<Option<i64>> {
-        let source = Source::Operator;
+    async fn set_operator_limit(&self, name: String, capacity: Option<u32>) -> Result<Option<i64>> {
+        let source = CapacitySource::Operator;
         self.store.set_limit(SetLimit { name, capacity, source }).await
     }
 
     /// The store's time, if a task needs it.
-    async fn now_for(&self, tasks: &[Task]) -> Result<Option<Millis>> {
+    async fn store_now_if_delayed(&self, tasks: &[Task]) -> Result<Option<Millis>> {
         match tasks.iter().any(|task| task.delay.is_some()) {
-            true => self.inspect.now().await.map(Some),
+            true => self.reader.now().await.map(Some),
             false => Ok(None),
         }
     }
@@ -99,27 +99,30 @@ impl Client {
 
 /// Hands tasks to a store; `now` is its time, which delays count from, and `on_behalf_of` the attempt
 /// whose handler does so.
-pub(crate) async fn submit(
+pub(crate) async fn submit_tasks(
     store: &dyn Store,
     jobs: Vec<JobSpec>,
     tasks: Vec<Task>,
     now: Option<Millis>,
-    on_behalf_of: Option<(TaskId, Token)>,
-) -> Result<Vec<Submitted>> {
+    submitting_attempt: Option<(TaskId, Token)>,
+) -> Result<Vec<SubmittedTask>> {
     let span = trace::submit_span(tasks.len());
-    let parent = trace::parent_of(&span);
-    let limits = limits_of(&tasks).into_iter().collect();
-    let finish = |task: Task| task.finish(now, parent.as_deref());
+    let parent = trace::traceparent_of(&span);
+    let limits = requested_limits(&tasks).into_iter().collect();
+    let finish = |task: Task| task.into_new_task(now, parent.as_deref());
     let tasks: Result<_> = tasks.into_iter().map(finish).collect();
-    store.submit(Submission { jobs, limits, tasks: tasks?, on_behalf_of }).instrument(span).await
+    store
+        .submit(Submission { jobs, limits, tasks: tasks?, submitting_attempt })
+        .instrument(span)
+        .await
 }
 
 /// The limits tasks bring along; of two for one group the first counts.
-fn limits_of(tasks: &[Task]) -> BTreeMap<String, u32> {
+fn requested_limits(tasks: &[Task]) -> BTreeMap<String, u32> {
     let mut limits = BTreeMap::new();
     for task in tasks {
         if let Some(capacity) = task.concurrency_limit {
-            limits.entry(task.new.group().to_owned()).or_insert(capacity);
+            limits.entry(task.new_task.group().to_owned()).or_insert(capacity);
         }
     }
     limits

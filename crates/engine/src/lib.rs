@@ -1,7 +1,7 @@
 //! The client and the worker of tidegate.
 //!
-//! A [`Client`] submits [`Task`]s to a store. A [`Worker`] claims them, runs their handlers
-//! under a lease that it renews, and reports how they ended. A [`Keeper`] does what no worker
+//! A [`Client`] submits [`Task`]s to a store. A [`WorkerRow`] claims them, runs their handlers
+//! under a lease that it renews, and reports how they ended. A [`Maintenance`] does what no worker
 //! is responsible for: it takes back the tasks of workers that died, and removes what is old.
 //!
 //! `examples/handlers.rs` shows every way to write a handler.
@@ -9,7 +9,7 @@
 mod client;
 mod handler;
 pub mod id;
-pub mod keeper;
+pub mod maintenance;
 pub mod metrics;
 mod observer;
 mod outage;
@@ -20,20 +20,23 @@ mod trace;
 mod worker;
 
 pub use client::Client;
-pub use handler::{Context, Failure, Handler, IntoResult, KindOptions};
-pub use keeper::Keeper;
+pub use handler::{Context, Failure, Handler, IntoResult, KindConfig};
+pub use maintenance::Maintenance;
 pub use metrics::Metrics;
-pub use observer::{Asked, Ended, Observer};
+pub use observer::{AttemptOutcome, ClaimStats, Observer};
 #[cfg(unix)]
-pub use shutdown::signals;
-pub use shutdown::{Phase, Shutdown};
+pub use shutdown::shutdown_on_signals;
+pub use shutdown::{Shutdown, ShutdownPhase};
 pub use task::Task;
 pub use tidegate_core::{
-    Attempt, CancelOutcome, DayWindow, Error, ErrorKind, Inspect, JobSpec, Kind, Memory, OnFailure,
-    Result, Store, Submitted, TaskId, Token, WorkerId, WorkerReport,
+    Attempt, CancelOutcome, DayWindow, Error, ErrorKind, JobSpec, Kind, MemoryUsage, OnFailure,
+    Result, Store, StoreReader, SubmittedTask, TaskId, Token, WorkerId, WorkerReport,
 };
 pub use tidegate_macros::task;
-pub use worker::{Builder, Controller, Marks, Options, Pressure, Reason, Summary, Worker};
+pub use worker::{
+    BackpressureReason, BackpressureThresholds, Worker, WorkerBuilder, WorkerConfig, WorkerPool,
+    WorkerStatus, WorkerSummary,
+};
 
 /// What the attribute's code needs, wherever it stands.
 #[doc(hidden)]

@@ -7,7 +7,7 @@ use tidegate_core::{Attempt, Outcome};
 
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Ended {
+pub enum AttemptOutcome {
     /// The handler returned a result.
     Completed,
     /// The handler failed for good.
@@ -24,7 +24,7 @@ pub enum Ended {
     Lost,
 }
 
-impl Ended {
+impl AttemptOutcome {
     /// Every end.
     pub const ALL: [Self; 7] = [
         Self::Completed,
@@ -49,7 +49,7 @@ impl Ended {
         }
     }
 
-    pub(crate) fn of(attempt: &Attempt, outcome: &Outcome) -> Self {
+    pub(crate) fn from_outcome(attempt: &Attempt, outcome: &Outcome) -> Self {
         match outcome {
             Outcome::Completed(_) => Self::Completed,
             Outcome::Failed { retryable, .. } if !retryable => Self::Failed,
@@ -62,7 +62,7 @@ impl Ended {
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for AttemptOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
@@ -70,40 +70,40 @@ impl fmt::Display for Ended {
 
 /// A call to the store for work, and what came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct ClaimStats {
     /// Tasks that it asked for at most.
-    pub wanted: u32,
+    pub tasks_requested: u32,
     /// Attempts that it ended by the way.
-    pub ended: u32,
+    pub completions_sent: u32,
     /// Tasks that came.
-    pub found: u32,
+    pub tasks_claimed: u32,
     /// From before the request left to the answer, as the worker saw it.
-    pub took: Duration,
+    pub round_trip: Duration,
 }
 
 /// Sees attempts come and go. The hooks run on the handlers' threads and in the worker's
 /// loop: they must be quick and must not panic. The payload of the attempt is not in them.
 pub trait Observer: Send + Sync + fmt::Debug {
     /// A handler is about to run: comes before its first instruction.
-    fn enter(&self, attempt: &Attempt) {
+    fn on_start(&self, attempt: &Attempt) {
         let _ = attempt;
     }
 
     /// A handler has returned, panicked or was dropped: comes when it is really gone, and
     /// before the store is told, so before its slots can go to anybody else. `ran` is how long it
     /// was there.
-    fn leave(&self, attempt: &Attempt, ran: Duration) {
-        let _ = (attempt, ran);
+    fn on_handler_done(&self, attempt: &Attempt, run_time: Duration) {
+        let _ = (attempt, run_time);
     }
 
     /// The store has answered how an attempt ended. Left out where nobody can know: the store
     /// was cut off while it was told, and no longer knew the attempt when asked again.
-    fn exit(&self, attempt: &Attempt, ended: Ended) {
-        let _ = (attempt, ended);
+    fn on_acknowledged(&self, attempt: &Attempt, outcome: AttemptOutcome) {
+        let _ = (attempt, outcome);
     }
 
     /// The store has answered a call for work.
-    fn asked(&self, asked: &Asked) {
-        let _ = asked;
+    fn on_claim(&self, stats: &ClaimStats) {
+        let _ = stats;
     }
 }

@@ -14,48 +14,48 @@ use crate::time;
 /// first. An outage begins when a call fails with a retryable error and none has succeeded for half a
 /// heartbeat interval. It ends with the first call that succeeds.
 #[derive(Debug)]
-pub(crate) struct Outage {
+pub(crate) struct OutageTracker {
     /// How often workers send heartbeats.
-    interval: Duration,
-    state: Mutex<State>,
-    begun: Notify,
+    heartbeat_interval: Duration,
+    state: Mutex<OutageState>,
+    outage_began: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct OutageState {
     /// When a call last succeeded.
-    succeeded_at: Instant,
-    is_lost: bool,
+    last_success_at: Instant,
+    is_unavailable: bool,
     /// This process may reap from this time on.
     reap_from: Instant,
 }
 
-impl Outage {
-    pub(crate) fn new(interval: Duration) -> Self {
+impl OutageTracker {
+    pub(crate) fn new(heartbeat_interval: Duration) -> Self {
         let now = time::now();
-        let state = State { succeeded_at: now, is_lost: false, reap_from: now };
-        Self { interval, state: Mutex::new(state), begun: Notify::new() }
+        let state = OutageState { last_success_at: now, is_unavailable: false, reap_from: now };
+        Self { heartbeat_interval, state: Mutex::new(state), outage_began: Notify::new() }
     }
 
     /// Records the result of a call that cannot be answered without the store.
-    pub(crate) fn note<T>(&self, result: &Result<T>) {
+    pub(crate) fn record_result<T>(&self, result: &Result<T>) {
         // A store that refuses all writes for a while, such as a read-only server, renews no leases either.
         let is_failure = result.as_ref().is_err_and(Error::is_retryable);
-        self.note_at(!is_failure, time::now());
+        self.record_result_at(!is_failure, time::now());
     }
 
-    fn note_at(&self, has_succeeded: bool, now: Instant) {
-        let mut state = self.state();
+    fn record_result_at(&self, has_succeeded: bool, now: Instant) {
+        let mut state = self.lock_state();
         if !has_succeeded {
-            if !state.is_lost && now >= state.succeeded_at + self.interval / 2 {
-                state.is_lost = true;
-                self.begun.notify_waiters();
+            if !state.is_unavailable && now >= state.last_success_at + self.heartbeat_interval / 2 {
+                state.is_unavailable = true;
+                self.outage_began.notify_waiters();
             }
             return;
         }
-        state.succeeded_at = now;
-        if std::mem::take(&mut state.is_lost) {
-            state.reap_from = now + self.interval;
+        state.last_success_at = now;
+        if std::mem::take(&mut state.is_unavailable) {
+            state.reap_from = now + self.heartbeat_interval;
         }
     }
 
@@ -65,25 +65,25 @@ impl Outage {
     }
 
     fn may_reap_at(&self, now: Instant) -> bool {
-        let state = self.state();
-        !state.is_lost && now >= state.reap_from
+        let state = self.lock_state();
+        !state.is_unavailable && now >= state.reap_from
     }
 
     /// Runs a call that reaps, and cancels it when an outage begins: the store might execute it as
     /// the first call after the outage.
-    pub(crate) async fn unless_begun<T>(&self, call: impl Future<Output = T>) -> Option<T> {
-        let begun = self.begun.notified();
+    pub(crate) async fn run_unless_outage<T>(&self, request: impl Future<Output = T>) -> Option<T> {
+        let begun = self.outage_began.notified();
         if !self.may_reap() {
             return None;
         }
         tokio::select! {
             biased;
             () = begun => None,
-            answer = call => Some(answer),
+            answer = request => Some(answer),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, OutageState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,53 +96,53 @@ mod tests {
 
     const INTERVAL: Duration = Duration::from_secs(10);
 
-    fn started() -> (Outage, impl Fn(u64) -> Instant) {
-        let outage = Outage::new(INTERVAL);
-        let began_at = outage.state().succeeded_at;
+    fn new_tracker() -> (OutageTracker, impl Fn(u64) -> Instant) {
+        let outage = OutageTracker::new(INTERVAL);
+        let began_at = outage.lock_state().last_success_at;
         (outage, move |seconds| began_at + Duration::from_secs(seconds))
     }
 
     #[test]
     fn reaping_waits_one_interval_after_an_outage() {
-        let (outage, at) = started();
+        let (outage, at) = new_tracker();
         assert!(outage.may_reap_at(at(1)));
-        outage.note_at(false, at(6));
+        outage.record_result_at(false, at(6));
         assert!(!outage.may_reap_at(at(6)), "the store is away");
-        outage.note_at(false, at(60));
-        outage.note_at(true, at(61));
+        outage.record_result_at(false, at(60));
+        outage.record_result_at(true, at(61));
         assert!(!outage.may_reap_at(at(70)));
         assert!(outage.may_reap_at(at(71)));
     }
 
     #[test]
     fn single_failures_between_successes_are_no_outage() {
-        let (outage, at) = started();
+        let (outage, at) = new_tracker();
         for second in 0..100 {
-            outage.note_at(second % 4 == 0, at(second));
+            outage.record_result_at(second % 4 == 0, at(second));
             assert!(outage.may_reap_at(at(second)));
         }
     }
 
     #[test]
-    fn only_errors_that_may_pass_are_an_outage() {
+    fn only_retryable_errors_count_as_outage() {
         for kind in [ErrorKind::Unavailable, ErrorKind::Refused] {
-            let outage = Outage::new(Duration::ZERO);
-            outage.note::<()>(&Err(Error::invalid("no")));
+            let outage = OutageTracker::new(Duration::ZERO);
+            outage.record_result::<()>(&Err(Error::invalid("no")));
             assert!(outage.may_reap());
-            outage.note::<()>(&Err(Error::new(kind, "away")));
+            outage.record_result::<()>(&Err(Error::new(kind, "away")));
             assert!(!outage.may_reap(), "{kind:?}");
         }
     }
 
     #[tokio::test]
-    async fn call_under_way_is_given_up_when_an_outage_begins() {
-        let outage = Outage::new(INTERVAL);
-        let later = outage.state().succeeded_at + INTERVAL;
+    async fn pending_request_is_cancelled_when_outage_begins() {
+        let outage = OutageTracker::new(INTERVAL);
+        let later = outage.lock_state().last_success_at + INTERVAL;
         let (given_up, ()) =
-            tokio::join!(outage.unless_begun(std::future::pending::<()>()), async {
-                outage.note_at(false, later)
+            tokio::join!(outage.run_unless_outage(std::future::pending::<()>()), async {
+                outage.record_result_at(false, later)
             },);
         assert_eq!(given_up, None);
-        assert_eq!(outage.unless_begun(async {}).await, None, "it does not even begin");
+        assert_eq!(outage.run_unless_outage(async {}).await, None, "it does not even begin");
     }
 }

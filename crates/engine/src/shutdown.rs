@@ -6,11 +6,11 @@ use crate::time::{Duration, Instant, now};
 
 /// Signals that come this soon after the first are the first: whoever ends a process may tell both it
 /// and its group, as `timeout` does, and a terminal and a wrapper may both pass Ctrl-C on.
-const FIRST_SIGNAL: Duration = Duration::from_secs(1);
+const DUPLICATE_SIGNAL_WINDOW: Duration = Duration::from_secs(1);
 
 /// How far a shutdown has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum ShutdownPhase {
     /// Work as usual.
     Running,
     /// Nothing new is claimed; what runs finishes.
@@ -22,7 +22,7 @@ pub enum Phase {
 /// Tells workers and keepers to end. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Shutdown {
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<ShutdownPhase>,
 }
 
 impl Default for Shutdown {
@@ -34,40 +34,40 @@ impl Default for Shutdown {
 impl Shutdown {
     /// One that nobody has asked for yet.
     pub fn new() -> Self {
-        Self { phase: watch::Sender::new(Phase::Running) }
+        Self { phase: watch::Sender::new(ShutdownPhase::Running) }
     }
 
     /// Claims nothing new and lets what runs finish.
     pub fn drain(&self) {
-        self.advance(Phase::Draining);
+        self.advance_to(ShutdownPhase::Draining);
     }
 
     /// Aborts what runs and gives it back.
     pub fn stop(&self) {
-        self.advance(Phase::Stopping);
+        self.advance_to(ShutdownPhase::Stopping);
     }
 
     /// What a signal means: the first drains, the second stops.
-    pub fn signal(&self) {
+    pub fn on_signal(&self) {
         match self.phase() {
-            Phase::Running => self.drain(),
+            ShutdownPhase::Running => self.drain(),
             _ => self.stop(),
         }
     }
 
     /// How far it has come.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> ShutdownPhase {
         *self.phase.borrow()
     }
 
     /// Waits for this phase or a later one.
-    pub async fn reached(&self, phase: Phase) {
+    pub async fn wait_for_phase(&self, phase: ShutdownPhase) {
         let mut receiver = self.phase.subscribe();
         // The sender lives in `self`, so this ends only by the phase.
         let _ = receiver.wait_for(|now| *now >= phase).await;
     }
 
-    fn advance(&self, to: Phase) {
+    fn advance_to(&self, to: ShutdownPhase) {
         self.phase.send_if_modified(|phase| {
             let moves = *phase < to;
             *phase = (*phase).max(to);
@@ -80,15 +80,15 @@ impl Shutdown {
 /// SIGINT or SIGTERM drains, the second stops. Whatever comes within a second of the first counts as
 /// the first. Needs a tokio runtime.
 #[cfg(unix)]
-pub fn signals() -> std::io::Result<Shutdown> {
+pub fn shutdown_on_signals() -> std::io::Result<Shutdown> {
     use tokio::signal::unix::{SignalKind, signal};
 
     let shutdown = Shutdown::new();
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let told = shutdown.clone();
+    let signalled = shutdown.clone();
     tokio::spawn(async move {
-        let mut received = Received::default();
+        let mut received = SignalFilter::default();
         loop {
             let signal = tokio::select! {
                 signal = interrupt.recv() => signal,
@@ -97,8 +97,8 @@ pub fn signals() -> std::io::Result<Shutdown> {
             if signal.is_none() {
                 return;
             }
-            if received.counts(now()) {
-                told.signal();
+            if received.accept_signal(now()) {
+                signalled.on_signal();
             }
         }
     });
@@ -107,16 +107,16 @@ pub fn signals() -> std::io::Result<Shutdown> {
 
 /// The signals so far.
 #[derive(Debug, Default)]
-struct Received {
-    first_at: Option<Instant>,
+struct SignalFilter {
+    first_signal_at: Option<Instant>,
 }
 
-impl Received {
+impl SignalFilter {
     /// Whether a signal that is received now is one of its own.
-    fn counts(&mut self, at: Instant) -> bool {
-        match self.first_at {
-            Some(first_at) => at >= first_at + FIRST_SIGNAL,
-            None => self.first_at.replace(at).is_none(),
+    fn accept_signal(&mut self, received_at: Instant) -> bool {
+        match self.first_signal_at {
+            Some(first_at) => received_at >= first_at + DUPLICATE_SIGNAL_WINDOW,
+            None => self.first_signal_at.replace(received_at).is_none(),
         }
     }
 }
@@ -126,19 +126,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goes_forward_only() {
+    fn shutdown_phase_only_advances() {
         let shutdown = Shutdown::new();
-        shutdown.signal();
-        assert_eq!(shutdown.phase(), Phase::Draining);
-        shutdown.clone().signal();
+        shutdown.on_signal();
+        assert_eq!(shutdown.phase(), ShutdownPhase::Draining);
+        shutdown.clone().on_signal();
         shutdown.drain();
-        assert_eq!(shutdown.phase(), Phase::Stopping);
+        assert_eq!(shutdown.phase(), ShutdownPhase::Stopping);
     }
 
     #[test]
-    fn what_comes_with_the_first_signal_is_the_first() {
-        let (began, mut received) = (now(), Received::default());
-        let mut counts = |after_ms| received.counts(began + Duration::from_millis(after_ms));
+    fn signals_within_one_second_count_as_one() {
+        let (began, mut received) = (now(), SignalFilter::default());
+        let mut counts = |after_ms| received.accept_signal(began + Duration::from_millis(after_ms));
         assert_eq!([0, 1, 999, 1000, 1001].map(&mut counts), [true, false, false, true, true]);
     }
 }

@@ -29,14 +29,14 @@ pub async fn sleep_until(at: Instant) {
 }
 
 /// Waits for a future, but not beyond `at`.
-pub(crate) async fn until<F: Future>(at: Instant, future: F) -> Option<F::Output> {
-    tokio::time::timeout_at(at.into(), future).await.ok()
+pub(crate) async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
+    tokio::time::timeout_at(deadline.into(), future).await.ok()
 }
 
 /// Between three and five quarters of a duration, so that what started together drifts apart.
 pub(crate) fn jittered(duration: Duration) -> Duration {
     let quarter = duration / 4;
-    let spread = (id::random() % 1024) as u32;
+    let spread = (id::random_bits() % 1024) as u32;
     duration - quarter + (2 * quarter) * spread / 1024
 }
 
@@ -48,25 +48,25 @@ pub(crate) fn millis(duration: Duration) -> i64 {
 
 /// Pauses between tries that fail: doubling, jittered, with a cap.
 #[derive(Debug)]
-pub(crate) struct Pauses {
-    first: Duration,
-    longest: Duration,
+pub(crate) struct Backoff {
+    initial: Duration,
+    max: Duration,
     next: Duration,
 }
 
-impl Pauses {
-    pub(crate) fn new(first: Duration, longest: Duration) -> Self {
-        Self { first, longest, next: first }
+impl Backoff {
+    pub(crate) fn new(initial: Duration, max: Duration) -> Self {
+        Self { initial, max, next: initial }
     }
 
-    pub(crate) fn pause(&mut self) -> Duration {
-        let pause = jittered(self.next);
-        self.next = (2 * self.next).min(self.longest);
-        pause
+    pub(crate) fn next_delay(&mut self) -> Duration {
+        let delay = jittered(self.next);
+        self.next = (2 * self.next).min(self.max);
+        delay
     }
 
     pub(crate) fn reset(&mut self) {
-        self.next = self.first;
+        self.next = self.initial;
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jitter_stays_within_a_quarter() {
+    fn jitter_is_at_most_one_quarter() {
         for _ in 0..1000 {
             let spread = jittered(Duration::from_secs(4));
             assert!((Duration::from_secs(3)..=Duration::from_secs(5)).contains(&spread));
@@ -83,20 +83,20 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_begin_again() {
-        let mut pauses = Pauses::new(Duration::from_millis(8), Duration::from_millis(32));
+    fn backoff_doubles_up_to_max_and_resets() {
+        let mut pauses = Backoff::new(Duration::from_millis(8), Duration::from_millis(32));
         let quarter = |d: Duration| d.as_millis();
-        assert!((6..=10).contains(&quarter(pauses.pause())));
-        assert!((12..=20).contains(&quarter(pauses.pause())));
+        assert!((6..=10).contains(&quarter(pauses.next_delay())));
+        assert!((12..=20).contains(&quarter(pauses.next_delay())));
         for _ in 0..5 {
-            assert!(quarter(pauses.pause()) <= 40);
+            assert!(quarter(pauses.next_delay()) <= 40);
         }
         pauses.reset();
-        assert!(quarter(pauses.pause()) <= 10);
+        assert!(quarter(pauses.next_delay()) <= 10);
     }
 
     #[test]
-    fn a_duration_of_ages_is_one_year() {
+    fn millis_of_huge_duration_is_clamped() {
         assert_eq!(millis(Duration::MAX), tidegate_core::bounds::DURATION_MS_MAX);
     }
 }

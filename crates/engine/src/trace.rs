@@ -16,9 +16,9 @@ pub(crate) fn submit_span(tasks: usize) -> Span {
 }
 
 /// Where a span is, as a W3C `traceparent`; none where nobody traces.
-pub(crate) fn parent_of(span: &Span) -> Option<String> {
+pub(crate) fn traceparent_of(span: &Span) -> Option<String> {
     #[cfg(feature = "otel")]
-    return otel::parent_of(span);
+    return otel::traceparent_of(span);
     #[cfg(not(feature = "otel"))]
     {
         let _ = span;
@@ -27,9 +27,9 @@ pub(crate) fn parent_of(span: &Span) -> Option<String> {
 }
 
 /// The span of an attempt; the handler's own are inside of it.
-pub(crate) fn run_span(attempt: &Attempt) -> Span {
+pub(crate) fn attempt_span(attempt: &Attempt) -> Span {
     #[cfg(feature = "otel")]
-    return otel::run_span(attempt);
+    return otel::attempt_span(attempt);
     #[cfg(not(feature = "otel"))]
     {
         let _ = attempt;
@@ -38,15 +38,15 @@ pub(crate) fn run_span(attempt: &Attempt) -> Span {
 }
 
 /// Notes how an attempt ended.
-pub(crate) fn end(span: &Span, outcome: &Outcome) {
-    let word = match outcome {
+pub(crate) fn record_outcome(span: &Span, outcome: &Outcome) {
+    let outcome_name = match outcome {
         Outcome::Completed(_) => "completed",
         Outcome::Failed { .. } => "failed",
         Outcome::Snoozed { .. } => "snoozed",
         Outcome::Released => "released",
         Outcome::Cancelled => "cancelled",
     };
-    span.record("outcome", word);
+    span.record("outcome", outcome_name);
     if let Outcome::Failed { .. } = outcome {
         span.record("otel.status_code", "error");
     }
@@ -63,15 +63,15 @@ mod otel {
     use tracing::field::Empty;
     use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-    const PARENT: &str = "traceparent";
+    const TRACEPARENT_KEY: &str = "traceparent";
 
-    pub(super) fn parent_of(span: &Span) -> Option<String> {
+    pub(super) fn traceparent_of(span: &Span) -> Option<String> {
         let mut carrier = HashMap::new();
         TraceContextPropagator::new().inject_context(&span.context(), &mut carrier);
-        carrier.remove(PARENT)
+        carrier.remove(TRACEPARENT_KEY)
     }
 
-    pub(super) fn run_span(attempt: &Attempt) -> Span {
+    pub(super) fn attempt_span(attempt: &Attempt) -> Span {
         let span = tracing::info_span!(
             "run",
             otel.kind = "consumer",
@@ -84,7 +84,7 @@ mod otel {
             attempt = attempt.number,
         );
         if let Some(trace) = &attempt.trace {
-            let carrier = HashMap::from([(PARENT.to_owned(), trace.to_string())]);
+            let carrier = HashMap::from([(TRACEPARENT_KEY.to_owned(), trace.to_string())]);
             // It fails where nobody traces; then there is nothing to follow from.
             let _ = span.set_parent(TraceContextPropagator::new().extract(&carrier));
         }

@@ -49,7 +49,7 @@ fn project(folder: &Path, commands: &str) -> PathBuf {
 }
 
 #[test]
-fn the_project_beside_the_clone_runs() {
+fn embedding_guide_project_runs() {
     let commands = blocks("sh");
     assert_eq!(commands.len(), 2, "the project is made, and every way is shown");
     let folder = tempfile::tempdir().expect("make a folder");

@@ -1,7 +1,7 @@
 //! Durations and times of day, read while the caller's code is compiled.
 
 /// Reads `30s`, `500ms`, `5m`, `2h` or `1d` as milliseconds.
-pub(crate) fn millis(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_duration_ms(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is not a duration; write it like \"500ms\", \"30s\" or \"5m\"");
     let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
     let (number, unit) = text.split_at(unit_at);
@@ -18,7 +18,7 @@ pub(crate) fn millis(text: &str) -> Result<u64, String> {
 }
 
 /// Reads `HH:MM` as milliseconds after midnight.
-pub(crate) fn time_of_day(text: &str) -> Result<i64, String> {
+pub(crate) fn parse_time_of_day_ms(text: &str) -> Result<i64, String> {
     let bad = || format!("{text:?} is not a time of day; write it as HH:MM");
     let (hours, minutes) = text.split_once(':').ok_or_else(bad)?;
     let part = |part: &str, below: i64| {
@@ -32,19 +32,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_durations() {
-        assert_eq!(millis("500ms"), Ok(500));
-        assert_eq!(millis("2h"), Ok(7_200_000));
+    fn duration_literal_is_parsed() {
+        assert_eq!(parse_duration_ms("500ms"), Ok(500));
+        assert_eq!(parse_duration_ms("2h"), Ok(7_200_000));
         for bad in ["", "5", "s", "0s", "-1s", "5 s", "5w", "99999999999999999999d"] {
-            assert!(millis(bad).is_err(), "{bad:?}");
+            assert!(parse_duration_ms(bad).is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn reads_times_of_day() {
-        assert_eq!(time_of_day("01:30"), Ok(5_400_000));
+    fn time_of_day_literal_is_parsed() {
+        assert_eq!(parse_time_of_day_ms("01:30"), Ok(5_400_000));
         for bad in ["24:00", "1", "a:b", "12:60"] {
-            assert!(time_of_day(bad).is_err(), "{bad:?}");
+            assert!(parse_time_of_day_ms(bad).is_err(), "{bad:?}");
         }
     }
 }

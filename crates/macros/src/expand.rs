@@ -4,18 +4,21 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{Attribute, FnArg, ItemFn, ReturnType, Type};
 
-use crate::settings::Settings;
+use crate::settings::TaskSettings;
 
-pub(crate) fn task(settings: TokenStream, function: TokenStream) -> syn::Result<TokenStream> {
-    let settings = Settings::parse(settings)?;
+pub(crate) fn expand_task(
+    attribute_arguments: TokenStream,
+    function: TokenStream,
+) -> syn::Result<TokenStream> {
+    let settings = TaskSettings::parse(attribute_arguments)?;
     let function: ItemFn = syn::parse2(function)?;
-    let (payload, returned) = signature(&function)?;
+    let (payload, returned) = payload_and_return_type(&function)?;
     let name = &function.sig.ident;
     let visibility = &function.vis;
     let docs: Vec<&Attribute> =
         function.attrs.iter().filter(|attribute| attribute.path().is_ident("doc")).collect();
     let kind = settings.kind.clone().unwrap_or_else(|| name.to_string());
-    let options = options(&settings);
+    let config = kind_config_tokens(&settings);
     Ok(quote! {
         #(#docs)*
         #[allow(non_camel_case_types)]
@@ -43,8 +46,8 @@ pub(crate) fn task(settings: TokenStream, function: TokenStream) -> syn::Result<
             type Payload = #payload;
             type Output = <#returned as ::tidegate_engine::IntoResult>::Output;
 
-            fn options() -> ::tidegate_engine::KindOptions {
-                #options
+            fn config() -> ::tidegate_engine::KindConfig {
+                #config
             }
 
             async fn run(
@@ -60,7 +63,7 @@ pub(crate) fn task(settings: TokenStream, function: TokenStream) -> syn::Result<
 }
 
 /// The type of the payload and of what is returned.
-fn signature(function: &ItemFn) -> syn::Result<(&Type, &Type)> {
+fn payload_and_return_type(function: &ItemFn) -> syn::Result<(&Type, &Type)> {
     let signature = &function.sig;
     let wrong = |text| Err(syn::Error::new_spanned(signature, text));
     if signature.asyncness.is_none() {
@@ -81,22 +84,22 @@ fn signature(function: &ItemFn) -> syn::Result<(&Type, &Type)> {
     Ok((&payload.ty, returned))
 }
 
-fn options(settings: &Settings) -> TokenStream {
-    let mut options = quote!(::tidegate_engine::KindOptions::new(Self::KIND));
-    for (name, number) in &settings.numbers {
+fn kind_config_tokens(settings: &TaskSettings) -> TokenStream {
+    let mut config = quote!(::tidegate_engine::KindConfig::new(Self::KIND));
+    for (name, number) in &settings.numeric_settings {
         let method = format_ident!("{name}");
-        options.extend(quote!(.#method(#number)));
+        config.extend(quote!(.#method(#number)));
     }
     if let Some(queue) = &settings.queue {
-        options.extend(quote!(.queue(#queue)));
+        config.extend(quote!(.queue(#queue)));
     }
     if let Some(ms) = settings.timeout_ms {
-        options.extend(quote!(.timeout(::core::time::Duration::from_millis(#ms))));
+        config.extend(quote!(.timeout(::core::time::Duration::from_millis(#ms))));
     }
     if let (Some(start_ms), Some(end_ms)) = (settings.window_start_ms, settings.window_end_ms) {
-        options.extend(quote! {
-            .window(::tidegate_engine::DayWindow { start_ms: #start_ms, end_ms: #end_ms })
+        config.extend(quote! {
+            .day_window(::tidegate_engine::DayWindow { start_ms: #start_ms, end_ms: #end_ms })
         });
     }
-    options
+    config
 }

@@ -8,21 +8,21 @@ use syn::{LitInt, LitStr};
 use crate::duration;
 
 #[derive(Default)]
-pub(crate) struct Settings {
+pub(crate) struct TaskSettings {
     pub(crate) kind: Option<String>,
     pub(crate) queue: Option<String>,
     pub(crate) timeout_ms: Option<u64>,
     /// Settings that are numbers: the name of the method, and the number.
-    pub(crate) numbers: Vec<(String, u32)>,
+    pub(crate) numeric_settings: Vec<(String, u32)>,
     pub(crate) window_start_ms: Option<i64>,
     pub(crate) window_end_ms: Option<i64>,
 }
 
-impl Settings {
+impl TaskSettings {
     pub(crate) fn parse(tokens: TokenStream) -> syn::Result<Self> {
         let span = proc_macro2::Span::call_site();
         let mut settings = Self::default();
-        syn::meta::parser(|meta| settings.set(&meta)).parse2(tokens)?;
+        syn::meta::parser(|meta| settings.apply_setting(&meta)).parse2(tokens)?;
         let (start, end) = (settings.window_start_ms, settings.window_end_ms);
         if start.is_some() != end.is_some() {
             return Err(syn::Error::new(span, "give window_start and window_end, or neither"));
@@ -33,27 +33,31 @@ impl Settings {
         Ok(settings)
     }
 
-    fn set(&mut self, meta: &ParseNestedMeta<'_>) -> syn::Result<()> {
+    fn apply_setting(&mut self, meta: &ParseNestedMeta<'_>) -> syn::Result<()> {
         let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
         match name.as_str() {
-            "kind" => self.kind = Some(text(meta, not_empty)?),
-            "queue" => self.queue = Some(text(meta, not_empty)?),
-            "timeout" => self.timeout_ms = Some(text(meta, duration::millis)?),
-            "window_start" => self.window_start_ms = Some(text(meta, duration::time_of_day)?),
-            "window_end" => self.window_end_ms = Some(text(meta, duration::time_of_day)?),
+            "kind" => self.kind = Some(parse_string(meta, parse_non_empty)?),
+            "queue" => self.queue = Some(parse_string(meta, parse_non_empty)?),
+            "timeout" => self.timeout_ms = Some(parse_string(meta, duration::parse_duration_ms)?),
+            "window_start" => {
+                self.window_start_ms = Some(parse_string(meta, duration::parse_time_of_day_ms)?)
+            }
+            "window_end" => {
+                self.window_end_ms = Some(parse_string(meta, duration::parse_time_of_day_ms)?)
+            }
             "max_concurrent"
-            | "max_running"
+            | "kind_concurrency"
             | "max_attempts"
-            | "max_deaths"
+            | "max_crashes"
             | "remove_on_completed_days"
             | "remove_on_failed_days" => {
                 let number: LitInt = meta.value()?.parse()?;
-                self.numbers.push((name, number.base10_parse()?));
+                self.numeric_settings.push((name, number.base10_parse()?));
             }
             _ => {
                 return Err(meta.error(
-                    "unknown setting; there are kind, queue, max_concurrent, max_running, \
-                     max_attempts, max_deaths, timeout, window_start, window_end, \
+                    "unknown setting; there are kind, queue, max_concurrent, kind_concurrency, \
+                     max_attempts, max_crashes, timeout, window_start, window_end, \
                      remove_on_completed_days and remove_on_failed_days",
                 ));
             }
@@ -63,12 +67,15 @@ impl Settings {
 }
 
 /// Reads a string, and complains at its place.
-fn text<T>(meta: &ParseNestedMeta<'_>, read: impl Fn(&str) -> Result<T, String>) -> syn::Result<T> {
+fn parse_string<T>(
+    meta: &ParseNestedMeta<'_>,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> syn::Result<T> {
     let literal: LitStr = meta.value()?.parse()?;
-    read(&literal.value()).map_err(|error| syn::Error::new(literal.span(), error))
+    parse(&literal.value()).map_err(|error| syn::Error::new(literal.span(), error))
 }
 
-fn not_empty(text: &str) -> Result<String, String> {
+fn parse_non_empty(text: &str) -> Result<String, String> {
     match text {
         "" => Err("a name has at least one character".to_owned()),
         text => Ok(text.to_owned()),

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tidegate_measure::clock::Stopwatch;
 use tidegate_measure::raw::{RawPostgres, RawSqlite, Synchronous};
-use tidegate_measure::report::{Line, Lines};
+use tidegate_measure::report::{ResultLine, ResultTable};
 
 const BATCHES: [u32; 4] = [1, 10, 100, 500];
 const CONNECTIONS: [usize; 2] = [1, 4];
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    print!("{}", Lines(&lines));
+    print!("{}", ResultTable(&lines));
     Ok(())
 }
 
@@ -44,28 +44,32 @@ fn tasks(batch: u32) -> u64 {
     }
 }
 
-fn sqlite(folder: &Path, synchronous: Synchronous, batch: u32) -> Result<Line, Box<dyn Error>> {
+fn sqlite(
+    folder: &Path,
+    synchronous: Synchronous,
+    batch: u32,
+) -> Result<ResultLine, Box<dyn Error>> {
     let folder = tempfile::tempdir_in(folder)?;
     let raw = RawSqlite::open(folder.path().join("raw.db"), synchronous)?;
     raw.insert(tasks(batch))?;
     let watch = Stopwatch::start();
     let completed = raw.drain(batch)?;
     let store = format!("sqlite {}", synchronous.name());
-    Ok(Line::new("raw drain", store, completed, watch.seconds()).with_batch(batch))
+    Ok(ResultLine::new("raw drain", store, completed, watch.seconds()).with_batch(batch))
 }
 
-async fn postgres(url: &str, connections: usize, batch: u32) -> Result<Line, Box<dyn Error>> {
+async fn postgres(url: &str, connections: usize, batch: u32) -> Result<ResultLine, Box<dyn Error>> {
     let raw = RawPostgres::open(url, connections).await?;
     raw.insert(tasks(batch)).await?;
     let watch = Stopwatch::start();
     let completed = raw.drain(batch).await?;
     let store = format!("postgres x {connections}");
-    Ok(Line::new("raw drain", store, completed, watch.seconds()).with_batch(batch))
+    Ok(ResultLine::new("raw drain", store, completed, watch.seconds()).with_batch(batch))
 }
 
 fn median(
-    mut measure: impl FnMut() -> Result<Line, Box<dyn Error>>,
-) -> Result<Line, Box<dyn Error>> {
+    mut measure: impl FnMut() -> Result<ResultLine, Box<dyn Error>>,
+) -> Result<ResultLine, Box<dyn Error>> {
     let lines = (0..ROUNDS).map(|_| measure()).collect::<Result<Vec<_>, _>>()?;
     Ok(middle(lines))
 }
@@ -74,7 +78,7 @@ async fn postgres_median(
     url: &str,
     connections: usize,
     batch: u32,
-) -> Result<Line, Box<dyn Error>> {
+) -> Result<ResultLine, Box<dyn Error>> {
     let mut lines = Vec::new();
     for _ in 0..ROUNDS {
         lines.push(postgres(url, connections, batch).await?);
@@ -83,7 +87,7 @@ async fn postgres_median(
 }
 
 /// The line in the middle, with the least and the most beside it.
-fn middle(mut lines: Vec<Line>) -> Line {
+fn middle(mut lines: Vec<ResultLine>) -> ResultLine {
     lines.sort_by(|one, other| one.tasks_per_s.total_cmp(&other.tasks_per_s));
     let (least, most) = (lines[0].tasks_per_s.round(), lines[lines.len() - 1].tasks_per_s.round());
     lines

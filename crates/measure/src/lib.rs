@@ -14,8 +14,8 @@
 pub mod audit;
 pub mod clock;
 pub mod history;
+pub mod postgres_server;
 pub mod raw;
 pub mod report;
 pub mod scenarios;
-pub mod server;
 pub mod table;

@@ -2,13 +2,13 @@
 //! is claimed, and completed or retried, on its own. No limits, no leases, no waking, no fairness.
 //! What the engine reaches of these rates is the price of everything else it does.
 
-pub mod pick_up;
 pub mod postgres;
 pub mod sqlite;
+pub mod start_latency;
 
-pub use pick_up::RawPickUp;
 pub use postgres::RawPostgres;
 pub use sqlite::{RawSqlite, Synchronous};
+pub use start_latency::RawStartLatency;
 
 /// The payload of every task: as long as that of the measurements it is compared with.
 const PAYLOAD: [u8; 16] = *b"sixteen bytes...";

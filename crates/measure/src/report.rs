@@ -9,7 +9,7 @@ use crate::table::{Table, grouped};
 
 /// What one scenario measured on one store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct ResultLine {
     pub scenario: String,
     pub store: String,
     pub tasks: u64,
@@ -30,7 +30,7 @@ pub struct Line {
     pub extra: Map<String, Value>,
 }
 
-impl Line {
+impl ResultLine {
     /// A line for `tasks` done in `seconds`.
     pub fn new(
         scenario: impl Into<String>,
@@ -54,7 +54,7 @@ impl Line {
     }
 
     /// Says what the raw loop did, which gives the ratio.
-    pub fn beside_raw(mut self, raw_per_s: f64) -> Self {
+    pub fn compared_with_raw(mut self, raw_per_s: f64) -> Self {
         self.raw_per_s = Some(raw_per_s);
         self.ratio = (raw_per_s > 0.0).then(|| self.tasks_per_s / raw_per_s);
         self
@@ -62,7 +62,7 @@ impl Line {
 
     /// Says what the same work did in another way, which gives the ratio; the raw loop was measured
     /// as well.
-    pub fn beside(mut self, other_per_s: f64, name: &str, raw_per_s: Option<f64>) -> Self {
+    pub fn compared_with(mut self, other_per_s: f64, name: &str, raw_per_s: Option<f64>) -> Self {
         self.raw_per_s = raw_per_s;
         self.ratio = (other_per_s > 0.0).then(|| self.tasks_per_s / other_per_s);
         self.with_extra(name, other_per_s)
@@ -87,7 +87,7 @@ impl Line {
     }
 
     /// The same for a figure that was not always measured.
-    pub fn with_some(self, name: &str, value: Option<impl Into<Value>>) -> Self {
+    pub fn with_optional(self, name: &str, value: Option<impl Into<Value>>) -> Self {
         match value {
             Some(value) => self.with_extra(name, value),
             None => self,
@@ -114,7 +114,7 @@ fn rate(tasks: u64, seconds: f64) -> f64 {
 
 /// Shows lines as an aligned table.
 #[derive(Debug, Clone, Copy)]
-pub struct Lines<'a>(pub &'a [Line]);
+pub struct ResultTable<'a>(pub &'a [ResultLine]);
 
 const HEADS: [&str; 10] = [
     "scenario",
@@ -129,7 +129,7 @@ const HEADS: [&str; 10] = [
     "extra",
 ];
 
-impl fmt::Display for Lines<'_> {
+impl fmt::Display for ResultTable<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new(&HEADS);
         for line in self.0 {
@@ -139,7 +139,7 @@ impl fmt::Display for Lines<'_> {
     }
 }
 
-fn cells(line: &Line) -> Vec<String> {
+fn cells(line: &ResultLine) -> Vec<String> {
     vec![
         line.scenario.clone(),
         line.store.clone(),
@@ -175,34 +175,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ratio_is_to_the_raw_loop() {
-        let line = Line::new("drain", "sqlite", 1_000, 2.0).beside_raw(1_000.0).with_batch(100);
+    fn ratio_is_relative_to_raw_loop() {
+        let line = ResultLine::new("drain", "sqlite", 1_000, 2.0)
+            .compared_with_raw(1_000.0)
+            .with_batch(100);
         assert_eq!(line.tasks_per_s, 500.0);
         assert_eq!(line.ratio, Some(0.5));
     }
 
     #[test]
-    fn json_is_one_line_and_comes_back_the_same() {
-        let line =
-            Line::new("drain", "memory", 10, 0.0).with_violations(0).with_extra("p50_ms", 1.5);
+    fn report_json_is_one_line_and_round_trips() {
+        let line = ResultLine::new("drain", "memory", 10, 0.0)
+            .with_violations(0)
+            .with_extra("p50_ms", 1.5);
         let json = line.to_json();
         assert!(!json.contains('\n'));
-        assert_eq!(serde_json::from_str::<Line>(&json).unwrap(), line);
+        assert_eq!(serde_json::from_str::<ResultLine>(&json).unwrap(), line);
     }
 
     #[test]
-    fn the_table_shows_three_places() {
-        let line = Line::new("drain", "memory", 10, 1.0)
+    fn report_table_shows_three_decimal_places() {
+        let line = ResultLine::new("drain", "memory", 10, 1.0)
             .with_extra("ratio_max", 0.732_946_709)
             .with_extra("kills", 7)
             .with_extra("group:one", "1/1");
-        let shown = Lines(&[line]).to_string();
+        let shown = ResultTable(&[line]).to_string();
         assert!(shown.ends_with("group:one=\"1/1\" kills=7 ratio_max=0.733\n"), "{shown}");
     }
 
     #[test]
-    fn the_table_shows_a_dash_for_what_was_not_measured() {
-        let shown = Lines(&[Line::new("drain", "sqlite", 1_000, 2.0)]).to_string();
+    fn report_table_shows_dash_for_missing_value() {
+        let shown = ResultTable(&[ResultLine::new("drain", "sqlite", 1_000, 2.0)]).to_string();
         assert_eq!(shown.lines().count(), 2);
         assert!(shown.lines().nth(1).unwrap().contains("-"));
     }

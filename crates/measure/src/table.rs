@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_reaches_out_of_its_cell() {
+    fn table_cell_escapes_control_characters() {
         let mut table = Table::new(&["name", "error"]);
         table.row(vec!["\u{202e}eman".into(), "a\nb\u{1b}[2J".into()]);
         let wanted = "name                  error\n\\u{202e}eman  a\\nb\\u{1b}[2J\n";
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_apart() {
+    fn number_is_grouped_by_thousands() {
         assert_eq!(grouped(0), "0");
         assert_eq!(grouped(999), "999");
         assert_eq!(grouped(1_000), "1,000");
@@ -104,12 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn one_is_singular() {
+    fn count_of_one_is_singular() {
         assert_eq!([0, 1, 1_000].map(|n| counted(n, "task")), ["0 tasks", "1 task", "1,000 tasks"]);
     }
 
     #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
+    fn table_column_is_as_wide_as_widest_cell() {
         let mut table = Table::new(&["name", "n"]);
         table.row(vec!["a".into(), "100".into()]);
         assert_eq!(table.to_string(), "name    n\na     100\n");

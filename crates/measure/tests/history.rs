@@ -6,18 +6,19 @@ use std::io::Write;
 use insta::assert_snapshot;
 use tempfile::TempDir;
 use tidegate_measure::history::{
-    Claim, Claims, Enter, Error, Exit, Expected, Hold, Leave, LimitSeen, Outcome, Process, Record,
-    Report, Signal, Writer, in_use, verify,
+    ClaimRecord, ClaimTimes, CompletionRecord, Error, ExpectedLimits, HandlerEndRecord, HeldSlots,
+    LimitRecord, Outcome, Process, Record, Report, SignalRecord, StartRecord, Writer, limit_usage,
+    verify,
 };
 use tidegate_testkit::tier::Cases;
 
 /// Writes a history by hand: one process per number, tokens equal to the attempt.
-struct Story {
+struct HistoryBuilder {
     folder: TempDir,
     writer: Writer,
 }
 
-impl Story {
+impl HistoryBuilder {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let writer = Writer::append(folder.path().join("history")).unwrap();
@@ -43,11 +44,17 @@ impl Story {
 
     fn limit(&self, t_ns: u64, name: &str, capacity: Option<u32>, version: Option<i64>) -> &Self {
         let name = name.to_owned();
-        self.write(Record::Limit(LimitSeen { t_ns, process: process(1), name, capacity, version }))
+        self.write(Record::Limit(LimitRecord {
+            t_ns,
+            process: process(1),
+            name,
+            capacity,
+            version,
+        }))
     }
 
     fn verify(&self, expected: &[&str]) -> Report {
-        let expected = Expected::parse(expected.iter().copied()).unwrap();
+        let expected = ExpectedLimits::parse(expected.iter().copied()).unwrap();
         verify(&[self.folder.path().join("history")], &expected).unwrap()
     }
 }
@@ -64,7 +71,7 @@ fn enter(
     workflow: Option<&str>,
     limits: &[(&str, u32)],
 ) -> Record {
-    Record::Enter(Enter {
+    Record::Enter(StartRecord {
         t_ns,
         process: process(pid),
         task,
@@ -76,37 +83,43 @@ fn enter(
         job: None,
         workflow: workflow.map(str::to_owned),
         limits: workflow
-            .map(|name| Hold { name: format!("workflow:{name}"), weight: 1 })
+            .map(|name| HeldSlots { name: format!("workflow:{name}"), weight: 1 })
             .into_iter()
             .chain(limits.iter().map(|(name, weight)| hold(name, *weight)))
             .collect(),
     })
 }
 
-fn hold(name: &str, weight: u32) -> Hold {
-    Hold { name: name.to_owned(), weight }
+fn hold(name: &str, weight: u32) -> HeldSlots {
+    HeldSlots { name: name.to_owned(), weight }
 }
 
 fn exit(pid: u32, t_ns: u64, task: i64, attempt: u32, outcome: Outcome) -> Record {
-    Record::Exit(Exit { t_ns, process: process(pid), task, token: i64::from(attempt), outcome })
+    Record::Exit(CompletionRecord {
+        t_ns,
+        process: process(pid),
+        task,
+        token: i64::from(attempt),
+        outcome,
+    })
 }
 
-fn signal(pid: u32, t_ns: u64) -> Signal {
-    Signal { t_ns, process: Process::by_pid(pid) }
+fn signal(pid: u32, t_ns: u64) -> SignalRecord {
+    SignalRecord { t_ns, process: Process::by_pid(pid) }
 }
 
 /// An enter of a task that says what it is and holds what the test says.
-fn past_the_gate(t_ns: u64, task: i64, limits: &[(&str, u32)]) -> Record {
+fn start_without_slots(t_ns: u64, task: i64, limits: &[(&str, u32)]) -> Record {
     let Record::Enter(enter) = enter(1, t_ns, task, 1, None, limits) else { unreachable!() };
     let (group, job) = (Some("partner".to_owned()), Some("nightly".to_owned()));
-    Record::Enter(Enter { group, job, weight: 2, ..enter })
+    Record::Enter(StartRecord { group, job, weight: 2, ..enter })
 }
 
 #[test]
-fn a_task_that_ran_past_the_gate_is_counted_and_its_slots_are_missed() {
-    let story = Story::new();
-    story.write(past_the_gate(10, 1, &[("group:partner", 2), ("job:nightly", 1)]));
-    story.write(past_the_gate(11, 2, &[]));
+fn attempt_without_slots_is_counted_and_reported_as_missing_slots() {
+    let story = HistoryBuilder::new();
+    story.write(start_without_slots(10, 1, &[("group:partner", 2), ("job:nightly", 1)]));
+    story.write(start_without_slots(11, 2, &[]));
     let report = story.verify(&["group:partner=3", "job:nightly=1"]);
     assert_eq!((report.violations.limit_exceeded, report.violations.slot_missing), (2, 2));
     assert_eq!(report.limits[0].held_max, 4, "{report}");
@@ -145,54 +158,54 @@ fn a_task_that_ran_past_the_gate_is_counted_and_its_slots_are_missed() {
 }
 
 #[test]
-fn a_task_with_fewer_slots_than_it_takes_is_caught() {
-    let story = Story::new();
-    story.write(past_the_gate(10, 1, &[("group:partner", 1), ("job:nightly", 1)]));
+fn attempt_with_too_few_slots_is_reported() {
+    let story = HistoryBuilder::new();
+    story.write(start_without_slots(10, 1, &[("group:partner", 1), ("job:nightly", 1)]));
     assert_eq!(story.verify(&["group:partner=9"]).violations.slot_missing, 1);
 }
 
 #[test]
-fn a_group_without_a_limit_is_unlimited() {
-    let story = Story::new();
+fn group_without_limit_is_unlimited() {
+    let story = HistoryBuilder::new();
     story.enter(10, 1, &[]).enter(11, 2, &[]);
     let report = story.verify(&[]);
-    assert!(report.clean(), "{report}");
+    assert!(report.is_clean(), "{report}");
     assert_eq!(report.limits, [], "nobody has such a limit");
 }
 
 #[test]
-fn a_workflow_always_has_its_slot() {
-    let story = Story::new();
+fn workflow_step_without_slot_is_reported() {
+    let story = HistoryBuilder::new();
     let Record::Enter(step) = enter(1, 10, 1, 1, Some("w"), &[]) else { unreachable!() };
-    story.write(Record::Enter(Enter { limits: vec![], ..step }));
+    story.write(Record::Enter(StartRecord { limits: vec![], ..step }));
     assert_eq!(story.verify(&[]).violations.slot_missing, 1);
 }
 
 #[test]
-fn a_full_limit_is_reached_and_clean() {
-    let story = Story::new();
+fn full_limit_is_reached_without_violation() {
+    let story = HistoryBuilder::new();
     story.enter(10, 1, &[("group:mail", 1)]).enter(11, 2, &[("group:mail", 1)]);
     // The end of one and the enter of the next in the same instant are a hand-over.
     story.exit(20, 1, 1, Outcome::Completed).enter(20, 3, &[("group:mail", 1)]);
     story.exit(30, 2, 1, Outcome::Completed).exit(31, 3, 1, Outcome::Failed);
     let report = story.verify(&["group:mail=2"]);
-    assert!(report.clean(), "{report}");
+    assert!(report.is_clean(), "{report}");
     let limit = &report.limits[0];
     assert_eq!((limit.held_max, limit.reached, limit.enters), (2, true, 3));
     assert_eq!(report.completed, 2);
 }
 
 #[test]
-fn a_limit_never_full_is_not_reached() {
-    let story = Story::new();
+fn limit_that_was_never_full_is_not_reached() {
+    let story = HistoryBuilder::new();
     story.enter(10, 1, &[("a", 1)]).exit(20, 1, 1, Outcome::Completed);
     let report = story.verify(&["a=2"]);
-    assert!(report.clean() && !report.limits[0].reached);
+    assert!(report.is_clean() && !report.limits[0].reached);
 }
 
 #[test]
-fn one_holder_too_many_is_caught() {
-    let story = Story::new();
+fn holder_beyond_capacity_is_reported() {
+    let story = HistoryBuilder::new();
     story.enter(10, 1, &[("a", 1)]).enter(11, 2, &[("a", 1)]).enter(12, 3, &[("a", 1)]);
     let report = story.verify(&["a=2"]);
     assert_eq!(report.violations.limit_exceeded, 1);
@@ -224,69 +237,74 @@ fn one_holder_too_many_is_caught() {
 }
 
 #[test]
-fn weights_count() {
-    let story = Story::new();
+fn task_weight_counts_against_limit() {
+    let story = HistoryBuilder::new();
     story.enter(10, 1, &[("a", 3)]).enter(11, 2, &[("a", 2)]);
-    assert!(story.verify(&["a=5"]).clean());
+    assert!(story.verify(&["a=5"]).is_clean());
     assert_eq!(story.verify(&["a=4"]).violations.limit_exceeded, 1);
 }
 
 #[test]
-fn a_capacity_raised_against_expectation_is_caught() {
-    let story = Story::new();
+fn capacity_above_expectation_is_reported() {
+    let story = HistoryBuilder::new();
     story.limit(1, "a", Some(1), None).enter(10, 1, &[("a", 1)]);
     story.limit(11, "a", Some(2), None).enter(12, 2, &[("a", 1)]);
-    assert!(story.verify(&[]).clean(), "the records allow it");
+    assert!(story.verify(&[]).is_clean(), "the records allow it");
     assert_eq!(story.verify(&["a=1"]).violations.limit_exceeded, 1, "the caller does not");
 }
 
 #[test]
-fn lowering_lets_holders_finish_but_none_enter() {
-    let story = Story::new();
+fn lowered_limit_allows_holders_to_finish_but_no_new_ones() {
+    let story = HistoryBuilder::new();
     story.limit(1, "a", Some(3), None);
     story.enter(10, 1, &[("a", 1)]).enter(11, 2, &[("a", 1)]).enter(12, 3, &[("a", 1)]);
     story.limit(13, "a", Some(1), None);
-    assert!(story.verify(&[]).clean(), "draining is no violation");
+    assert!(story.verify(&[]).is_clean(), "draining is no violation");
     story.exit(14, 1, 1, Outcome::Completed).enter(15, 4, &[("a", 1)]);
     assert_eq!(story.verify(&[]).violations.limit_exceeded, 1);
 }
 
 #[test]
-fn old_news_of_a_limit_is_passed_over() {
-    let story = Story::new();
+fn outdated_limit_record_is_ignored() {
+    let story = HistoryBuilder::new();
     story.limit(1, "a", Some(2), Some(8)).limit(2, "a", Some(1), Some(7));
     story.enter(10, 1, &[("a", 1)]).enter(11, 2, &[("a", 1)]);
-    assert!(story.verify(&[]).clean());
+    assert!(story.verify(&[]).is_clean());
 }
 
 #[test]
-fn an_expectation_that_nothing_met_proves_nothing() {
-    let story = Story::new();
+fn expected_limit_without_attempts_is_reported() {
+    let story = HistoryBuilder::new();
     story.enter(10, 1, &[("group:mail", 1)]);
     assert_eq!(story.verify(&["mail=1"]).violations.limit_never_entered, 1);
     assert_eq!(story.verify(&["paused=0"]).violations.total(), 0);
 }
 
 #[test]
-fn a_slot_given_away_before_the_answer_was_read_is_no_violation() {
-    let story = Story::new();
+fn slot_handed_off_before_reply_was_read_is_no_violation() {
+    let story = HistoryBuilder::new();
     story.enter(10, 1, &[("a", 1)]);
-    story.write(Record::Leave(Leave { t_ns: 20, process: process(1), task: 1, token: 1 }));
+    story.write(Record::Leave(HandlerEndRecord {
+        t_ns: 20,
+        process: process(1),
+        task: 1,
+        token: 1,
+    }));
     story.write(enter(2, 21, 2, 1, None, &[("a", 1)])).exit(22, 1, 1, Outcome::Completed);
-    assert!(story.verify(&["a=1"]).clean());
+    assert!(story.verify(&["a=1"]).is_clean());
 }
 
 #[test]
-fn overlapping_workflow_steps_are_caught() {
-    let story = Story::new();
+fn overlapping_workflow_steps_are_reported() {
+    let story = HistoryBuilder::new();
     story.step(10, 1, 1).step(15, 2, 1).exit(20, 1, 1, Outcome::Completed);
     let report = story.verify(&[]);
     assert_eq!((report.violations.workflow_overlap, report.violations.workflow_order), (1, 1));
 }
 
 #[test]
-fn a_workflow_step_between_two_attempts_of_an_earlier_one_is_caught() {
-    let story = Story::new();
+fn workflow_step_between_attempts_of_earlier_step_is_reported() {
+    let story = HistoryBuilder::new();
     story.step(10, 1, 1).exit(11, 1, 1, Outcome::Retry);
     story.step(12, 2, 1).exit(13, 2, 1, Outcome::Completed);
     story.step(14, 1, 2).exit(15, 1, 2, Outcome::Completed);
@@ -295,17 +313,17 @@ fn a_workflow_step_between_two_attempts_of_an_earlier_one_is_caught() {
 }
 
 #[test]
-fn a_workflow_in_order_with_a_retry_is_clean() {
-    let story = Story::new();
+fn workflow_in_order_with_retry_has_no_violation() {
+    let story = HistoryBuilder::new();
     story.step(10, 1, 1).exit(11, 1, 1, Outcome::Retry);
     story.step(12, 1, 2).exit(13, 1, 2, Outcome::Completed);
     story.step(14, 2, 1).exit(15, 2, 1, Outcome::Completed);
-    assert!(story.verify(&[]).clean());
+    assert!(story.verify(&[]).is_clean());
 }
 
 #[test]
-fn a_double_completion_is_caught() {
-    let story = Story::new();
+fn second_completion_of_task_is_reported() {
+    let story = HistoryBuilder::new();
     for attempt in [1, 2] {
         let t_ns = u64::from(attempt) * 10;
         story.write(enter(1, t_ns, 7, attempt, None, &[])).exit(
@@ -320,16 +338,16 @@ fn a_double_completion_is_caught() {
 }
 
 #[test]
-fn a_token_used_twice_and_an_end_without_beginning_are_caught() {
-    let story = Story::new();
+fn reused_token_and_completion_without_start_are_reported() {
+    let story = HistoryBuilder::new();
     story.enter(10, 1, &[]).enter(11, 1, &[]).exit(12, 9, 1, Outcome::Completed);
     let report = story.verify(&[]);
     assert_eq!((report.violations.token_reused, report.violations.stray_end), (1, 1));
 }
 
 #[test]
-fn a_kill_ends_what_its_process_ran_and_recovery_is_measured() {
-    let story = Story::new();
+fn kill_ends_attempts_of_its_process_and_recovery_is_measured() {
+    let story = HistoryBuilder::new();
     story.write(enter(5, 10, 1, 1, None, &[("a", 1)])).write(enter(5, 11, 2, 1, None, &[]));
     story.write(Record::Kill(signal(5, 1_000_000)));
     story.write(enter(6, 4_000_000, 1, 2, None, &[("a", 1)])).write(exit(
@@ -340,15 +358,15 @@ fn a_kill_ends_what_its_process_ran_and_recovery_is_measured() {
         Outcome::Completed,
     ));
     let report = story.verify(&["a=1"]);
-    assert!(report.clean(), "{report}");
+    assert!(report.is_clean(), "{report}");
     assert_eq!((report.killed, report.open), (2, 0));
     assert_eq!((report.recovery.count, report.recovery.never), (1, 1));
     assert_eq!((report.recovery.p50_ms, report.recovery.max_ms), (Some(3.0), Some(3.0)));
 }
 
 #[test]
-fn an_attempt_without_an_end_is_open_until_the_last_record_of_its_process() {
-    let story = Story::new();
+fn attempt_without_completion_is_open_until_last_record_of_process() {
+    let story = HistoryBuilder::new();
     story.enter(10, 1, &[("a", 1)]).enter(20, 2, &[]).exit(21, 2, 1, Outcome::Completed);
     story.write(enter(2, 20, 3, 1, None, &[("a", 1)]));
     let report = story.verify(&["a=1"]);
@@ -356,21 +374,21 @@ fn an_attempt_without_an_end_is_open_until_the_last_record_of_its_process() {
 }
 
 #[test]
-fn a_paused_attempt_counts_up_to_the_pause_only_if_it_was_lost() {
+fn lost_attempt_of_paused_process_counts_until_the_pause() {
     for (outcome, clean) in [(Outcome::Lost, true), (Outcome::Completed, false)] {
-        let story = Story::new();
+        let story = HistoryBuilder::new();
         story.write(enter(5, 10, 1, 1, None, &[("a", 1)])).write(Record::Stop(signal(5, 20)));
         story.write(enter(6, 30, 1, 2, None, &[("a", 1)])).write(Record::Cont(signal(5, 35)));
         story.write(exit(5, 40, 1, 1, outcome));
         let report = story.verify(&["a=1"]);
-        assert_eq!(report.clean(), clean, "{outcome:?}: {report}");
+        assert_eq!(report.is_clean(), clean, "{outcome:?}: {report}");
         assert_eq!((report.paused, report.beside_another), (u64::from(clean), u64::from(!clean)));
     }
 }
 
 #[test]
-fn a_cut_off_last_line_is_tolerated_and_reported() {
-    let story = Story::new();
+fn truncated_last_record_is_tolerated_and_reported() {
+    let story = HistoryBuilder::new();
     story.enter(10, 1, &[]);
     let path = story.folder.path().join("history");
     fs::OpenOptions::new().append(true).open(path).unwrap().write_all(b"{\"enter\":{\"t_").unwrap();
@@ -399,11 +417,11 @@ fn a_cut_off_last_line_is_tolerated_and_reported() {
 }
 
 #[test]
-fn a_malformed_line_is_refused_with_its_place() {
+fn malformed_record_is_rejected_with_its_position() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("broken");
     fs::write(&path, "{\"stop\":{\"t_ns\":1,\"process\":{\"pid\":1}}}\nnonsense\n").unwrap();
-    let error = verify(&[&path], &Expected::default()).unwrap_err();
+    let error = verify(&[&path], &ExpectedLimits::default()).unwrap_err();
     assert!(matches!(error, Error::Malformed { line: 2, .. }), "{error}");
     let folder = folder.path().display().to_string();
     assert_snapshot!(
@@ -413,15 +431,15 @@ fn a_malformed_line_is_refused_with_its_place() {
 }
 
 #[test]
-fn expectations_are_read_up_to_the_last_equals_sign() {
-    assert_eq!(Expected::parse(["a=b=3"]).unwrap(), Expected::default().with("a=b", 3));
-    assert!(Expected::parse(["a"]).is_err());
-    assert!(Expected::parse(["a=-1"]).is_err());
+fn expectation_is_split_at_last_equals_sign() {
+    assert_eq!(ExpectedLimits::parse(["a=b=3"]).unwrap(), ExpectedLimits::default().with("a=b", 3));
+    assert!(ExpectedLimits::parse(["a"]).is_err());
+    assert!(ExpectedLimits::parse(["a=-1"]).is_err());
 }
 
 #[test]
-fn the_report_comes_back_from_json_the_same() {
-    let story = Story::new();
+fn report_round_trips_through_json() {
+    let story = HistoryBuilder::new();
     story.enter(10, 1, &[("a", 1)]).enter(11, 2, &[("a", 1)]);
     let report = story.verify(&["a=1"]);
     let json = serde_json::to_string(&report).unwrap();
@@ -429,8 +447,8 @@ fn the_report_comes_back_from_json_the_same() {
 }
 
 #[test]
-fn many_writers_share_a_file() {
-    let story = Story::new();
+fn concurrent_writers_share_a_history_file() {
+    let story = HistoryBuilder::new();
     std::thread::scope(|scope| {
         for pid in 1..=8 {
             let writer = story.writer.clone();
@@ -447,9 +465,9 @@ fn many_writers_share_a_file() {
 
 /// Ten holders at a time of one limit, in turn, and one of them lets an eleventh in.
 #[test]
-fn verify_of_many_records_finds_the_one_violation() {
+fn verify_of_many_records_finds_single_violation() {
     let tasks = Cases { small: 100_000, full: 500_000 }.of_this_run();
-    let story = Story::new();
+    let story = HistoryBuilder::new();
     let mut lines = String::new();
     for task in 0..tasks {
         let enter_ns = task * 10;
@@ -478,20 +496,20 @@ fn verify_of_many_records_finds_the_one_violation() {
 }
 
 /// Three holders under a limit that was 1 to begin with.
-fn three_under_one() -> Story {
-    let story = Story::new();
+fn three_under_one() -> HistoryBuilder {
+    let story = HistoryBuilder::new();
     story.limit(1, "a", Some(1), Some(1));
     story.enter(10, 1, &[("a", 1)]).enter(11, 2, &[("a", 1)]).enter(12, 3, &[("a", 1)]);
     story
 }
 
 #[test]
-fn a_raise_that_is_seen_late_accuses_nobody() {
+fn raised_limit_recorded_late_is_no_violation() {
     let story = three_under_one();
     assert_eq!(story.verify(&[]).violations.limit_exceeded, 2, "nobody has raised it");
     story.limit(20, "a", Some(3), Some(2));
     let report = story.verify(&[]);
-    assert!(report.clean() && report.limits[0].reached, "{report}");
+    assert!(report.is_clean() && report.limits[0].reached, "{report}");
     assert!(report.to_string().contains(": 1 to 3, "), "{report}");
     assert_snapshot!(
         report,
@@ -520,12 +538,12 @@ fn a_raise_that_is_seen_late_accuses_nobody() {
 }
 
 #[test]
-fn a_lowered_limit_is_judged_by_what_it_was() {
-    let story = Story::new();
+fn lowered_limit_is_checked_against_earlier_capacity() {
+    let story = HistoryBuilder::new();
     story.limit(1, "a", Some(3), Some(4)).enter(10, 1, &[("a", 1)]).enter(11, 2, &[("a", 1)]);
     story.limit(12, "a", Some(1), Some(5)).enter(13, 3, &[("a", 1)]);
     let report = story.verify(&[]);
-    assert!(report.clean(), "{report}");
+    assert!(report.is_clean(), "{report}");
     assert!(report.to_string().contains(": 3 to 1, "), "{report}");
     assert_snapshot!(
         report,
@@ -552,11 +570,11 @@ fn a_lowered_limit_is_judged_by_what_it_was() {
 }
 
 #[test]
-fn a_raise_and_back_that_nobody_saw_is_not_judged() {
+fn unrecorded_limit_change_is_not_checked() {
     let story = three_under_one();
     story.limit(20, "a", Some(1), Some(3));
     let report = story.verify(&[]);
-    assert!(report.clean(), "{report}");
+    assert!(report.is_clean(), "{report}");
     assert_eq!(report.limits[0].capacity, None);
     assert_snapshot!(
         report,
@@ -583,11 +601,11 @@ fn a_raise_and_back_that_nobody_saw_is_not_judged() {
 }
 
 #[test]
-fn a_limit_that_was_not_there_for_a_while_is_not_judged() {
+fn temporarily_unset_limit_is_not_checked() {
     let story = three_under_one();
     story.limit(20, "a", None, Some(0)).limit(21, "a", Some(1), Some(1));
     let report = story.verify(&[]);
-    assert!(report.clean(), "{report}");
+    assert!(report.is_clean(), "{report}");
     assert_snapshot!(
         report,
         @"
@@ -613,25 +631,25 @@ fn a_limit_that_was_not_there_for_a_while_is_not_judged() {
 }
 
 #[test]
-fn the_callers_limit_wins_over_every_change() {
+fn expected_limit_overrides_recorded_changes() {
     let story = three_under_one();
     story.limit(20, "a", Some(3), Some(2));
     let report = story.verify(&["a=1"]);
     assert_eq!(report.violations.limit_exceeded, 2, "{report}");
     assert!(!report.to_string().contains("changed"), "{report}");
-    assert!(story.verify(&["a=3"]).clean());
+    assert!(story.verify(&["a=3"]).is_clean());
 }
 
 #[test]
-fn another_owner_of_the_same_capacity_is_no_change() {
+fn limit_source_change_with_same_capacity_is_no_change() {
     let story = three_under_one();
     story.limit(20, "a", Some(1), Some(2));
     assert_eq!(story.verify(&[]).violations.limit_exceeded, 2);
 }
 
 #[test]
-fn a_limit_named_without_its_scope_is_suggested() {
-    let story = Story::new();
+fn expected_limit_without_scope_suggests_full_name() {
+    let story = HistoryBuilder::new();
     story.enter(10, 1, &[("group:mail", 1)]);
     let report = story.verify(&["mail=1"]).to_string();
     assert_snapshot!(
@@ -662,30 +680,30 @@ fn a_limit_named_without_its_scope_is_suggested() {
 
 /// Only what ran inside the time counts, up to the kill where there was one.
 #[test]
-fn the_use_of_a_limit_is_averaged_over_a_while() {
-    let story = Story::new();
+fn limit_usage_is_averaged_over_time_window() {
+    let story = HistoryBuilder::new();
     story
         .enter(0, 1, &[("job:j", 1)])
         .exit(60, 1, 1, Outcome::Completed)
         .enter(100, 2, &[("job:j", 2)])
         .write(enter(2, 100, 3, 1, None, &[("job:j", 1)]))
-        .write(Record::Kill(Signal { t_ns: 120, process: process(2) }))
+        .write(Record::Kill(SignalRecord { t_ns: 120, process: process(2) }))
         .exit(200, 2, 1, Outcome::Completed);
-    let used = in_use(&[story.folder.path().join("history")], 50..150).unwrap();
+    let used = limit_usage(&[story.folder.path().join("history")], 50..150).unwrap();
     assert_eq!(used["job:j"].mean, (10.0 + 2.0 * 50.0 + 20.0) / 100.0);
     assert_eq!(used["job:j"].last_enter_ns, 100);
 }
 
 #[test]
-fn calls_for_work_are_counted_in_their_time() {
-    let story = Story::new();
+fn claims_are_counted_within_time_window() {
+    let story = HistoryBuilder::new();
     for (t_ns, took_ns) in [(10, 9_000_000), (20, 2_000_000), (30, 1_000_000), (40, 9_000_000)] {
         let (wanted, ended, found) = (5, 1, 1);
         let process = process(1);
-        story.write(Record::Claim(Claim { t_ns, process, took_ns, wanted, ended, found }));
+        story.write(Record::Claim(ClaimRecord { t_ns, process, took_ns, wanted, ended, found }));
     }
-    let claims = Claims::read(&[story.folder.path().join("history")], 20..40).unwrap();
-    assert_eq!((claims.count(), claims.all_but_ms(0.5)), (2, Some(1.0)));
-    assert_eq!(claims.all_but_ms(0.0), Some(2.0));
-    assert!(story.verify(&[]).clean());
+    let claims = ClaimTimes::read(&[story.folder.path().join("history")], 20..40).unwrap();
+    assert_eq!((claims.count(), claims.upper_quantile_ms(0.5)), (2, Some(1.0)));
+    assert_eq!(claims.upper_quantile_ms(0.0), Some(2.0));
+    assert!(story.verify(&[]).is_clean());
 }

@@ -6,7 +6,7 @@ use tidegate_measure::raw::{Outcome, RawPostgres, Task};
 use tidegate_testkit::postgres::Server;
 
 #[tokio::test]
-async fn every_task_is_completed_once_and_retried_where_asked() {
+async fn raw_loop_completes_each_task_once_and_retries() {
     let database = Server::shared().database();
     let raw = RawPostgres::open(&database.url(), 4).await.unwrap();
     raw.insert(1_000).await.unwrap();

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_core::{
-    Claim, Exit, Finish, Kind, NewTask, Outcome, Registration, Result, Store, Submission, WorkerId,
+    Claim, Completion, Finish, Kind, NewTask, Outcome, Registration, Result, Store, Submission,
+    WorkerId,
 };
 use tidegate_store::sqlite::{Options, Sqlite, Synchronous};
 
@@ -53,17 +54,17 @@ async fn drain(store: &Sqlite, batch: u32) -> Result<(usize, Duration)> {
         kinds: names("noop"),
         tasks_max: batch,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     };
     let (begin, mut done, mut exits) = (now(), 0, Vec::new());
     loop {
-        let finish = Finish { exits: std::mem::take(&mut exits), claim: Some(claim.clone()) };
+        let finish = Finish { completions: std::mem::take(&mut exits), claim: Some(claim.clone()) };
         let finished = store.finish(finish).await?;
         if finished.claimed.is_empty() {
             return Ok((done, now() - begin));
         }
         done += finished.claimed.len();
-        exits.extend(finished.claimed.into_iter().map(|attempt| Exit {
+        exits.extend(finished.claimed.into_iter().map(|attempt| Completion {
             task: attempt.task,
             token: attempt.token,
             outcome: Outcome::Completed(b"null".to_vec()),

@@ -9,14 +9,14 @@ use tidegate_core::Millis;
     clippy::disallowed_methods,
     reason = "the stores without a server of their own read time here"
 )]
-pub fn system() -> Millis {
+pub fn system_now() -> Millis {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_millis() as Millis
 }
 
 /// Whether every one of these notes holds for three quarters of the time from now until
 /// `until`: then none has to be written again. Where one is, all are.
-pub(crate) fn is_noted(
+pub(crate) fn are_expiries_late_enough(
     mut notes: impl Iterator<Item = Option<Millis>>,
     now: Millis,
     until: Millis,

@@ -1,5 +1,5 @@
 //! Where tidegate keeps its tasks. The rooms have the same furniture: each implements
-//! [`Store`](tidegate_core::Store) to write and [`Inspect`](tidegate_core::Inspect) to read.
+//! [`Store`](tidegate_core::Store) to write and [`StoreReader`](tidegate_core::Inspect) to read.
 
 pub mod clock;
 pub mod memory;
@@ -8,4 +8,4 @@ pub mod postgres;
 mod requests;
 pub mod sqlite;
 
-pub use open::{OpenOptions, Opened, Place, open};
+pub use open::{OpenOptions, StoreHandle, StoreLocation, open};

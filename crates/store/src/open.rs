@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tidegate_core::{Error, ErrorKind, Inspect, Result, Store};
+use tidegate_core::{Error, ErrorKind, Result, Store, StoreReader};
 
 use crate::memory::Memory;
 use crate::postgres::{self, Postgres};
@@ -24,22 +24,22 @@ pub struct OpenOptions {
 
 /// An open store.
 #[derive(Debug, Clone)]
-pub struct Opened {
+pub struct StoreHandle {
     /// The verbs that write.
     pub store: Arc<dyn Store>,
     /// The reads.
-    pub inspect: Arc<dyn Inspect>,
+    pub reader: Arc<dyn StoreReader>,
 }
 
-impl Opened {
-    fn new<S: Store + Inspect + Clone + 'static>(store: S) -> Self {
-        Self { store: Arc::new(store.clone()), inspect: Arc::new(store) }
+impl StoreHandle {
+    fn new<S: Store + StoreReader + Clone + 'static>(store: S) -> Self {
+        Self { store: Arc::new(store.clone()), reader: Arc::new(store) }
     }
 }
 
 /// What a URL names.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum StoreLocation {
     /// `memory:`
     Memory,
     /// `sqlite:PATH`, `sqlite:PATH?synchronous=normal`, or a bare path.
@@ -55,22 +55,22 @@ pub enum Place {
 
 /// Opens the store a URL names. Its schema is brought up to date by
 /// [`migrate`](Store::migrate), not here.
-pub async fn open(url: &str, options: OpenOptions) -> Result<Opened> {
-    match Place::parse(url)? {
-        Place::Memory => Ok(Opened::new(Memory::new())),
-        Place::Sqlite { path, synchronous } => {
+pub async fn open(url: &str, options: OpenOptions) -> Result<StoreHandle> {
+    match StoreLocation::parse(url)? {
+        StoreLocation::Memory => Ok(StoreHandle::new(Memory::new())),
+        StoreLocation::Sqlite { path, synchronous } => {
             let synchronous = synchronous.unwrap_or(options.synchronous);
             open_sqlite(path, OpenOptions { synchronous, ..options }).await
         }
-        Place::Postgres(url) => {
+        StoreLocation::Postgres(url) => {
             let timeouts = options.postgres_timeouts;
             let options = postgres::Options { timeouts, ..postgres::Options::default() };
-            Postgres::connect(&url, options).await.map(Opened::new)
+            Postgres::connect(&url, options).await.map(StoreHandle::new)
         }
     }
 }
 
-impl Place {
+impl StoreLocation {
     /// Returns the URL for another command on the same store: without the password, with everything else.
     pub fn url_without_password(&self) -> String {
         match self {
@@ -94,7 +94,7 @@ impl Place {
                 let rest = rest.strip_prefix("//").unwrap_or(rest);
                 rest.split_once('?').map_or((rest, None), |(path, settings)| (path, Some(settings)))
             }
-            Some((scheme, _)) if is_scheme(scheme) => {
+            Some((scheme, _)) if is_url_scheme(scheme) => {
                 return Err(Error::invalid(format!(
                     "{:?} has the scheme {scheme:?}, which is no store; known are \
                      sqlite:PATH, postgres://... and memory:",
@@ -120,13 +120,13 @@ impl Place {
         if path.is_empty() {
             return Err(Error::invalid(format!("{url:?} names no file; write sqlite:PATH")));
         }
-        let synchronous = settings.map(|text| synchronous(url, text)).transpose()?;
+        let synchronous = settings.map(|text| parse_synchronous(url, text)).transpose()?;
         Ok(Self::Sqlite { path: path.into(), synchronous })
     }
 }
 
 /// Reads what stands behind the question mark of a file's URL.
-fn synchronous(url: &str, settings: &str) -> Result<Synchronous> {
+fn parse_synchronous(url: &str, settings: &str) -> Result<Synchronous> {
     match settings {
         "synchronous=full" => Ok(Synchronous::Full),
         "synchronous=normal" => Ok(Synchronous::Normal),
@@ -138,18 +138,18 @@ fn synchronous(url: &str, settings: &str) -> Result<Synchronous> {
 }
 
 /// For people: without the user's name and password, and without settings.
-impl fmt::Display for Place {
+impl fmt::Display for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite { path, .. } => write!(f, "sqlite:{}", path.display()),
-            Self::Postgres(url) => f.write_str(&postgres::address(url)),
+            Self::Postgres(url) => f.write_str(&postgres::display_address(url)),
         }
     }
 }
 
 /// Without the password, also where it contains an `@` that is not encoded.
-impl fmt::Debug for Place {
+impl fmt::Debug for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Place({self})")
     }
@@ -165,12 +165,12 @@ fn without_credentials(url: &str) -> String {
 }
 
 /// Whether the part before a colon is a scheme, and not a part of a path.
-fn is_scheme(text: &str) -> bool {
+fn is_url_scheme(text: &str) -> bool {
     text.len() > 1
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
-async fn open_sqlite(path: PathBuf, options: OpenOptions) -> Result<Opened> {
+async fn open_sqlite(path: PathBuf, options: OpenOptions) -> Result<StoreHandle> {
     if options.must_exist && !path.exists() {
         return Err(Error::new(
             ErrorKind::NotFound,
@@ -188,7 +188,7 @@ async fn open_sqlite(path: PathBuf, options: OpenOptions) -> Result<Opened> {
     let store = opened.map_err(|error| {
         Error::new(ErrorKind::Unavailable, format!("opening the file was cut off: {error}"))
     })??;
-    Ok(Opened::new(store))
+    Ok(StoreHandle::new(store))
 }
 
 #[cfg(test)]
@@ -196,11 +196,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_name_places() {
-        let sqlite = |path: &str| Place::Sqlite { path: path.into(), synchronous: None };
-        let set = |synchronous| Place::Sqlite { path: "a.db".into(), synchronous };
+    fn store_url_selects_store() {
+        let sqlite = |path: &str| StoreLocation::Sqlite { path: path.into(), synchronous: None };
+        let set = |synchronous| StoreLocation::Sqlite { path: "a.db".into(), synchronous };
         for (url, place) in [
-            ("memory:", Place::Memory),
+            ("memory:", StoreLocation::Memory),
             ("sqlite:a/b.db", sqlite("a/b.db")),
             ("sqlite:///a/b.db", sqlite("/a/b.db")),
             ("tidegate.db", sqlite("tidegate.db")),
@@ -208,9 +208,9 @@ mod tests {
             ("sqlite:a.db?synchronous=normal", set(Some(Synchronous::Normal))),
             ("sqlite:a.db?synchronous=full", set(Some(Synchronous::Full))),
             ("./with:colon.db", sqlite("./with:colon.db")),
-            ("postgres://host/db", Place::Postgres("postgres://host/db".to_owned())),
+            ("postgres://host/db", StoreLocation::Postgres("postgres://host/db".to_owned())),
         ] {
-            assert_eq!(Place::parse(url).unwrap(), place, "{url}");
+            assert_eq!(StoreLocation::parse(url).unwrap(), place, "{url}");
         }
         for url in [
             "mysql://host/db",
@@ -223,13 +223,13 @@ mod tests {
             "sqlite:a.db?cache=shared",
             "sqlite:?synchronous=normal",
         ] {
-            assert_eq!(Place::parse(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
+            assert_eq!(StoreLocation::parse(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
         }
     }
 
     #[test]
-    fn a_password_is_not_shown() {
-        let shown = |url: &str| Place::parse(url).unwrap().to_string();
+    fn store_address_omits_password() {
+        let shown = |url: &str| StoreLocation::parse(url).unwrap().to_string();
         assert_eq!(shown("postgres://me:secret@host:1/db?password=x"), "postgres://host:1/db");
         assert_eq!(shown("postgresql://host/db"), "postgres://host/db");
         let with_at = "postgres://db:5432/app?user=me&password=p@ss";
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn password_is_in_no_error_and_no_debug_output() {
+    fn password_is_not_in_errors_or_debug_output() {
         for url in [
             "mysql://me:secret@host/db",
             "postgress://me:se@secret@host/db?password=secret",
@@ -247,15 +247,15 @@ mod tests {
             " postgres://me:secret@host/db",
             "\"postgres://me:secret@host/db\"",
         ] {
-            let error = Place::parse(url).unwrap_err().to_string();
+            let error = StoreLocation::parse(url).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");
         }
-        let place = Place::parse("postgres://me:secret@host/db?password=secret").unwrap();
+        let place = StoreLocation::parse("postgres://me:secret@host/db?password=secret").unwrap();
         assert!(!format!("{place:?}").contains("secret"), "{place:?}");
     }
 
     #[tokio::test]
-    async fn a_store_that_must_exist_is_not_made() {
+    async fn open_with_must_exist_does_not_create_store() {
         let options = OpenOptions { must_exist: true, ..OpenOptions::default() };
         let error = open("sqlite:no/such/file.db", options).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);

@@ -6,28 +6,29 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidegate_core::Result;
-use tidegate_core::requests::{
-    FallbackReason, REQUEST_SECONDS, RequestCount, RequestPath, RequestStats, RequestTimes,
+use tidegate_core::request_stats::{
+    FallbackReason, REQUEST_DURATION_BUCKETS_SECS, RequestCount, RequestPath, RequestStats,
+    RequestTimes,
 };
 use tracing::{Instrument as _, Span, field};
 
 /// The statistics of one store. Held for a few instructions for each request.
 #[derive(Debug, Default)]
-pub(crate) struct Requests(Mutex<Collected>);
+pub(crate) struct RequestRecorder(Mutex<RecordedRequests>);
 
 #[derive(Debug, Default)]
-struct Collected {
+struct RecordedRequests {
     counts: BTreeMap<(&'static str, RequestPath, Option<FallbackReason>), u64>,
-    times: BTreeMap<(&'static str, RequestPath), Times>,
+    times: BTreeMap<(&'static str, RequestPath), DurationHistogram>,
 }
 
 #[derive(Debug, Default)]
-struct Times {
-    buckets: [u64; REQUEST_SECONDS.len() + 1],
+struct DurationHistogram {
+    buckets: [u64; REQUEST_DURATION_BUCKETS_SECS.len() + 1],
     total: Duration,
 }
 
-impl Requests {
+impl RequestRecorder {
     /// Adds one request.
     pub(crate) fn record(
         &self,
@@ -40,34 +41,31 @@ impl Requests {
         *collected.counts.entry((verb, path, reason)).or_default() += 1;
         let times = collected.times.entry((verb, path)).or_default();
         let seconds = took.as_secs_f64();
-        times.buckets[REQUEST_SECONDS.partition_point(|bound| *bound < seconds)] += 1;
+        times.buckets[REQUEST_DURATION_BUCKETS_SECS.partition_point(|bound| *bound < seconds)] += 1;
         times.total += took;
     }
 
     /// Runs a request of a store that has only the general path.
-    pub(crate) async fn general<T>(
+    pub(crate) async fn run_general<T>(
         &self,
         verb: &'static str,
         request: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let began_at = now();
-        let answer = request.instrument(general_span(verb)).await;
+        let answer = request.instrument(general_request_span(verb)).await;
         self.record(verb, RequestPath::General, None, now() - began_at);
         answer
     }
 
     /// Returns the statistics so far.
-    pub(crate) fn read(&self) -> RequestStats {
+    pub(crate) fn stats(&self) -> RequestStats {
         let collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count =
             |(key, requests): (&(&'static str, RequestPath, Option<FallbackReason>), &u64)| {
                 RequestCount { verb: key.0, path: key.1, reason: key.2, requests: *requests }
             };
-        let times = |((verb, path), times): (&(&'static str, RequestPath), &Times)| RequestTimes {
-            verb,
-            path: *path,
-            buckets: times.buckets,
-            total: times.total,
+        let times = |((verb, path), times): (&(&'static str, RequestPath), &DurationHistogram)| {
+            RequestTimes { verb, path: *path, buckets: times.buckets, total: times.total }
         };
         RequestStats {
             counts: collected.counts.iter().map(count).collect(),
@@ -77,7 +75,7 @@ impl Requests {
 }
 
 /// Opens the span of a request. It has no payloads and no values of parameters, only names and numbers.
-pub(crate) fn span(verb: &'static str) -> Span {
+pub(crate) fn request_span(verb: &'static str) -> Span {
     tracing::debug_span!(
         target: "tidegate_store::request",
         "store request",
@@ -91,8 +89,8 @@ pub(crate) fn span(verb: &'static str) -> Span {
 }
 
 /// Opens the span of a request of a store that has only the general path, and no round trips.
-pub(crate) fn general_span(verb: &'static str) -> Span {
-    let span = span(verb);
+pub(crate) fn general_request_span(verb: &'static str) -> Span {
+    let span = request_span(verb);
     span.record("path", RequestPath::General.as_str());
     span
 }
@@ -108,13 +106,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_counted_by_verb_path_and_reason() {
-        let requests = Requests::default();
+    fn recorder_counts_by_verb_path_and_reason() {
+        let requests = RequestRecorder::default();
         let reason = Some(FallbackReason::NewLimit);
         requests.record("claim", RequestPath::Fast, None, Duration::from_micros(400));
         requests.record("claim", RequestPath::General, reason, Duration::from_millis(2));
         requests.record("claim", RequestPath::General, None, Duration::from_secs(60));
-        let stats = requests.read();
+        let stats = requests.stats();
         let counts: Vec<_> = stats.counts.iter().map(|c| (c.path, c.reason, c.requests)).collect();
         let expected = [
             (RequestPath::Fast, None, 1),

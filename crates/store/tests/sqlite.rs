@@ -11,11 +11,11 @@ use std::time::Duration;
 use insta::{allow_duplicates, assert_snapshot};
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tidegate_core::check::{check, check_at_rest};
-use tidegate_core::inspect::{Reason, TaskFilter};
+use tidegate_core::invariants::{check, check_idle_store};
+use tidegate_core::reader::{NotRunningReason, TaskFilter};
 use tidegate_core::{
-    Attempt, Claim, ErrorKind, Exit, Extend, Finish, Inspect, NewTask, Outcome, Result, SetLimit,
-    Source, State, Store, Submission, TaskId, WorkerId,
+    Attempt, CapacitySource, Claim, Completion, ErrorKind, Finish, Heartbeat, NewTask, Outcome,
+    Result, SetLimit, Store, StoreReader, Submission, TaskId, TaskState, WorkerId,
 };
 use tidegate_store::sqlite::{Options, Sqlite, Synchronous};
 
@@ -60,12 +60,12 @@ fn claim(worker: &str, tasks_max: u32) -> Claim {
         kinds: names(&["mail", "scan"]),
         tasks_max,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
-fn done(attempts: &[Attempt]) -> Vec<Exit> {
-    let exit = |attempt: &Attempt| Exit {
+fn done(attempts: &[Attempt]) -> Vec<Completion> {
+    let exit = |attempt: &Attempt| Completion {
         task: attempt.task,
         token: attempt.token,
         outcome: Outcome::Completed(JSON.to_vec()),
@@ -78,7 +78,7 @@ async fn sound(store: &Sqlite) {
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_again() {
+async fn tasks_are_kept_when_file_is_reopened() {
     let folder = TempDir::new().unwrap();
     let store = fresh(&file(&folder)).await;
     let new = NewTask { priority: 3, ..NewTask::new("mail", br#"{"to":"x"}"#) };
@@ -87,14 +87,14 @@ async fn what_was_written_is_there_again() {
     let store = open(&file(&folder));
     store.migrate().await.unwrap();
     let view = store.task(ids[0]).await.unwrap().unwrap();
-    assert_eq!((&*view.kind, view.priority, view.state), ("mail", 3, State::Pending));
+    assert_eq!((&*view.kind, view.priority, view.state), ("mail", 3, TaskState::Pending));
     assert_eq!(view.payload.as_deref(), Some(&br#"{"to":"x"}"#[..]));
     let more = submit(&store, vec![NewTask::new("mail", JSON)]).await.unwrap();
     assert!(more[0] > ids[0]);
 }
 
 #[tokio::test]
-async fn an_id_is_not_given_twice() {
+async fn task_ids_are_not_reused_after_reopen() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder);
     let mut last = TaskId(0);
@@ -119,10 +119,11 @@ fn without_folder(error: &tidegate_core::Error, folder: &TempDir) -> String {
 }
 
 #[tokio::test]
-async fn a_file_without_schema_says_what_to_do() {
+async fn file_without_schema_is_rejected_with_instructions() {
     let folder = TempDir::new().unwrap();
     let store = open(&file(&folder));
-    let errors = [store.admit().await.unwrap_err(), Inspect::counts(&store).await.unwrap_err()];
+    let errors =
+        [store.admit().await.unwrap_err(), StoreReader::task_counts(&store).await.unwrap_err()];
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::Incompatible);
         allow_duplicates! {
@@ -135,11 +136,11 @@ async fn a_file_without_schema_says_what_to_do() {
     }
     store.migrate().await.unwrap();
     store.admit().await.unwrap();
-    assert!(store.counts().await.unwrap().is_empty());
+    assert!(store.task_counts().await.unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn a_newer_file_is_refused() {
+async fn file_of_newer_version_is_rejected() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder);
     let store = fresh(&path).await;
@@ -147,7 +148,7 @@ async fn a_newer_file_is_refused() {
     newer.pragma_update(None, "user_version", 99).unwrap();
     // Whoever has it open notices, too.
     let running = store.admit().await.unwrap_err();
-    let reading = store.counts().await.unwrap_err();
+    let reading = store.task_counts().await.unwrap_err();
     let migrating = store.migrate().await.unwrap_err();
     drop(store);
     let opening = Sqlite::open(&path, quick()).unwrap_err();
@@ -185,7 +186,7 @@ async fn file_of_an_earlier_build_is_refused() {
 }
 
 #[tokio::test]
-async fn other_files_are_refused() {
+async fn foreign_or_missing_file_is_rejected() {
     let folder = TempDir::new().unwrap();
     let text = folder.path().join("notes.txt");
     std::fs::write(&text, "not a database, and long enough to be sure of it".repeat(50)).unwrap();
@@ -199,13 +200,13 @@ async fn other_files_are_refused() {
 }
 
 #[tokio::test]
-async fn a_task_walks_through_its_limits() {
+async fn tasks_with_several_limits_run_and_finish() {
     let folder = TempDir::new().unwrap();
     let store = fresh(&file(&folder)).await;
     let set = |capacity| SetLimit {
         name: "group:mail".to_owned(),
         capacity: Some(capacity),
-        source: Source::Operator,
+        source: CapacitySource::Operator,
     };
     store.set_limit(set(2)).await.unwrap();
     let mut new: Vec<NewTask> = (0..20).map(|_| NewTask::new("mail", JSON)).collect();
@@ -224,7 +225,9 @@ async fn a_task_walks_through_its_limits() {
     assert_eq!(of_group, [0, 1]);
     sound(&store).await;
     let last = store.explain(ids[19]).await.unwrap().unwrap();
-    let Reason::InLine { limit, held: 2, place, holders, .. } = last.reason else {
+    let NotRunningReason::InWaitQueue { limit, held: 2, queue_position: place, holders, .. } =
+        last.reason
+    else {
         panic!("{last:?}");
     };
     assert_eq!(&*limit, "group:mail");
@@ -235,40 +238,40 @@ async fn a_task_walks_through_its_limits() {
     let mut finished = 0;
     while !running.is_empty() {
         finished += running.len();
-        let next = Finish { exits: done(&running), claim: Some(claim("a", 10)) };
+        let next = Finish { completions: done(&running), claim: Some(claim("a", 10)) };
         let outcome = store.finish(next).await.unwrap();
-        assert!(outcome.lost.is_empty() && outcome.claimed.len() <= 3);
+        assert!(outcome.lost_attempts.is_empty() && outcome.claimed.len() <= 3);
         running = outcome.claimed;
         sound(&store).await;
     }
     assert_eq!(finished, 20);
-    assert_eq!(check_at_rest(&store.snapshot().await.unwrap()), []);
+    assert_eq!(check_idle_store(&store.snapshot().await.unwrap()), []);
     let completed =
-        TaskFilter { states: vec![State::Completed], tasks_max: 100, ..Default::default() };
+        TaskFilter { states: vec![TaskState::Completed], tasks_max: 100, ..Default::default() };
     assert_eq!(store.tasks(completed).await.unwrap().len(), 20);
 }
 
 #[tokio::test]
-async fn an_exit_twice_in_one_step_counts_once() {
+async fn duplicate_completion_in_one_finish_is_rejected() {
     let folder = TempDir::new().unwrap();
     let store = fresh(&file(&folder)).await;
     submit(&store, vec![NewTask::new("mail", JSON), NewTask::new("scan", JSON)]).await.unwrap();
     let running = store.claim(claim("a", 10)).await.unwrap();
     let exits = [done(&running), done(&running)].concat();
-    let finished = store.finish(Finish { exits, claim: None }).await.unwrap();
-    assert_eq!(finished.lost.len(), 2);
-    assert_eq!(check_at_rest(&store.snapshot().await.unwrap()), []);
+    let finished = store.finish(Finish { completions: exits, claim: None }).await.unwrap();
+    assert_eq!(finished.lost_attempts.len(), 2);
+    assert_eq!(check_idle_store(&store.snapshot().await.unwrap()), []);
 }
 
 #[tokio::test]
-async fn two_stores_share_a_file() {
+async fn two_handles_share_a_file() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder);
     let (one, two) = (fresh(&path).await, fresh(&path).await);
     one.set_limit(SetLimit {
         name: "group:scan".to_owned(),
         capacity: Some(3),
-        source: Source::Operator,
+        source: CapacitySource::Operator,
     })
     .await
     .unwrap();
@@ -283,9 +286,9 @@ async fn two_stores_share_a_file() {
         while !running.is_empty() {
             done_here.extend(running.iter().map(|attempt| attempt.task));
             // What one store finishes here the other must not take for running.
-            let next = Finish { exits: done(&running), claim: Some(claim(name, 4)) };
+            let next = Finish { completions: done(&running), claim: Some(claim(name, 4)) };
             let finished = store.finish(next).await.unwrap();
-            assert!(finished.lost.is_empty());
+            assert!(finished.lost_attempts.is_empty());
             running = finished.claimed;
         }
         done_here
@@ -296,19 +299,19 @@ async fn two_stores_share_a_file() {
     all.extend(left);
     all.sort_unstable();
     assert_eq!(all, ids);
-    assert_eq!(check_at_rest(&two.snapshot().await.unwrap()), []);
+    assert_eq!(check_idle_store(&two.snapshot().await.unwrap()), []);
 }
 
 #[tokio::test]
-async fn a_commit_elsewhere_wakes_who_waits() {
+async fn commit_of_another_handle_wakes_waiting_handle() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder);
     let (one, two) = (fresh(&path).await, fresh(&path).await);
     // The first call may return at once for what happened before.
     let waiting = tokio::spawn(async move {
         loop {
-            one.changed().await;
-            if one.counts().await.unwrap().contains_key(&State::Pending) {
+            one.wait_for_notification().await;
+            if one.task_counts().await.unwrap().contains_key(&TaskState::Pending) {
                 return;
             }
         }
@@ -353,7 +356,7 @@ async fn idle_workers_make_no_commits() {
     store.migrate().await.unwrap();
     submit(&store, vec![NewTask::new("mail", JSON), NewTask::new("scan", JSON)]).await.unwrap();
     let running = store.claim(claim("worker 0", 9)).await.unwrap();
-    store.finish(Finish { exits: done(&running), claim: None }).await.unwrap();
+    store.finish(Finish { completions: done(&running), claim: None }).await.unwrap();
     let stores = (0..WORKERS).map(|_| Sqlite::open(&path, options.clone()).unwrap());
     let stores: Vec<Sqlite> = stores.collect();
     let mut commits = Commits::of(&path);
@@ -383,11 +386,11 @@ async fn idle_workers_make_no_commits() {
 
 /// Whether somebody is woken in the time of several looks.
 async fn is_woken(store: &Sqlite) -> bool {
-    tokio::time::timeout(Duration::from_millis(200), store.changed()).await.is_ok()
+    tokio::time::timeout(Duration::from_millis(200), store.wait_for_notification()).await.is_ok()
 }
 
 #[tokio::test]
-async fn only_news_of_others_wake_who_waits() {
+async fn wait_for_notification_ignores_own_and_irrelevant_commits() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder);
     let (one, two) = (fresh(&path).await, fresh(&path).await);
@@ -398,17 +401,17 @@ async fn only_news_of_others_wake_who_waits() {
     let working = async {
         let running = two.claim(claim("b", 2)).await.unwrap();
         assert!(commits.is_new());
-        let extend = Extend {
+        let extend = Heartbeat {
             worker: WorkerId("b".into()),
             tokens: vec![running[0].token],
             lease_ms: 60_000,
             progress: vec![],
-            ran: vec![],
+            run_times: vec![],
             report: None,
         };
-        two.extend(extend).await.unwrap();
+        two.heartbeat(extend).await.unwrap();
         assert!(commits.is_new());
-        two.finish(Finish { exits: done(&running), claim: None }).await.unwrap();
+        two.finish(Finish { completions: done(&running), claim: None }).await.unwrap();
         assert!(commits.is_new());
     };
     let (woken, ()) = tokio::join!(waiting, working);
@@ -419,18 +422,18 @@ async fn only_news_of_others_wake_who_waits() {
     two.claim(claim("b", 1)).await.unwrap();
     assert!(!is_woken(&one).await, "woken for its own submit");
     submit(&two, vec![NewTask::new("mail", JSON)]).await.unwrap();
-    one.changed().await;
+    one.wait_for_notification().await;
 }
 
 #[tokio::test]
-async fn commands_that_share_a_commit_fail_alone() {
+async fn commands_in_one_commit_fail_independently() {
     let folder = TempDir::new().unwrap();
     let store = fresh(&file(&folder)).await;
     store
         .set_limit(SetLimit {
             name: "group:mail".to_owned(),
             capacity: Some(1),
-            source: Source::Operator,
+            source: CapacitySource::Operator,
         })
         .await
         .unwrap();
@@ -460,11 +463,11 @@ async fn commands_that_share_a_commit_fail_alone() {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_and_recovers() {
+async fn full_disk_rejects_writes_and_store_recovers() {
     let folder = TempDir::new().unwrap();
     let store = fresh(&file(&folder)).await;
     let payload = [&b"\""[..], &[b'x'; 4000][..], &b"\""[..]].concat();
-    store.set_pages_max(200).await.unwrap();
+    store.set_page_count_max(200).await.unwrap();
     let mut stored = 0;
     let error = loop {
         match submit(&store, vec![NewTask::new("mail", payload.clone()); 5]).await {
@@ -480,7 +483,7 @@ async fn a_full_disk_refuses_and_recovers() {
     assert!(stored > 0);
     assert_eq!(store.snapshot().await.unwrap().tasks.len(), stored);
     sound(&store).await;
-    store.set_pages_max(1_000_000).await.unwrap();
+    store.set_page_count_max(1_000_000).await.unwrap();
     let more = submit(&store, vec![NewTask::new("mail", payload); 5]).await.unwrap();
     assert_eq!(store.snapshot().await.unwrap().tasks.len(), stored + more.len());
     let claimed = store.claim(claim("a", 10_000)).await.unwrap();
@@ -490,7 +493,7 @@ async fn a_full_disk_refuses_and_recovers() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_read_only_file_can_be_read() {
+async fn read_only_file_can_be_read() {
     use std::os::unix::fs::{PermissionsExt, chown};
     use std::os::unix::process::CommandExt;
     const NOBODY: u32 = 65534;
@@ -509,7 +512,7 @@ async fn a_read_only_file_can_be_read() {
         chown(entry.unwrap().path(), Some(NOBODY), None).unwrap();
     }
     let status = Command::new(std::env::current_exe().unwrap())
-        .args(["read_only_for_somebody", "--exact"])
+        .args(["child_process_reads_read_only_file", "--exact"])
         .env(READ_ONLY, &path)
         .uid(NOBODY)
         .status();
@@ -523,7 +526,7 @@ const READ_ONLY: &str = "TIDEGATE_TEST_READ_ONLY";
 
 /// Not a test of its own: the child of the one before.
 #[tokio::test]
-async fn read_only_for_somebody() {
+async fn child_process_reads_read_only_file() {
     if let Some(path) = std::env::var_os(READ_ONLY) {
         read_only(&PathBuf::from(path)).await;
     }
@@ -534,7 +537,7 @@ async fn read_only(path: &Path) {
     let error = store.submit(tasks(vec![NewTask::new("mail", JSON)])).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused);
     assert!(error.to_string().contains("tasks.db"), "{error}");
-    assert_eq!(store.counts().await.unwrap()[&State::Pending], 1);
+    assert_eq!(store.task_counts().await.unwrap()[&TaskState::Pending], 1);
 }
 
 const CHILD: &str = "TIDEGATE_TEST_SUBMIT_UNTIL_KILLED";
@@ -542,7 +545,7 @@ const CHILD: &str = "TIDEGATE_TEST_SUBMIT_UNTIL_KILLED";
 /// Not a test of its own: the child of the next one. It says which tasks are stored, until it
 /// is killed.
 #[tokio::test]
-async fn submit_until_killed() {
+async fn child_process_submits_until_killed() {
     let Some(path) = std::env::var_os(CHILD) else {
         return;
     };
@@ -552,18 +555,24 @@ async fn submit_until_killed() {
             println!("stored {id}");
         }
         let running = store.claim(claim("child", 2)).await.unwrap();
-        store.finish(Finish { exits: done(&running[..1]), claim: None }).await.unwrap();
+        store.finish(Finish { completions: done(&running[..1]), claim: None }).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_outlives_a_kill() {
+async fn acknowledged_tasks_survive_a_kill() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder);
     drop(fresh(&path).await);
     for _ in 0..3 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["submit_until_killed", "--exact", "--nocapture", "--test-threads", "1"])
+            .args([
+                "child_process_submits_until_killed",
+                "--exact",
+                "--nocapture",
+                "--test-threads",
+                "1",
+            ])
             .env(CHILD, &path)
             .stdout(Stdio::piped())
             .spawn()
@@ -593,19 +602,19 @@ async fn what_was_acknowledged_outlives_a_kill() {
 
 /// A task that becomes due, and a job whose next start comes, wake whoever found nothing.
 #[tokio::test]
-async fn who_waits_hears_of_what_becomes_due() {
+async fn wait_for_notification_ends_when_task_becomes_due() {
     let folder = TempDir::new().unwrap();
     let store = fresh(&file(&folder)).await;
     let claim = || claim("b", 9);
     let soon = NewTask {
-        run_at: Some(Inspect::now(&store).await.unwrap() + 150),
+        run_at: Some(StoreReader::now(&store).await.unwrap() + 150),
         ..NewTask::new("mail", JSON)
     };
     store.submit(Submission { tasks: vec![soon], ..Submission::default() }).await.unwrap();
     assert_eq!(store.claim(claim()).await.unwrap(), []);
     let mut claimed = 0;
     while claimed == 0 {
-        store.changed().await;
+        store.wait_for_notification().await;
         claimed = store.claim(claim()).await.unwrap().len();
     }
 
@@ -615,7 +624,7 @@ async fn who_waits_hears_of_what_becomes_due() {
     store.submit(Submission { jobs: vec![job], tasks, ..Submission::default() }).await.unwrap();
     for _ in 0..2 {
         while store.claim(claim()).await.unwrap().is_empty() {
-            store.changed().await;
+            store.wait_for_notification().await;
         }
     }
 }

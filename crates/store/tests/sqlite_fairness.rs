@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tidegate_core::{Claim, Extend, Inspect, NewTask, Store, Submission, Token, WorkerId};
+use tidegate_core::{Claim, Heartbeat, NewTask, Store, StoreReader, Submission, Token, WorkerId};
 use tidegate_store::sqlite::{Options, Sqlite};
 use tidegate_testkit::wait;
 
@@ -42,7 +42,7 @@ async fn submit(store: &Sqlite, kind: &str) {
 
 /// Not a test of its own: the child of the next one.
 #[tokio::test]
-async fn write_until_killed() {
+async fn child_process_writes_until_killed() {
     let (Some(path), Ok(name)) = (std::env::var_os(FILE), std::env::var(NAME)) else {
         return;
     };
@@ -72,7 +72,7 @@ impl Drop for Killed {
 fn start(path: &Path, number: usize) -> Killed {
     let own = std::env::current_exe().unwrap();
     let child = Command::new(own)
-        .args(["write_until_killed", "--exact"])
+        .args(["child_process_writes_until_killed", "--exact"])
         .env(FILE, path)
         .env(NAME, format!("greedy {number}"))
         .stdout(Stdio::null())
@@ -126,7 +126,7 @@ fn in_order(turns: &[String]) -> Result<(), String> {
 }
 
 #[tokio::test]
-async fn processes_take_turns() {
+async fn processes_write_in_turn() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("tasks.db");
     let store = open(&path);
@@ -147,9 +147,9 @@ async fn processes_take_turns() {
     submit(&store, GUEST).await;
 }
 
-fn heartbeat(tokens: Vec<Token>, lease_ms: i64) -> Extend {
+fn heartbeat(tokens: Vec<Token>, lease_ms: i64) -> Heartbeat {
     let (worker, progress, ran) = (WorkerId("worker".into()), vec![], vec![]);
-    Extend { worker, tokens, lease_ms, progress, ran, report: None }
+    Heartbeat { worker, tokens, lease_ms, progress, run_times: ran, report: None }
 }
 
 fn lock_file(path: &Path, end: &str) -> File {
@@ -160,7 +160,7 @@ fn lock_file(path: &Path, end: &str) -> File {
 
 /// The heartbeat was taken out of the queue and waited for the turn of this process when its caller gave up.
 #[tokio::test]
-async fn heartbeat_whose_caller_gave_up_while_it_waited_for_the_turn_renews_nothing() {
+async fn heartbeat_of_dropped_caller_waiting_for_its_turn_renews_nothing() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("tasks.db");
     let store = open(&path);
@@ -172,7 +172,7 @@ async fn heartbeat_whose_caller_gave_up_while_it_waited_for_the_turn_renews_noth
         kinds: ["mail".into()].into(),
         tasks_max: 1,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     };
     let token = store.claim(claim).await.unwrap()[0].token;
     let before = store.snapshot().await.unwrap().leases;
@@ -180,7 +180,7 @@ async fn heartbeat_whose_caller_gave_up_while_it_waited_for_the_turn_renews_noth
     turn.lock().unwrap();
     let late = tokio::spawn({
         let store = store.clone();
-        async move { store.extend(heartbeat(vec![token], 600_000)).await }
+        async move { store.heartbeat(heartbeat(vec![token], 600_000)).await }
     });
     // A process that waits for the turn holds the lock before it.
     let last_room = lock_file(&path, "-lock1");
@@ -195,6 +195,6 @@ async fn heartbeat_whose_caller_gave_up_while_it_waited_for_the_turn_renews_noth
     late.abort();
     late.await.expect_err("the caller is gone");
     turn.unlock().unwrap();
-    store.extend(heartbeat(vec![], 30_000)).await.unwrap();
+    store.heartbeat(heartbeat(vec![], 30_000)).await.unwrap();
     assert_eq!(store.snapshot().await.unwrap().leases, before);
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::PathBuf;
 
 use tempfile::TempDir;
-use tidegate_measure::server::{NOBODY, Programs, Server, Stop, own_uid};
+use tidegate_measure::postgres_server::{NOBODY_UID, Programs, Server, StopMode, own_uid};
 use tokio_postgres::{Client, NoTls};
 
 use crate::pgbouncer::free_port;
@@ -21,12 +21,12 @@ pub struct OwnServer {
 
 impl OwnServer {
     /// Makes a server with settings written `name=value`; does not start it.
-    pub fn make(settings: &[&str]) -> Self {
+    pub fn init(settings: &[&str]) -> Self {
         let own = Self::in_new_folder();
         let port = own.port_settings();
         let settings: Vec<&str> =
             port.iter().map(|line| &**line).chain(settings.iter().copied()).collect();
-        own.server.make(&settings).expect("make a server");
+        own.server.init(&settings).expect("make a server");
         own
     }
 
@@ -36,7 +36,7 @@ impl OwnServer {
         let port = own.port_settings();
         let settings: Vec<&str> = port.iter().map(|line| &**line).collect();
         let primary = format!("host=127.0.0.1 port={} user=postgres", primary.port);
-        own.server.make_standby(&primary, &settings).expect("make a standby");
+        own.server.init_standby(&primary, &settings).expect("make a standby");
         own
     }
 
@@ -57,7 +57,7 @@ impl OwnServer {
         fs::write(&path, content).expect("write a file");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("permissions");
         if own_uid() == 0 {
-            chown(&path, Some(NOBODY), Some(NOBODY)).expect("give the file to the server");
+            chown(&path, Some(NOBODY_UID), Some(NOBODY_UID)).expect("give the file to the server");
         }
     }
 
@@ -72,7 +72,7 @@ impl OwnServer {
     }
 
     /// Stops it, and waits until it has ended.
-    pub fn stop(&self, how: Stop) {
+    pub fn stop(&self, how: StopMode) {
         self.server.stop(how).expect("stop the server");
     }
 
@@ -104,6 +104,6 @@ impl OwnServer {
 impl Drop for OwnServer {
     fn drop(&mut self) {
         // Only fails where it has ended already.
-        let _ = self.server.stop(Stop::Immediate);
+        let _ = self.server.stop(StopMode::Immediate);
     }
 }

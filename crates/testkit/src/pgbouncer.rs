@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use tempfile::TempDir;
-use tidegate_measure::server::{NOBODY, own_uid};
+use tidegate_measure::postgres_server::{NOBODY_UID, own_uid};
 
 use crate::postgres::Database;
 
@@ -119,7 +119,7 @@ fn command() -> Command {
     });
     let mut command = Command::new(program);
     if own_uid() == 0 {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(NOBODY_UID).gid(NOBODY_UID);
     }
     command
 }

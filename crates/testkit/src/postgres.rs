@@ -17,7 +17,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use tidegate_core::Store;
-use tidegate_measure::server::{self, Programs, own_uid, url};
+use tidegate_measure::postgres_server::{self, Programs, own_uid, url};
 use tidegate_store::postgres::{self, Postgres};
 use tokio_postgres::NoTls;
 
@@ -127,14 +127,14 @@ impl Server {
     }
 
     fn find_or_start(programs: Programs, folder: PathBuf) -> Result<Server> {
-        let server = server::Server::at(programs, folder)
+        let server = postgres_server::Server::at(programs, folder)
             .with_context(|| format!("{DIR_VARIABLE} chooses the folder of the server"))?;
         let lock = File::create(server.folder().join("lock")).context("create the lock file")?;
         lock.lock().context("take the lock file")?;
         // A connection proves more than the pid file does: the server is up, and nobody has
         // cleaned the socket away.
         if UnixStream::connect(server.socket()).is_err() {
-            server.make(&SETTINGS)?;
+            server.init(&SETTINGS)?;
             server.start()?;
         }
         Ok(Server { folder: server.folder().to_owned() })

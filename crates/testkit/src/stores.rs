@@ -16,10 +16,10 @@ use crate::postgres::{Database, Server};
 
 /// The reference. Its handles share one clock, the first one's.
 #[derive(Debug, Default)]
-pub struct InMemory(OnceLock<Memory>);
+pub struct MemoryBackend(OnceLock<Memory>);
 
 #[async_trait]
-impl Backend for InMemory {
+impl Backend for MemoryBackend {
     fn create() -> Self {
         Self::default()
     }
@@ -31,33 +31,33 @@ impl Backend for InMemory {
 
 /// A file.
 #[derive(Debug)]
-pub struct InFile {
+pub struct SqliteBackend {
     path: PathBuf,
-    #[cfg(feature = "planted")]
-    planted: Option<sqlite::Bug>,
+    #[cfg(feature = "fault_injection")]
+    injected_bug: Option<sqlite::InjectedBug>,
     /// Removed with the value; a file that another process made is not ours to remove.
     _folder: Option<TempDir>,
 }
 
-impl InFile {
+impl SqliteBackend {
     fn over(path: PathBuf, folder: Option<TempDir>) -> Self {
         Self {
             path,
-            #[cfg(feature = "planted")]
-            planted: None,
+            #[cfg(feature = "fault_injection")]
+            injected_bug: None,
             _folder: folder,
         }
     }
 
     /// A file whose store has a bug, or none.
-    #[cfg(feature = "planted")]
-    pub fn with(planted: Option<sqlite::Bug>) -> Self {
-        Self { planted, ..Self::create() }
+    #[cfg(feature = "fault_injection")]
+    pub fn with_injected_bug(injected_bug: Option<sqlite::InjectedBug>) -> Self {
+        Self { injected_bug, ..Self::create() }
     }
 }
 
 #[async_trait]
-impl Backend for InFile {
+impl Backend for SqliteBackend {
     fn create() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         Self::over(folder.path().join("tidegate.db"), Some(folder))
@@ -69,8 +69,8 @@ impl Backend for InFile {
         let options = sqlite::Options {
             synchronous,
             clock,
-            #[cfg(feature = "planted")]
-            planted: self.planted,
+            #[cfg(feature = "fault_injection")]
+            injected_bug: self.injected_bug,
             ..sqlite::Options::default()
         };
         Handle::new(Sqlite::open(&self.path, options).expect("open the file"))
@@ -80,21 +80,21 @@ impl Backend for InFile {
         Some(self.path.to_str().expect("a path in UTF-8").to_owned())
     }
 
-    fn at(address: &str) -> Option<Self> {
+    fn from_address(address: &str) -> Option<Self> {
         Some(Self::over(address.into(), None))
     }
 }
 
 /// A database of the tests' own server.
 #[derive(Debug)]
-pub struct InPostgres {
+pub struct PostgresBackend {
     url: String,
     /// Dropped with the value; a database that another process made is not ours to drop.
     _database: Option<Database>,
 }
 
 #[async_trait]
-impl Backend for InPostgres {
+impl Backend for PostgresBackend {
     fn create() -> Self {
         let database = Server::shared().database();
         Self { url: database.url(), _database: Some(database) }
@@ -112,12 +112,12 @@ impl Backend for InPostgres {
         Some(self.url.clone())
     }
 
-    fn at(address: &str) -> Option<Self> {
+    fn from_address(address: &str) -> Option<Self> {
         Some(Self { url: address.to_owned(), _database: None })
     }
 }
 
-impl InPostgres {
+impl PostgresBackend {
     async fn connect(&self, clock: Clock, due_grace: Duration) -> Handle {
         let options = postgres::Options {
             pool_size: 4,
@@ -132,12 +132,12 @@ impl InPostgres {
 /// The same, where claims may pass tasks that became due a moment ago. It does not answer every step as the
 /// reference does.
 #[derive(Debug)]
-pub struct InPostgresWithGrace(InPostgres);
+pub struct PostgresWithGraceBackend(PostgresBackend);
 
 #[async_trait]
-impl Backend for InPostgresWithGrace {
+impl Backend for PostgresWithGraceBackend {
     fn create() -> Self {
-        Self(InPostgres::create())
+        Self(PostgresBackend::create())
     }
 
     async fn open(&self, clock: Clock) -> Handle {
@@ -148,14 +148,14 @@ impl Backend for InPostgresWithGrace {
         self.0.address()
     }
 
-    fn at(address: &str) -> Option<Self> {
-        InPostgres::at(address).map(Self)
+    fn from_address(address: &str) -> Option<Self> {
+        PostgresBackend::from_address(address).map(Self)
     }
 }
 
 /// A database of the tests' own server, through a PgBouncer in session mode.
 #[derive(Debug)]
-pub struct InPgBouncer {
+pub struct PgBouncerBackend {
     url: String,
     /// Ends before the database is dropped.
     _bouncer: Option<PgBouncer>,
@@ -163,7 +163,7 @@ pub struct InPgBouncer {
 }
 
 #[async_trait]
-impl Backend for InPgBouncer {
+impl Backend for PgBouncerBackend {
     fn create() -> Self {
         let database = Server::shared().database();
         let bouncer = PgBouncer::start(&database, PoolMode::Session, 200);
@@ -185,7 +185,7 @@ impl Backend for InPgBouncer {
         Some(self.url.clone())
     }
 
-    fn at(address: &str) -> Option<Self> {
+    fn from_address(address: &str) -> Option<Self> {
         Some(Self { url: address.to_owned(), _bouncer: None, _database: None })
     }
 }

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tier_decides_the_number_of_cases() {
+    fn tier_selects_number_of_cases() {
         let cases = Cases { small: 1, full: 10 };
         assert_eq!(
             [None, Some(""), Some("small"), Some("full")].map(|tier| cases.of_tier(tier)),

@@ -6,30 +6,30 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::{Args, Subcommand};
-use tidegate_measure::report::{Line, Lines};
+use tidegate_measure::report::{ResultLine, ResultTable};
 use tidegate_measure::scenarios::backlog::{Backlog, Growth, backlog, growth};
-use tidegate_measure::scenarios::concurrency::{Concurrency, Way, concurrency};
-use tidegate_measure::scenarios::crew::Program;
+use tidegate_measure::scenarios::concurrency::{Concurrency, Variant, concurrency};
 use tidegate_measure::scenarios::drain;
 use tidegate_measure::scenarios::enqueue::{Enqueue, enqueue};
 use tidegate_measure::scenarios::estimate::{Estimate, estimate};
 use tidegate_measure::scenarios::explain::{Explain, explain};
 use tidegate_measure::scenarios::fleet::{Fleet, Outcome, fleet};
-use tidegate_measure::scenarios::handlers::{Deviation, HandlerMix, handler_mix};
-use tidegate_measure::scenarios::held::{HeldSnapshot, held_snapshot};
+use tidegate_measure::scenarios::handler_mix::{Deviation, HandlerMix, handler_mix};
+use tidegate_measure::scenarios::held_snapshot::{HeldSnapshot, held_snapshot};
 use tidegate_measure::scenarios::latency::{Latency, latency};
 use tidegate_measure::scenarios::limit_changes::{LimitChanges, limit_changes};
 use tidegate_measure::scenarios::limit_on_backlog::{LimitOnBacklog, limit_on_backlog};
 use tidegate_measure::scenarios::restarts::{Restarts, restarts};
 use tidegate_measure::scenarios::throughput::{Throughput, throughput};
+use tidegate_measure::scenarios::worker_processes::Program;
 
 use crate::cli::Global;
 use crate::flags;
 use crate::output::print;
-use crate::tell::tell;
+use crate::stderr::print_message;
 
 /// Faults that are told one by one.
-const FAULTS_TOLD: usize = 20;
+const FAULTS_PRINTED_MAX: usize = 20;
 
 /// Measures, on a store of its own unless --store names one
 ///
@@ -65,22 +65,22 @@ enum Scenario {
     },
     /// Four workers without any limit, beside a hand-written loop
     #[command(after_help = "Example:\n  tidegate bench concurrency-baseline --tasks 2000")]
-    ConcurrencyBaseline(Rounds),
+    ConcurrencyBaseline(RoundArgs),
     /// Four workers with every task under a limit of 10, beside the same without
     #[command(after_help = "Example:\n  tidegate bench concurrency-enabled --tasks 300 --rounds 1")]
-    ConcurrencyEnabled(Rounds),
+    ConcurrencyEnabled(RoundArgs),
     /// A hundred kinds, one of them with a limit of 10: the other 99 beside the same without
     #[command(after_help = "Example:\n  tidegate bench concurrency-mixed --tasks 2000 --rounds 1")]
-    ConcurrencyMixed(Rounds),
+    ConcurrencyMixed(RoundArgs),
     /// Eight workers with every task under a limit of 500, beside the same without
     #[command(after_help = "Example:\n  tidegate bench concurrency-high --tasks 2000 --rounds 1")]
-    ConcurrencyHigh(Rounds),
+    ConcurrencyHigh(RoundArgs),
     /// Four workers whose handlers fail for some tasks, beside the same without failures
     #[command(after_help = "Example:\n  tidegate bench failures --tasks 2000 --rounds 1")]
-    Failures(Handlers),
+    Failures(HandlerArgs),
     /// Four workers whose handlers report progress for some tasks, beside the same without reports
     #[command(after_help = "Example:\n  tidegate bench progress --tasks 2000 --rounds 1")]
-    Progress(Handlers),
+    Progress(HandlerArgs),
     /// What a claim costs with many blocked tasks in the way, beside the cost without
     #[command(after_help = "Example:\n  tidegate bench blocked-backlog --tasks 20000")]
     BlockedBacklog {
@@ -107,7 +107,7 @@ enum Scenario {
         #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
         tasks: u64,
         /// How long the others are measured before
-        #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "10s")]
+        #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration, default_value = "10s")]
         before: jiff::SignedDuration,
     },
     /// What a claim costs while a transaction holds an old snapshot, beside the cost at its start
@@ -117,7 +117,7 @@ enum Scenario {
         #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
         tasks: u64,
         /// How long the snapshot is held at least
-        #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "5m")]
+        #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration, default_value = "5m")]
         hold: jiff::SignedDuration,
     },
     /// From a submit to the start of the handler on an idle queue, beside a hand-written loop
@@ -165,7 +165,7 @@ enum Scenario {
     )]
     Limits {
         #[command(flatten)]
-        size: Size,
+        size: FleetArgs,
     },
     /// The same with a random worker killed again and again: is anything lost or left over?
     #[command(
@@ -173,7 +173,7 @@ enum Scenario {
     )]
     Chaos {
         #[command(flatten)]
-        size: Size,
+        size: FleetArgs,
         /// Workers to kill
         #[arg(long, value_name = "N", default_value_t = 100)]
         kills: u32,
@@ -181,7 +181,7 @@ enum Scenario {
         #[arg(
             long,
             value_name = "DURATION",
-            value_parser = flags::duration,
+            value_parser = flags::parse_duration,
             default_value = "200ms"
         )]
         kill_interval: jiff::SignedDuration,
@@ -210,7 +210,7 @@ enum Scenario {
         #[arg(
             long,
             value_name = "DURATION",
-            value_parser = flags::duration,
+            value_parser = flags::parse_duration,
             default_value = "100ms"
         )]
         interval: jiff::SignedDuration,
@@ -221,7 +221,7 @@ enum Scenario {
         #[arg(long, value_name = "N", default_value_t = 20)]
         permits: u32,
         /// The lease of the workers
-        #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "10s")]
+        #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration, default_value = "10s")]
         lease: jiff::SignedDuration,
         /// Decides the capacities and the mixture of tasks
         #[arg(long, value_name = "N", default_value_t = 1)]
@@ -230,7 +230,7 @@ enum Scenario {
         #[arg(long)]
         secretly_raise: bool,
         #[command(flatten)]
-        own: Own,
+        own: OwnServerArgs,
     },
     /// PostgreSQL crashes under load and comes back, again and again: is anything lost, and how soon
     /// does work go on?
@@ -244,10 +244,10 @@ enum Scenario {
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
         restarts: u32,
         /// How long the server is up between two crashes; up to half as long again
-        #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "3s")]
+        #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration, default_value = "3s")]
         interval: jiff::SignedDuration,
         /// How long the server is down, beside the time that it takes to start
-        #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "0s")]
+        #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration, default_value = "0s")]
         down: jiff::SignedDuration,
         /// Tasks that are kept in the store, about
         #[arg(long, value_name = "N", default_value_t = 3_000)]
@@ -262,13 +262,13 @@ enum Scenario {
         #[arg(long, value_name = "MS", default_value_t = 100)]
         hold_ms: u64,
         /// The lease of the workers
-        #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "30s")]
+        #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration, default_value = "30s")]
         lease: jiff::SignedDuration,
         /// Decides the mixture of tasks and the times of the crashes
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
         #[command(flatten)]
-        own: Own,
+        own: OwnServerArgs,
     },
     /// A worker process of a scenario that drains
     #[command(hide = true)]
@@ -284,7 +284,7 @@ enum Scenario {
 }
 
 #[derive(Debug, Args)]
-struct Rounds {
+struct RoundArgs {
     /// Tasks per measurement [default: 10000, and 100000 under the limit of 500]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     tasks: Option<u64>,
@@ -294,7 +294,7 @@ struct Rounds {
 }
 
 #[derive(Debug, Args)]
-struct Handlers {
+struct HandlerArgs {
     /// Percentage of the tasks that fail once or report progress
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
     percent: u32,
@@ -310,7 +310,7 @@ struct Handlers {
 }
 
 #[derive(Debug, Args)]
-struct Own {
+struct OwnServerArgs {
     /// The programs of the server that is started [default: those in TIDEGATE_PG_BIN, or the newest
     /// in /usr/lib/postgresql]
     #[arg(long, value_name = "FOLDER", env = "TIDEGATE_PG_BIN", hide_env = true)]
@@ -321,7 +321,7 @@ struct Own {
 }
 
 #[derive(Debug, Args)]
-struct Size {
+struct FleetArgs {
     /// Tasks to begin with
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     tasks: u64,
@@ -335,7 +335,7 @@ struct Size {
     #[arg(long, value_name = "MS", default_value_t = 300)]
     hold_ms: u64,
     /// The lease of the workers
-    #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "2s")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration, default_value = "2s")]
     lease: jiff::SignedDuration,
     /// Decides the mixture of tasks and who is killed
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -349,55 +349,57 @@ struct Size {
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let mut out = Out { json: arguments.json, lines: Vec::new() };
-    let url = global.named_url().map(str::to_owned);
+    let mut out = ResultWriter { json: arguments.json, lines: Vec::new() };
+    let url = global.explicit_url().map(str::to_owned);
     let mut good = true;
     match arguments.scenario {
         Scenario::Throughput { tasks, processes, batch: batches, rounds } => {
-            let program = drainer()?;
+            let program = drain_program()?;
             let scenario = Throughput { url, tasks, processes, batches, rounds, program };
-            throughput(&scenario, |line| out.take(line)).await?;
+            throughput(&scenario, |line| out.add_line(line)).await?;
         }
-        Scenario::ConcurrencyBaseline(size) => size.measure(url, Way::Baseline, &mut out).await?,
-        Scenario::ConcurrencyEnabled(size) => size.measure(url, Way::Enabled, &mut out).await?,
-        Scenario::ConcurrencyMixed(size) => size.measure(url, Way::Mixed, &mut out).await?,
-        Scenario::ConcurrencyHigh(size) => size.measure(url, Way::High, &mut out).await?,
+        Scenario::ConcurrencyBaseline(size) => {
+            size.measure(url, Variant::Baseline, &mut out).await?
+        }
+        Scenario::ConcurrencyEnabled(size) => size.measure(url, Variant::Enabled, &mut out).await?,
+        Scenario::ConcurrencyMixed(size) => size.measure(url, Variant::Mixed, &mut out).await?,
+        Scenario::ConcurrencyHigh(size) => size.measure(url, Variant::High, &mut out).await?,
         Scenario::Failures(mix) => mix.measure(url, Deviation::Failure, &mut out).await?,
         Scenario::Progress(mix) => mix.measure(url, Deviation::Progress, &mut out).await?,
         Scenario::BlockedBacklog { tasks } => {
-            backlog(&Backlog { url, tasks }, |line| out.take(line)).await?;
+            backlog(&Backlog { url, tasks }, |line| out.add_line(line)).await?;
         }
         Scenario::BacklogGrowth { pending } => {
-            growth(&Growth { url, pending }, |line| out.take(line)).await?;
+            growth(&Growth { url, pending }, |line| out.add_line(line)).await?;
         }
         Scenario::Latency { tasks } => {
-            latency(&Latency { url, tasks }, |line| out.take(line)).await?;
+            latency(&Latency { url, tasks }, |line| out.add_line(line)).await?;
         }
         Scenario::Enqueue { tasks, batch: batches, rounds } => {
-            enqueue(&Enqueue { url, tasks, batches, rounds }, |line| out.take(line)).await?;
+            enqueue(&Enqueue { url, tasks, batches, rounds }, |line| out.add_line(line)).await?;
         }
         Scenario::LimitOnBacklog { tasks, before } => {
             let before = before.try_into().context("--before is negative")?;
             let scenario = LimitOnBacklog { url, tasks, before };
-            limit_on_backlog(&scenario, |line| out.take(line)).await?;
+            limit_on_backlog(&scenario, |line| out.add_line(line)).await?;
         }
         Scenario::HeldSnapshot { tasks, hold } => {
             let hold = hold.try_into().context("--hold is negative")?;
-            held_snapshot(&HeldSnapshot { url, tasks, hold }, |line| out.take(line)).await?;
+            held_snapshot(&HeldSnapshot { url, tasks, hold }, |line| out.add_line(line)).await?;
         }
         Scenario::Explain { tasks, folder } => {
             let url = url.context("name the PostgreSQL with --store postgres://...")?;
-            explain(&Explain { url, tasks, folder }, |line| out.take(line)).await?;
+            explain(&Explain { url, tasks, folder }, |line| out.add_line(line)).await?;
         }
         Scenario::Estimate { seconds } => {
-            estimate(&Estimate { url, seconds }, |line| out.take(line)).await?;
+            estimate(&Estimate { url, seconds }, |line| out.add_line(line)).await?;
         }
         Scenario::Limits { size } => {
-            good = run_fleet(size.fleet(url, 0, Duration::ZERO)?, &mut out).await?;
+            good = run_fleet(size.into_fleet(url, 0, Duration::ZERO)?, &mut out).await?;
         }
         Scenario::Chaos { size, kills, kill_interval } => {
             let interval = kill_interval.try_into().context("--kill-interval is negative")?;
-            good = run_fleet(size.fleet(url, kills, interval)?, &mut out).await?;
+            good = run_fleet(size.into_fleet(url, kills, interval)?, &mut out).await?;
         }
         Scenario::JobQuota(arguments) => good = arguments.run(url, &mut out).await?,
         Scenario::LimitChanges {
@@ -416,12 +418,12 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
                 seconds,
                 interval: interval.try_into().context("--interval cannot be negative")?,
                 processes,
-                permits,
+                concurrency: permits,
                 lease: lease.try_into().context("--lease cannot be negative")?,
                 seed,
-                secretly_raise,
+                inject_over_limit: secretly_raise,
                 histories: own.histories,
-                binary: binary()?,
+                binary: own_executable()?,
             };
             good = run_limit_changes(&scenario, &mut out).await?;
         }
@@ -448,12 +450,12 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
                 down: down.try_into().context("--down cannot be negative")?,
                 tasks,
                 processes,
-                permits,
+                concurrency: permits,
                 hold_ms,
                 lease: lease.try_into().context("--lease cannot be negative")?,
                 seed,
                 histories: own.histories,
-                binary: binary()?,
+                binary: own_executable()?,
             };
             good = run_restarts(&scenario, &mut out).await?;
         }
@@ -467,46 +469,52 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             reporting_percent,
         } => {
             let handlers = drain::Handlers { hold_ms, failing_percent, reporting_percent };
-            drain::process(&url, drain::Load { batch, permits, kinds, handlers }).await?;
+            drain::run_process(&url, drain::Load { batch, concurrency: permits, kinds, handlers })
+                .await?;
         }
     }
-    out.end()?;
+    out.finish()?;
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn binary() -> anyhow::Result<PathBuf> {
+fn own_executable() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("find the program itself")
 }
 
 /// The worker processes of a scenario that drains.
-fn drainer() -> anyhow::Result<Program> {
-    Ok((binary()?, vec!["bench".to_owned(), "drain".to_owned()]))
+fn drain_program() -> anyhow::Result<Program> {
+    Ok((own_executable()?, vec!["bench".to_owned(), "drain".to_owned()]))
 }
 
-impl Rounds {
-    async fn measure(self, url: Option<String>, way: Way, out: &mut Out) -> anyhow::Result<()> {
+impl RoundArgs {
+    async fn measure(
+        self,
+        url: Option<String>,
+        way: Variant,
+        out: &mut ResultWriter,
+    ) -> anyhow::Result<()> {
         let Self { tasks, rounds } = self;
-        let scenario = Concurrency { url, way, tasks, rounds, program: drainer()? };
-        concurrency(&scenario, |line| out.take(line)).await
+        let scenario = Concurrency { url, variant: way, tasks, rounds, program: drain_program()? };
+        concurrency(&scenario, |line| out.add_line(line)).await
     }
 }
 
-impl Handlers {
+impl HandlerArgs {
     async fn measure(
         self,
         url: Option<String>,
         deviation: Deviation,
-        out: &mut Out,
+        out: &mut ResultWriter,
     ) -> anyhow::Result<()> {
         let Self { percent, batch, tasks, rounds } = self;
-        let program = drainer()?;
+        let program = drain_program()?;
         let scenario = HandlerMix { url, deviation, percent, batch, tasks, rounds, program };
-        handler_mix(&scenario, |line| out.take(line)).await
+        handler_mix(&scenario, |line| out.add_line(line)).await
     }
 }
 
-impl Size {
-    fn fleet(
+impl FleetArgs {
+    fn into_fleet(
         self,
         url: Option<String>,
         kills: u32,
@@ -516,78 +524,81 @@ impl Size {
             url,
             tasks: self.tasks,
             processes: self.processes,
-            permits: self.permits,
+            concurrency: self.permits,
             hold_ms: self.hold_ms,
             kills,
             kill_interval,
             lease: self.lease.try_into().context("--lease cannot be negative")?,
             seed: self.seed,
-            secretly_raise: self.secretly_raise,
+            inject_over_limit: self.secretly_raise,
             histories: self.histories,
-            binary: binary()?,
+            binary: own_executable()?,
         })
     }
 }
 
 /// Says whether all is as it must be.
-async fn run_fleet(scenario: Fleet, out: &mut Out) -> anyhow::Result<bool> {
-    judge(fleet(&scenario).await?, out)
+async fn run_fleet(scenario: Fleet, out: &mut ResultWriter) -> anyhow::Result<bool> {
+    print_outcome(fleet(&scenario).await?, out)
 }
 
-async fn run_restarts(scenario: &Restarts, out: &mut Out) -> anyhow::Result<bool> {
-    judge(restarts(scenario).await?, out)
+async fn run_restarts(scenario: &Restarts, out: &mut ResultWriter) -> anyhow::Result<bool> {
+    print_outcome(restarts(scenario).await?, out)
 }
 
-fn judge(outcome: Outcome, out: &mut Out) -> anyhow::Result<bool> {
-    tell!("{}", outcome.report);
-    tell_faults(&outcome.faults);
-    out.take(outcome.line)?;
-    Ok(outcome.report.clean() && outcome.faults.is_empty())
+fn print_outcome(outcome: Outcome, out: &mut ResultWriter) -> anyhow::Result<bool> {
+    print_message!("{}", outcome.report);
+    print_faults(&outcome.faults);
+    out.add_line(outcome.line)?;
+    Ok(outcome.report.is_clean() && outcome.faults.is_empty())
 }
 
-async fn run_limit_changes(scenario: &LimitChanges, out: &mut Out) -> anyhow::Result<bool> {
+async fn run_limit_changes(
+    scenario: &LimitChanges,
+    out: &mut ResultWriter,
+) -> anyhow::Result<bool> {
     let outcome = limit_changes(scenario).await?;
-    tell!("{}", outcome.report);
-    tell!("{}", outcome.findings);
-    tell_faults(&outcome.faults);
+    print_message!("{}", outcome.report);
+    print_message!("{}", outcome.findings);
+    print_faults(&outcome.faults);
     let is_good = outcome.is_good();
-    out.take(outcome.line)?;
+    out.add_line(outcome.line)?;
     Ok(is_good)
 }
 
 /// The first of them: where one task is lost, many are.
-fn tell_faults(faults: &[String]) {
-    for fault in faults.iter().take(FAULTS_TOLD) {
-        tell!("fault: {fault}");
+fn print_faults(faults: &[String]) {
+    for fault in faults.iter().take(FAULTS_PRINTED_MAX) {
+        print_message!("fault: {fault}");
     }
-    if faults.len() > FAULTS_TOLD {
-        tell!("and {} more faults", faults.len() - FAULTS_TOLD);
+    if faults.len() > FAULTS_PRINTED_MAX {
+        print_message!("and {} more faults", faults.len() - FAULTS_PRINTED_MAX);
     }
 }
 
 /// Lines as they come in JSON, or all together in a table.
-struct Out {
+struct ResultWriter {
     json: bool,
-    lines: Vec<Line>,
+    lines: Vec<ResultLine>,
 }
 
-impl Out {
-    fn take(&mut self, line: Line) -> anyhow::Result<()> {
+impl ResultWriter {
+    fn add_line(&mut self, line: ResultLine) -> anyhow::Result<()> {
         if let Some(note) = &line.note {
-            tell!("{note}");
+            print_message!("{note}");
         }
         if self.json {
             print(&format!("{}\n", line.to_json()))?;
         } else {
-            tell!("{} {}: {:.2} s", line.scenario, line.store, line.seconds);
+            print_message!("{} {}: {:.2} s", line.scenario, line.store, line.seconds);
             self.lines.push(line);
         }
         Ok(())
     }
 
-    fn end(self) -> anyhow::Result<()> {
+    fn finish(self) -> anyhow::Result<()> {
         if !self.lines.is_empty() {
-            print(&Lines(&self.lines).to_string())?;
+            print(&ResultTable(&self.lines).to_string())?;
         }
         Ok(())
     }

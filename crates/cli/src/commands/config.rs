@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 use tidegate_measure::table::Table;
 
-use crate::cli::{Global, Profiled};
+use crate::cli::{Global, ProfileArg};
 use crate::config::{Config, Key, SETTINGS, Setting, Value};
 use crate::output::{print, print_json};
 
@@ -19,19 +19,20 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    pub(crate) profiled: Profiled,
+    pub(crate) profile_arg: ProfileArg,
 }
 
 /// A setting as it holds.
 #[derive(Debug, Serialize)]
-struct Held {
+struct EffectiveSetting {
     setting: &'static str,
     value: Value,
     from: String,
 }
 
 pub(crate) fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let held: Vec<Held> = SETTINGS.iter().map(|setting| held(global, setting)).collect();
+    let held: Vec<EffectiveSetting> =
+        SETTINGS.iter().map(|setting| effective_setting(global, setting)).collect();
     if arguments.json {
         print_json(&held)?;
     } else {
@@ -40,24 +41,28 @@ pub(crate) fn run(global: &Global, arguments: &Arguments) -> anyhow::Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-fn held(global: &Global, setting: &Setting) -> Held {
+fn effective_setting(global: &Global, setting: &Setting) -> EffectiveSetting {
     let config: &Config = &global.config;
     let value = match setting.key {
-        Key::Store => Value::Text(global.shown()),
+        Key::Store => Value::Text(global.display_url()),
         key => config.value(key).clone(),
     };
-    Held { setting: setting.name, value, from: config.origin_words(setting).to_string() }
+    EffectiveSetting {
+        setting: setting.name,
+        value,
+        from: config.describe_origin(setting).to_string(),
+    }
 }
 
-fn table(held: &[Held]) -> Table {
+fn table(held: &[EffectiveSetting]) -> Table {
     let mut table = Table::new(&["setting", "value", "from"]);
-    for Held { setting, value, from } in held {
-        table.row(vec![(*setting).to_owned(), words(value), from.clone()]);
+    for EffectiveSetting { setting, value, from } in held {
+        table.row(vec![(*setting).to_owned(), format_value(value), from.clone()]);
     }
     table
 }
 
-fn words(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
         Value::Text(text) if text.is_empty() => "-".to_owned(),
         Value::Text(text) => text.clone(),

@@ -2,16 +2,16 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
-use tidegate_core::check::{Violation, check, check_at_rest_but};
-use tidegate_core::inspect::{Encryption, Snapshot};
+use tidegate_core::invariants::{Violation, check, check_idle_store_except};
+use tidegate_core::reader::{ConnectionEncryption, Snapshot};
 use tidegate_core::repair::Repair;
 use tidegate_measure::table::counted;
-use tidegate_store::Opened;
+use tidegate_store::StoreHandle;
 
 use crate::cli::Global;
 use crate::output::{print, print_json};
-use crate::run::is_mark;
-use crate::tell::tell;
+use crate::run::is_checkpoint_kind;
+use crate::stderr::print_message;
 
 /// Checks every rule that one state of a live store can show
 ///
@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
 }
 
 /// Repairs after which what is left is told.
-const PASSES_MAX: usize = 5;
+const REPAIR_PASSES_MAX: usize = 5;
 
 /// What was looked at and what was found.
 #[derive(Debug, Serialize)]
@@ -65,15 +65,21 @@ struct Connection {
     verified: Option<&'static str>,
 }
 
-impl From<Encryption> for Connection {
-    fn from(encryption: Encryption) -> Self {
-        let Encryption { is_encrypted, is_socket, protocol, cipher, verified } = encryption;
+impl From<ConnectionEncryption> for Connection {
+    fn from(encryption: ConnectionEncryption) -> Self {
+        let ConnectionEncryption {
+            is_encrypted,
+            is_unix_socket: is_socket,
+            tls_version: protocol,
+            cipher_suite: cipher,
+            certificate_verification: verified,
+        } = encryption;
         Self { encrypted: is_encrypted, unix_socket: is_socket, protocol, cipher, verified }
     }
 }
 
 impl Connection {
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         match (self.encrypted, self.unix_socket, self.verified) {
             (false, true, _) => "connection: Unix socket, not encrypted".to_owned(),
@@ -92,12 +98,12 @@ impl Connection {
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let opened: Opened = super::open_to_read(global).await?;
-    let snapshot = opened.inspect.snapshot().await.map_err(unreadable)?;
-    let mut diagnosis = Diagnosis::of(&snapshot, arguments.at_rest);
-    diagnosis.connection = opened.inspect.encryption().map(Connection::from);
+    let opened: StoreHandle = super::open_to_read(global).await?;
+    let snapshot = opened.reader.snapshot().await.map_err(explain_unreadable_row)?;
+    let mut diagnosis = Diagnosis::from_snapshot(&snapshot, arguments.at_rest);
+    diagnosis.connection = opened.reader.connection_encryption().map(Connection::from);
     if !arguments.json {
-        print(&diagnosis.found())?;
+        print(&diagnosis.format_findings())?;
     }
     if arguments.repair && !diagnosis.clean {
         diagnosis.repair(&opened, arguments.json).await?;
@@ -105,13 +111,13 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
     if arguments.json {
         print_json([&diagnosis])?;
     } else {
-        print(&diagnosis.verdict(arguments.at_rest))?;
+        print(&diagnosis.format_conclusion(arguments.at_rest))?;
     }
     Ok(if diagnosis.clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A row that cannot be read cannot be checked, and the advice to run `doctor` is of no use here.
-fn unreadable(error: tidegate_core::Error) -> anyhow::Error {
+fn explain_unreadable_row(error: tidegate_core::Error) -> anyhow::Error {
     let text = error.to_string();
     match text.strip_suffix("; run `tidegate doctor`") {
         Some(what) => anyhow::anyhow!(
@@ -123,10 +129,10 @@ fn unreadable(error: tidegate_core::Error) -> anyhow::Error {
 }
 
 impl Diagnosis {
-    fn of(snapshot: &Snapshot, at_rest: bool) -> Self {
+    fn from_snapshot(snapshot: &Snapshot, at_rest: bool) -> Self {
         // The mark of a run that was interrupted stays until the run goes on.
         let violations = match at_rest {
-            true => check_at_rest_but(snapshot, is_mark),
+            true => check_idle_store_except(snapshot, is_checkpoint_kind),
             false => check(snapshot),
         };
         Self {
@@ -146,17 +152,17 @@ impl Diagnosis {
     /// to light what another one has to mend.
     ///
     /// Each step is told as soon as it is taken: what follows may fail.
-    async fn repair(&mut self, opened: &Opened, json: bool) -> anyhow::Result<()> {
-        for _ in 0..PASSES_MAX {
+    async fn repair(&mut self, opened: &StoreHandle, json: bool) -> anyhow::Result<()> {
+        for _ in 0..REPAIR_PASSES_MAX {
             for repair in opened.store.repair().await? {
                 match json {
-                    true => tell!("repaired: {repair}"),
+                    true => print_message!("repaired: {repair}"),
                     false => print(&format!("repaired: {repair}\n"))?,
                 }
                 self.repairs.push(repair);
             }
-            while opened.store.admit().await?.more {}
-            let left = check(&opened.inspect.snapshot().await?);
+            while opened.store.admit().await?.has_more {}
+            let left = check(&opened.reader.snapshot().await?);
             self.clean = left.is_empty();
             if self.clean {
                 return Ok(());
@@ -166,7 +172,7 @@ impl Diagnosis {
     }
 
     /// What was looked at, and what is broken.
-    fn found(&self) -> String {
+    fn format_findings(&self) -> String {
         let mut text = format!(
             "looked at {} unfinished and {}, {}, {}, {}\n",
             self.tasks_unfinished,
@@ -176,16 +182,16 @@ impl Diagnosis {
             counted(self.leases as u64, "lease")
         );
         if let Some(connection) = &self.connection {
-            text.push_str(&format!("{}\n", connection.words()));
+            text.push_str(&format!("{}\n", connection.describe()));
         }
         for violation in &self.violations {
-            text.push_str(&format!("broken: {}: {}\n", violation.rule, violation.found));
+            text.push_str(&format!("broken: {}: {}\n", violation.rule, violation.details));
         }
         text
     }
 
     /// What it comes to.
-    fn verdict(&self, at_rest: bool) -> String {
+    fn format_conclusion(&self, at_rest: bool) -> String {
         let found = counted(self.violations.len() as u64, "violation");
         match (self.clean, self.violations.len()) {
             (true, 0) => "clean: every rule holds\n".to_owned(),
@@ -209,20 +215,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encryption_of_the_connection_is_described() {
-        let words = |encryption: Encryption| Connection::from(encryption).words();
-        let clear = Encryption::default();
+    fn connection_encryption_is_described() {
+        let words = |encryption: ConnectionEncryption| Connection::from(encryption).describe();
+        let clear = ConnectionEncryption::default();
         assert_snapshot!(words(clear.clone()), @"connection: NOT encrypted");
-        let socket = Encryption { is_socket: true, ..clear.clone() };
+        let socket = ConnectionEncryption { is_unix_socket: true, ..clear.clone() };
         assert_snapshot!(words(socket), @"connection: Unix socket, not encrypted");
         let (protocol, cipher) = (Some("TLSv1.3".to_owned()), Some("CIPHER".to_owned()));
-        let encrypted = Encryption { is_encrypted: true, protocol, cipher, ..clear };
+        let encrypted = ConnectionEncryption {
+            is_encrypted: true,
+            tls_version: protocol,
+            cipher_suite: cipher,
+            ..clear
+        };
         assert_snapshot!(
             words(encrypted.clone()),
             @"connection: encrypted (TLSv1.3, CIPHER), server certificate not verified"
         );
         assert_snapshot!(
-            words(Encryption { verified: Some("verify-full"), ..encrypted }),
+            words(ConnectionEncryption { certificate_verification: Some("verify-full"), ..encrypted }),
             @"connection: encrypted (TLSv1.3, CIPHER), server certificate verified (verify-full)"
         );
     }

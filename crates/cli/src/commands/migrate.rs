@@ -3,7 +3,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::cli::Global;
-use crate::tell::tell;
+use crate::stderr::print_message;
 
 /// Brings the store's schema up to date; makes the store where there is none
 #[derive(Debug, Args)]
@@ -12,6 +12,6 @@ pub(crate) struct Arguments {}
 
 pub(crate) async fn run(global: &Global) -> anyhow::Result<ExitCode> {
     super::open_to_write(global).await?;
-    tell!("{} is up to date", global.shown());
+    print_message!("{} is up to date", global.display_url());
     Ok(ExitCode::SUCCESS)
 }

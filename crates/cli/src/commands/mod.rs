@@ -1,11 +1,11 @@
 //! One file per command: what it takes, and what it does.
 
 pub(crate) mod bench;
+mod cancel_all;
 pub(crate) mod completions;
 pub(crate) mod concurrency;
 pub(crate) mod config;
 pub(crate) mod doctor;
-mod end_all;
 pub(crate) mod job;
 pub(crate) mod migrate;
 pub(crate) mod prune;
@@ -23,10 +23,10 @@ pub(crate) mod workflow;
 
 use std::process::ExitCode;
 
-use tidegate_store::{OpenOptions, Opened};
+use tidegate_store::{OpenOptions, StoreHandle};
 
 use crate::cli::{Cli, Command, Global};
-use crate::config::{apply, tell_overruled};
+use crate::config::{apply_limits, print_overridden_limits};
 use crate::kinds::exec;
 
 /// Runs the command that was typed.
@@ -52,26 +52,26 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config(arguments) => config::run(global, &arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Reference(arguments) => reference::run(&arguments),
-        Command::GuardExec => exec::guard::run().await,
+        Command::GuardExec => exec::supervisor::run().await,
     }
 }
 
 /// Opens the store to write to it. It is made where there is none, and brought up to date.
-pub(crate) async fn open_to_write(global: &Global) -> anyhow::Result<Opened> {
+pub(crate) async fn open_to_write(global: &Global) -> anyhow::Result<StoreHandle> {
     let opened = tidegate_store::open(global.url(), options(global)).await?;
     opened.store.migrate().await?;
     Ok(opened)
 }
 
 /// Opens the store to work with it: as to write, and the limits of the configuration hold in it.
-pub(crate) async fn open_to_work(global: &Global) -> anyhow::Result<Opened> {
+pub(crate) async fn open_to_work(global: &Global) -> anyhow::Result<StoreHandle> {
     let opened = open_to_write(global).await?;
-    tell_overruled(apply(&opened, global.config.limits()).await?);
+    print_overridden_limits(apply_limits(&opened, global.config.limits()).await?);
     Ok(opened)
 }
 
 /// Opens a store that must be there.
-pub(crate) async fn open_to_read(global: &Global) -> anyhow::Result<Opened> {
+pub(crate) async fn open_to_read(global: &Global) -> anyhow::Result<StoreHandle> {
     let options = OpenOptions { must_exist: true, ..options(global) };
     Ok(tidegate_store::open(global.url(), options).await?)
 }

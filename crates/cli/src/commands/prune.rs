@@ -34,7 +34,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         removed.tasks += u64::from(pruned.tasks);
         removed.limits += u64::from(pruned.limits);
         removed.kinds += u64::from(pruned.kinds);
-        if !pruned.more {
+        if !pruned.has_more {
             break;
         }
     }

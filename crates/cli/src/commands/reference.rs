@@ -13,6 +13,6 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    print(&arguments.page.text())?;
+    print(&arguments.page.to_markdown())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,30 +6,30 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use tidegate_core::{Source, TaskId};
-use tidegate_engine::{Options, Phase, Shutdown, Worker, signals, time};
+use tidegate_core::{CapacitySource, TaskId};
+use tidegate_engine::{Shutdown, ShutdownPhase, Worker, WorkerConfig, shutdown_on_signals, time};
 use tidegate_measure::clock::Stopwatch;
-use tidegate_measure::history::{self, Expected};
+use tidegate_measure::history::{self, ExpectedLimits};
 use tidegate_measure::table::counted;
-use tidegate_store::Opened;
+use tidegate_store::StoreHandle;
 
 use crate::cli::Global;
-use crate::config::{Config, Key, apply_to_jobs};
+use crate::config::{Config, Key, apply_job_limits};
 use crate::explain;
-use crate::file::{self, Plan};
 use crate::flags;
-use crate::kinds::{self, Allow, Handlers, Permissions};
+use crate::kinds::{self, Handlers, PermissionArgs, Permissions};
 use crate::output::print;
-use crate::run::{self, Progress, Server, ServerSeen, Stall, Summary, Watch};
-use crate::tell::tell;
+use crate::run::{self, Progress, RunObserver, RunSummary, Server, ServerSeen, StallDetector};
+use crate::run_file::{self, Plan};
+use crate::stderr::print_message;
 use crate::worker::history::History;
-use crate::worker::{Parts, build, register, settings};
+use crate::worker::{WorkerParts, build_worker, kind_settings, register_kinds};
 
 /// Between two looks at how far the run has come.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Looks that may pass without asking the store what is left: another worker may have done it.
-const LOOKS_MAX: u32 = 20;
+const POLLS_WITHOUT_STORE_MAX: u32 = 20;
 
 /// Works off a file of tasks, jobs, workflows and limits
 ///
@@ -50,68 +50,71 @@ pub(crate) struct Arguments {
     #[arg(
         long,
         value_name = "N",
-        value_parser = flags::number(Key::RunConcurrency),
+        value_parser = flags::parse_number(Key::RunConcurrency),
         allow_negative_numbers = true
     )]
     concurrency: Option<u32>,
     #[command(flatten)]
-    allow: Allow,
+    allow: PermissionArgs,
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let plan = file::read(&arguments.file)?;
+    let plan = run_file::read(&arguments.file)?;
     let permissions = arguments.allow.permissions(&global.config)?;
     check_allowed(&plan, &permissions)?;
     if plan.tasks.is_empty() {
-        tell!("warning: {} has no tasks, so there is nothing to run", arguments.file.display());
+        print_message!(
+            "warning: {} has no tasks, so there is nothing to run",
+            arguments.file.display()
+        );
     }
-    let shutdown = signals()?;
+    let shutdown = shutdown_on_signals()?;
     let opened = super::open_to_work(global).await?;
     let begun = prepare(&opened, &plan, &global.config).await?;
-    let mut kinds = settings(&*opened.inspect).await?;
-    kinds.retain(|kind| serves(&plan, &permissions, &kind.name));
+    let mut kinds = kind_settings(&*opened.reader).await?;
+    kinds.retain(|kind| is_kind_served(&plan, &permissions, &kind.name));
     let server = match plan.server {
         Some(server) => Some(Server::start(server).await.context("start the server")?),
         None => None,
     };
     let folder = tempfile::tempdir().context("make a folder for the history")?;
     let path = folder.path().join("history.jsonl");
-    let history = Arc::new(History::begin(&path, &*opened.inspect).await?);
-    let watch = Arc::new(Watch::new(history.clone()));
+    let history = Arc::new(History::create(&path, &*opened.reader).await?);
+    let watch = Arc::new(RunObserver::new(history.clone()));
     let config = &global.config;
-    let worker = build(Parts {
+    let worker = build_worker(WorkerParts {
         store: opened.store.clone(),
-        options: Options {
+        options: WorkerConfig {
             concurrency: arguments.concurrency.unwrap_or(config.number(Key::RunConcurrency)),
             lease: Duration::from_secs(config.number(Key::LeaseSeconds).into()),
             queues: plan.queues(&kinds),
-            ..Options::default()
+            ..WorkerConfig::default()
         },
         kinds,
         limits: Vec::new(),
-        caps: Vec::new(),
+        kind_concurrency: Vec::new(),
         handlers: Handlers::new(permissions, server.as_ref().map(Server::address), None),
         metrics: None,
         observer: Some(watch.clone()),
     })?;
-    let seen = Seen { global, opened: &opened, plan: &plan, watch: &watch };
-    let work = seen.work_off(worker, begun, &shutdown);
-    let ended = history.beside(&*opened.inspect, work).await?;
-    let server = server.as_ref().map(Server::seen);
+    let seen = RunState { global, opened: &opened, plan: &plan, watch: &watch };
+    let work = seen.run_worker(worker, begun, &shutdown);
+    let ended = history.record_during(&*opened.reader, work).await?;
+    let server = server.as_ref().map(Server::stats);
     seen.print_summary(ended, server, &path, &arguments.file).await
 }
 
 /// Whether the run takes tasks of a kind. Its own server may be called by every file.
-fn serves(plan: &Plan, permissions: &Permissions, kind: &str) -> bool {
-    permissions.serve(kind) || (kind == "http" && plan.server.is_some())
+fn is_kind_served(plan: &Plan, permissions: &Permissions, kind: &str) -> bool {
+    permissions.allows_kind(kind) || (kind == "http" && plan.server.is_some())
 }
 
 /// Checks that the run can do all of its work: it would wait for another worker otherwise.
 fn check_allowed(plan: &Plan, permissions: &Permissions) -> anyhow::Result<()> {
     let named = plan.tasks.iter().map(|planned| &*planned.task.kind);
-    let mut forbidden = named.filter(|kind| !serves(plan, permissions, kind));
+    let mut forbidden = named.filter(|kind| !is_kind_served(plan, permissions, kind));
     if let Some(kind) = forbidden.next()
-        && let Some([flag, value]) = kinds::flag_of(kind)
+        && let Some([flag, value]) = kinds::permission_flag(kind)
     {
         bail!(
             "the file has tasks of kind `{kind}`, which does nothing that is not allowed; add \
@@ -123,84 +126,86 @@ fn check_allowed(plan: &Plan, permissions: &Permissions) -> anyhow::Result<()> {
 
 /// Registers, submits, and gives what is to be done.
 async fn prepare(
-    opened: &Opened,
+    opened: &StoreHandle,
     plan: &Plan,
     config: &Config,
 ) -> anyhow::Result<BTreeMap<TaskId, String>> {
-    let Opened { store, inspect } = opened;
-    let kinds = plan.kinds(settings(&**inspect).await?);
-    register(&**store, kinds, &plan.limits, Source::Configuration).await?;
+    let StoreHandle { store, reader: inspect } = opened;
+    let kinds = plan.kinds(kind_settings(&**inspect).await?);
+    register_kinds(&**store, kinds, &plan.limits, CapacitySource::Configuration).await?;
     let submitted = run::submit(&**store, &**inspect, plan).await?;
     // Jobs of the file are there only now; that an operator holds one was told on opening.
-    apply_to_jobs(opened, config.limits()).await?;
-    let left = run::remaining(&**inspect, &plan.run).await?;
+    apply_job_limits(opened, config.limits()).await?;
+    let left = run::remaining_tasks(&**inspect, &plan.run_id).await?;
     if submitted.continued {
-        tell!("continuing: {} of {} tasks are left", left.len(), plan.tasks.len());
+        print_message!("continuing: {} of {} tasks are left", left.len(), plan.tasks.len());
         return Ok(left);
     }
     if let Some(first) = submitted.first
         && run::was_run_before(&**inspect, plan, first).await?
     {
-        tell!("this file was run to its end before; it is submitted again");
+        print_message!("this file was run to its end before; it is submitted again");
     }
-    tell!("submitted {}", counted(submitted.stored as u64, "task"));
+    print_message!("submitted {}", counted(submitted.stored as u64, "task"));
     Ok(left)
 }
 
 /// How a run ended.
-struct Ended {
+struct RunResult {
     seconds: f64,
     /// Tasks that others brought to their end.
-    others: u64,
-    left: u64,
+    completed_elsewhere: u64,
+    remaining: u64,
 }
 
 /// What a look at a run needs.
-struct Seen<'a> {
+struct RunState<'a> {
     global: &'a Global,
-    opened: &'a Opened,
+    opened: &'a StoreHandle,
     plan: &'a Plan,
-    watch: &'a Watch,
+    watch: &'a RunObserver,
 }
 
-impl Seen<'_> {
+impl RunState<'_> {
     /// Lets the worker work until nothing is left or a signal comes.
-    async fn work_off(
+    async fn run_worker(
         &self,
         worker: Worker,
         begun: BTreeMap<TaskId, String>,
         shutdown: &Shutdown,
-    ) -> anyhow::Result<Ended> {
+    ) -> anyhow::Result<RunResult> {
         let stopwatch = Stopwatch::start();
-        let until_done = self.until_done(begun.clone(), shutdown);
+        let until_done = self.show_progress_until_done(begun.clone(), shutdown);
         let (worked, is_done) = tokio::join!(worker.run(shutdown.clone()), until_done);
         let (worked, is_done) = (worked?, is_done?);
         let seconds = stopwatch.seconds();
-        if shutdown.phase() == Phase::Stopping {
-            tell!("stopped: {} given back", counted(worked.released, "attempt"));
+        if shutdown.phase() == ShutdownPhase::Stopping {
+            print_message!("stopped: {} given back", counted(worked.released, "attempt"));
         }
-        let left = if is_done { 0 } else { self.left().await?.len() };
-        let own = begun.keys().filter(|task| self.watch.has_ended(**task)).count();
+        let left = if is_done { 0 } else { self.remaining_tasks().await?.len() };
+        let own = begun.keys().filter(|task| self.watch.is_finished(**task)).count();
         let others = begun.len().saturating_sub(left + own) as u64;
-        Ok(Ended { seconds, others, left: left as u64 })
+        Ok(RunResult { seconds, completed_elsewhere: others, remaining: left as u64 })
     }
 
     /// Shows progress until nothing is left or a signal comes; gives whether all is done.
-    async fn until_done(
+    async fn show_progress_until_done(
         &self,
         left: BTreeMap<TaskId, String>,
         shutdown: &Shutdown,
     ) -> anyhow::Result<bool> {
-        let mut progress = Progress::new(counts(&left));
+        let mut progress = Progress::new(count_by_heading(&left));
         let outcome = tokio::select! {
-            () = shutdown.reached(Phase::Draining) => Ok(false),
-            done = self.follow(left, &mut progress) => done.map(|()| true),
+            () = shutdown.wait_for_phase(ShutdownPhase::Draining) => Ok(false),
+            done = self.poll_until_done(left, &mut progress) => done.map(|()| true),
         };
         match outcome {
-            Ok(true) => progress.end(),
+            Ok(true) => progress.finish(),
             Ok(false) => {
                 progress.freeze();
-                tell!("finishing what runs; Ctrl-C again, at least 1 s later, gives it back");
+                print_message!(
+                    "finishing what runs; Ctrl-C again, at least 1 s later, gives it back"
+                );
             }
             Err(_) => progress.freeze(),
         }
@@ -209,70 +214,78 @@ impl Seen<'_> {
     }
 
     /// Shows progress until nothing is left.
-    async fn follow(
+    async fn poll_until_done(
         &self,
         mut left: BTreeMap<TaskId, String>,
         progress: &mut Progress,
     ) -> anyhow::Result<()> {
-        let (mut looks, mut stall) = (0, Stall::new());
+        let (mut looks, mut stall) = (0, StallDetector::new());
         loop {
-            time::sleep(LOOK_INTERVAL).await;
-            left.retain(|task, _| !self.watch.has_ended(*task));
+            time::sleep(POLL_INTERVAL).await;
+            left.retain(|task, _| !self.watch.is_finished(*task));
             looks += 1;
-            if left.is_empty() || looks >= LOOKS_MAX {
+            if left.is_empty() || looks >= POLLS_WITHOUT_STORE_MAX {
                 looks = 0;
-                left = self.left().await?;
+                left = self.remaining_tasks().await?;
                 if left.is_empty() {
-                    run::finish(&*self.opened.store, &*self.opened.inspect, &self.plan.run).await?;
+                    run::remove_checkpoints(
+                        &*self.opened.store,
+                        &*self.opened.reader,
+                        &self.plan.run_id,
+                    )
+                    .await?;
                     progress.show(&BTreeMap::new());
                     return Ok(());
                 }
             }
-            progress.show(&counts(&left));
-            let (running, ended) = self.watch.moves();
+            progress.show(&count_by_heading(&left));
+            let (running, ended) = self.watch.progress_counts();
             if stall.is_due((running, ended, left.len())) {
-                self.say_why(&left, &mut stall, progress).await?;
+                self.print_stall_reason(&left, &mut stall, progress).await?;
             }
         }
     }
 
     /// Says why nothing runs, as `task explain` would of the first that waits.
-    async fn say_why(
+    async fn print_stall_reason(
         &self,
         left: &BTreeMap<TaskId, String>,
-        stall: &mut Stall,
+        stall: &mut StallDetector,
         progress: &Progress,
     ) -> anyhow::Result<()> {
         let Some(first) = left.keys().next() else { return Ok(()) };
-        let Some(told) = explain::ask(&*self.opened.inspect, *first).await? else { return Ok(()) };
-        if !told.explanation.state.is_final() && stall.is_news(&told.explanation.reason) {
+        let Some(told) = explain::explain_task(&*self.opened.reader, *first).await? else {
+            return Ok(());
+        };
+        if !told.explanation.state.is_final() && stall.should_report(&told.explanation.reason) {
             let tasks = counted(left.len() as u64, "task");
-            let mut text = format!("nothing runs here, {tasks} left; {}", told.words(self.global));
+            let mut text =
+                format!("nothing runs here, {tasks} left; {}", told.summary(self.global));
             if let Some(holder) = told.first_holder() {
                 text.push_str(&format!("; {holder}"));
             }
-            progress.say(&text);
+            progress.print_message(&text);
         }
         Ok(())
     }
 
-    async fn left(&self) -> anyhow::Result<BTreeMap<TaskId, String>> {
-        Ok(run::remaining(&*self.opened.inspect, &self.plan.run).await?)
+    async fn remaining_tasks(&self) -> anyhow::Result<BTreeMap<TaskId, String>> {
+        Ok(run::remaining_tasks(&*self.opened.reader, &self.plan.run_id).await?)
     }
 
     async fn print_summary(
         &self,
-        ended: Ended,
+        ended: RunResult,
         server: Option<ServerSeen>,
         history: &Path,
         file: &Path,
     ) -> anyhow::Result<ExitCode> {
-        let limits = self.opened.inspect.limits().await?;
-        let report = history::verify(&[history], &Expected::default())?;
+        let limits = self.opened.reader.limits().await?;
+        let report = history::verify(&[history], &ExpectedLimits::default())?;
         let counts = self.watch.counts();
-        let summary = Summary {
+        let summary = RunSummary {
             counts: &counts,
-            others: ended.others,
+            completed_elsewhere: ended.completed_elsewhere,
             seconds: ended.seconds,
             limits: &limits,
             report: &report,
@@ -281,20 +294,20 @@ impl Seen<'_> {
         print(&summary.to_string())?;
         let failed = summary.failed();
         if failed > 0 {
-            let list = self.global.command(&["task", "list", "--state", "failed"]);
-            tell!("{} failed; `{list}` shows why", counted(failed, "task"));
+            let list = self.global.command_line(&["task", "list", "--state", "failed"]);
+            print_message!("{} failed; `{list}` shows why", counted(failed, "task"));
         }
-        if ended.left > 0 {
-            let again = self.global.command(&["run", &file.display().to_string()]);
-            tell!("{} left; `{again}` goes on", counted(ended.left, "task"));
+        if ended.remaining > 0 {
+            let again = self.global.command_line(&["run", &file.display().to_string()]);
+            print_message!("{} left; `{again}` goes on", counted(ended.remaining, "task"));
         }
-        let good = ended.left == 0 && failed == 0 && report.clean();
+        let good = ended.remaining == 0 && failed == 0 && report.is_clean();
         Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
 /// How many tasks are left under each heading.
-fn counts(left: &BTreeMap<TaskId, String>) -> BTreeMap<String, u64> {
+fn count_by_heading(left: &BTreeMap<TaskId, String>) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for heading in left.values() {
         *counts.entry(heading.clone()).or_default() += 1;

@@ -3,13 +3,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use tidegate_engine::{Phase, signals};
+use tidegate_engine::{ShutdownPhase, shutdown_on_signals};
 use tidegate_measure::table::counted;
 
-use crate::file::ServerPlan;
 use crate::output::print;
 use crate::run::{Server, ServerSeen};
-use crate::tell::tell;
+use crate::run_file::ServerPlan;
+use crate::stderr::print_message;
 
 /// Runs a small HTTP server to try limits against, until Ctrl-C
 ///
@@ -38,16 +38,16 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         bail!("--answer-ms-max {answer_ms_max} is below --answer-ms-min {answer_ms_min}");
     }
     let plan = ServerPlan { calls_max, answer_ms_min, answer_ms_max, fail_every: None, seed: 0 };
-    let shutdown = signals()?;
+    let shutdown = shutdown_on_signals()?;
     let server =
         Server::start_on(listen, plan).await.with_context(|| format!("listen on {listen}"))?;
-    tell!("listening on http://{}; Ctrl-C ends it", server.address());
-    shutdown.reached(Phase::Draining).await;
-    print(&words(server.seen()))?;
+    print_message!("listening on http://{}; Ctrl-C ends it", server.address());
+    shutdown.wait_for_phase(ShutdownPhase::Draining).await;
+    print(&format_statistics(server.stats()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn words(seen: ServerSeen) -> String {
-    let ServerSeen { calls, refused, most, .. } = seen;
+fn format_statistics(seen: ServerSeen) -> String {
+    let ServerSeen { calls, refused, concurrent_max: most, .. } = seen;
     format!("{}, at most {most} at once, {refused} refused\n", counted(calls, "call"))
 }

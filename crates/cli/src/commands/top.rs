@@ -22,7 +22,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 #[command(after_help = "Example:\n  tidegate top --interval 500ms")]
 pub(crate) struct Arguments {
     /// Between two looks at the store, from 100ms to 1h
-    #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "1s")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration, default_value = "1s")]
     interval: jiff::SignedDuration,
 }
 
@@ -44,11 +44,11 @@ async fn show(global: &Global, interval: Duration) -> anyhow::Result<ExitCode> {
     use std::io::IsTerminal as _;
 
     if !std::io::stdout().is_terminal() {
-        let list = global.command(&["concurrency", "status", "--json"]);
+        let list = global.command_line(&["concurrency", "status", "--json"]);
         bail!("top needs a terminal to draw on; `{list}` and the other lists go anywhere");
     }
     let opened = super::open_to_read(global).await?;
-    crate::top::run(opened.inspect, global.shown(), interval).await?;
+    crate::top::run(opened.reader, global.display_url(), interval).await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_has_bounds() {
+    fn top_interval_is_bounded() {
         let good = |text: &str| {
             let interval = text.parse().expect("a duration");
             Arguments { interval }.interval().is_ok()

@@ -3,7 +3,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use tidegate_measure::history::{self, Expected};
+use tidegate_measure::history::{self, ExpectedLimits};
 
 use crate::output::{print, print_json};
 
@@ -31,8 +31,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let expected =
-        Expected::parse(arguments.limit.iter().map(String::as_str)).context("read --limit")?;
+    let expected = ExpectedLimits::parse(arguments.limit.iter().map(String::as_str))
+        .context("read --limit")?;
     let report = history::verify(&arguments.files, &expected)?;
     if report.records == 0 {
         bail!(
@@ -44,5 +44,5 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     } else {
         print(&report.to_string())?;
     }
-    Ok(if report.clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

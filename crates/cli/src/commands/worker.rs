@@ -1,5 +1,5 @@
-mod idle;
-mod permits;
+mod concurrency;
+mod until_idle;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -10,20 +10,25 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use tidegate_core::{Kind, Source};
-use tidegate_engine::{Marks, Observer, Options, Phase, Shutdown, Summary, signals};
+use tidegate_core::{CapacitySource, Kind};
+use tidegate_engine::{
+    BackpressureThresholds, Observer, Shutdown, ShutdownPhase, WorkerConfig, WorkerSummary,
+    shutdown_on_signals,
+};
 
-use self::idle::{Idle, Served};
-use crate::cli::{Global, Profiled};
+use self::until_idle::{ServedScope, UntilIdle};
+use crate::cli::{Global, ProfileArg};
 use crate::config::{Config, Key};
-use crate::file::unknown;
 use crate::flags;
-use crate::kinds::{self, Allow, Handlers, Permissions};
+use crate::kinds::{self, Handlers, PermissionArgs, Permissions};
 use crate::output;
-use crate::tell::tell;
+use crate::run_file::unknown_word_message;
+use crate::stderr::print_message;
 use crate::worker::history::History;
-use crate::worker::watched::Watched;
-use crate::worker::{Parts, bring, build, endpoint, register, settings};
+use crate::worker::telemetry::Telemetry;
+use crate::worker::{
+    WorkerParts, build_worker, kind_settings, metrics_server, register_kinds, register_limits,
+};
 
 /// Works on tasks of the built-in kinds: noop, sleep, http, exec
 ///
@@ -53,7 +58,7 @@ pub(crate) struct Arguments {
     #[arg(
         long,
         value_name = "N",
-        value_parser = flags::number(Key::WorkerConcurrency),
+        value_parser = flags::parse_number(Key::WorkerConcurrency),
         allow_negative_numbers = true
     )]
     concurrency: Option<u32>,
@@ -62,7 +67,7 @@ pub(crate) struct Arguments {
     #[arg(
         long,
         value_name = "N",
-        value_parser = flags::number(Key::WorkerWorkers),
+        value_parser = flags::parse_number(Key::WorkerWorkers),
         allow_negative_numbers = true
     )]
     workers: Option<u32>,
@@ -71,7 +76,7 @@ pub(crate) struct Arguments {
     #[arg(
         long,
         value_name = "N",
-        value_parser = flags::number(Key::WorkerTasksMax),
+        value_parser = flags::parse_number(Key::WorkerMaxConcurrentTasks),
         allow_negative_numbers = true
     )]
     max_concurrent_tasks: Option<u32>,
@@ -79,17 +84,17 @@ pub(crate) struct Arguments {
     #[arg(
         long,
         value_name = "N",
-        value_parser = flags::number(Key::WorkerClaimBatch),
+        value_parser = flags::parse_number(Key::WorkerClaimBatch),
         allow_negative_numbers = true
     )]
     claim_batch: Option<u32>,
     /// How often it asks for work that nobody told it about, such as 500ms [default:
     /// `worker.poll_interval_ms` of the configuration, 1s]
-    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
     poll_interval: Option<jiff::SignedDuration>,
     /// How long the store waits for a sign of life, such as 2s [default:
     /// `concurrency.default_lease_duration_secs` of the configuration, 30s]
-    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
     lease: Option<jiff::SignedDuration>,
     /// Append a record to this file as each handler enters and exits, for `tidegate verify`
     #[arg(long, value_name = "FILE")]
@@ -99,15 +104,15 @@ pub(crate) struct Arguments {
     max_concurrent: Vec<String>,
     /// Show metrics for Prometheus here, such as 127.0.0.1:9464 or 9464 alone, at /metrics [default:
     /// `worker.metrics` of the configuration, or nowhere]
-    #[arg(long, value_name = "ADDRESS", value_parser = endpoint::parse)]
+    #[arg(long, value_name = "ADDRESS", value_parser = metrics_server::parse_address)]
     metrics: Option<SocketAddr>,
     /// Tasks of a kind that it serves that run at once in this process, from 1 on; may be repeated
     #[arg(long, value_name = "KIND=N")]
     max_running: Vec<String>,
     #[command(flatten)]
-    pub(crate) profiled: Profiled,
+    pub(crate) profile_arg: ProfileArg,
     #[command(flatten)]
-    allow: Allow,
+    allow: PermissionArgs,
     /// End when no unfinished task is left that it serves, by queue and by kind; those that wait for a
     /// time, for a limit or for tasks of others are unfinished too
     #[arg(long)]
@@ -115,52 +120,56 @@ pub(crate) struct Arguments {
 }
 
 /// What it means.
-struct Meaning {
-    options: Options,
+struct WorkerPlan {
+    options: WorkerConfig,
     kinds: Vec<String>,
     permissions: Permissions,
-    limits: Vec<(String, u32)>,
-    caps: Vec<(String, u32)>,
+    fleet_limits: Vec<(String, u32)>,
+    kind_concurrency: Vec<(String, u32)>,
     /// How its permits come about, in words.
-    permits: String,
+    concurrency_description: String,
     history: Option<PathBuf>,
     metrics: Option<SocketAddr>,
     until_idle: bool,
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let meaning = arguments.meaning(&global.config)?;
-    let shutdown = signals()?;
+    let meaning = arguments.resolve(&global.config)?;
+    let shutdown = shutdown_on_signals()?;
     let opened = super::open_to_work(global).await?;
-    register(&*opened.store, Vec::new(), &[], Source::Registration).await?;
-    let mut served: Vec<Kind> = settings(&*opened.inspect).await?;
+    register_kinds(&*opened.store, Vec::new(), &[], CapacitySource::Registration).await?;
+    let mut served: Vec<Kind> = kind_settings(&*opened.reader).await?;
     served.retain(|kind| meaning.kinds.iter().any(|name| *name == *kind.name));
     let history = match &meaning.history {
-        Some(path) => Some(Arc::new(History::begin(path, &*opened.inspect).await?)),
+        Some(path) => Some(Arc::new(History::create(path, &*opened.reader).await?)),
         None => None,
     };
-    let takes = Served::new(&meaning.options.queues, &served);
-    let (kinds, lease) = (meaning.kinds_words(), meaning.options.lease);
-    let beside = Watched::start(meaning.metrics, global.otlp()?, &opened, &shutdown).await?;
+    let takes = ServedScope::new(&meaning.options.queues, &served);
+    let (kinds, lease) = (meaning.describe_kinds(), meaning.options.lease);
+    let beside = Telemetry::start(meaning.metrics, global.otlp()?, &opened, &shutdown).await?;
     let metrics = beside.as_ref().map(|beside| beside.metrics.clone());
-    let worker = build(Parts {
+    let worker = build_worker(WorkerParts {
         store: opened.store.clone(),
         options: meaning.options,
         kinds: served,
-        limits: meaning.limits.clone(),
-        caps: meaning.caps,
+        limits: meaning.fleet_limits.clone(),
+        kind_concurrency: meaning.kind_concurrency,
         handlers: Handlers::new(meaning.permissions, None, metrics.clone()),
         observer: history.clone().map(|history| history as Arc<dyn Observer>),
         metrics,
     })?;
-    bring(&*opened.store, &worker, &meaning.limits, lease).await?;
-    let permits = meaning.permits;
-    tell!("worker {} works on {}: {permits}, kinds {kinds}", worker.id(), global.shown());
-    let told = tokio::spawn(tell_phases(shutdown.clone()));
-    let idle = Idle::new(opened.inspect.clone(), shutdown.clone(), takes);
+    register_limits(&*opened.store, &worker, &meaning.fleet_limits, lease).await?;
+    let permits = meaning.concurrency_description;
+    print_message!(
+        "worker {} works on {}: {permits}, kinds {kinds}",
+        worker.id(),
+        global.display_url()
+    );
+    let told = tokio::spawn(print_phases(shutdown.clone()));
+    let idle = UntilIdle::new(opened.reader.clone(), shutdown.clone(), takes);
     let watched = async {
         if meaning.until_idle {
-            idle.drain(global, told.abort_handle()).await;
+            idle.drain_when_idle(global, told.abort_handle()).await;
         }
         std::future::pending::<Infallible>().await
     };
@@ -171,21 +180,21 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
         }
     };
     let summary = match &history {
-        Some(history) => history.beside(&*opened.inspect, work).await?,
+        Some(history) => history.record_during(&*opened.reader, work).await?,
         None => work.await?,
     };
     told.abort();
     if let Some(beside) = beside {
-        beside.end().await;
+        beside.shut_down().await;
     }
-    output::print(&words(&summary))?;
+    output::print(&format_summary(&summary))?;
     Ok(ExitCode::SUCCESS)
 }
 
-impl Meaning {
+impl WorkerPlan {
     /// The kinds, with how many of each run at once here at most.
-    fn kinds_words(&self) -> String {
-        let words = |kind: &String| match self.caps.iter().find(|(of, _)| of == kind) {
+    fn describe_kinds(&self) -> String {
+        let words = |kind: &String| match self.kind_concurrency.iter().find(|(of, _)| of == kind) {
             Some((_, cap)) => format!("{kind} (at most {cap} at once)"),
             None => kind.clone(),
         };
@@ -194,27 +203,27 @@ impl Meaning {
 }
 
 impl Arguments {
-    fn meaning(self, config: &Config) -> anyhow::Result<Meaning> {
+    fn resolve(self, config: &Config) -> anyhow::Result<WorkerPlan> {
         let permissions = self.allow.permissions(config)?;
-        let kinds = first_said([&self.kinds, config.list(Key::WorkerKinds)]);
-        let kinds = served(kinds, &permissions)?;
-        let (concurrency, permits) = self.permits(config)?;
-        Ok(Meaning {
-            limits: self.limits()?,
-            caps: self.caps(&kinds, concurrency)?,
-            permits,
-            options: Options {
-                queues: first_said([&self.queues, config.list(Key::WorkerQueues)]),
+        let kinds = first_non_empty([&self.kinds, config.list(Key::WorkerKinds)]);
+        let kinds = resolve_kinds(kinds, &permissions)?;
+        let (concurrency, permits) = self.resolve_concurrency(config)?;
+        Ok(WorkerPlan {
+            fleet_limits: self.resolve_fleet_limits()?,
+            kind_concurrency: self.resolve_kind_concurrency(&kinds, concurrency)?,
+            concurrency_description: permits,
+            options: WorkerConfig {
+                queues: first_non_empty([&self.queues, config.list(Key::WorkerQueues)]),
                 concurrency,
-                claim_batch: self.claim_batch.unwrap_or(config.number(Key::WorkerClaimBatch)),
+                claim_batch_size: self.claim_batch.unwrap_or(config.number(Key::WorkerClaimBatch)),
                 poll_interval: self.poll_interval(config)?,
-                lease: lease(self.lease, config)?,
-                marks: Marks {
-                    permits_low_percent: config.number(Key::WorkerPermitsLow),
+                lease: resolve_lease(self.lease, config)?,
+                backpressure: BackpressureThresholds {
+                    free_capacity_low_percent: config.number(Key::WorkerFreeCapacityLow),
                     memory_high_percent: config.number(Key::WorkerMemoryHigh),
                     latency_high: milliseconds(config, Key::WorkerLatencyHigh),
                 },
-                ..Options::default()
+                ..WorkerConfig::default()
             },
             kinds,
             permissions,
@@ -237,11 +246,11 @@ fn milliseconds(config: &Config, key: Key) -> Duration {
 }
 
 /// The first list that says something.
-fn first_said<const N: usize>(lists: [&[String]; N]) -> Vec<String> {
+fn first_non_empty<const N: usize>(lists: [&[String]; N]) -> Vec<String> {
     lists.into_iter().find(|list| !list.is_empty()).unwrap_or_default().to_vec()
 }
 
-fn lease(flag: Option<jiff::SignedDuration>, config: &Config) -> anyhow::Result<Duration> {
+fn resolve_lease(flag: Option<jiff::SignedDuration>, config: &Config) -> anyhow::Result<Duration> {
     match flag {
         Some(lease) => lease.try_into().context("--lease cannot be negative"),
         None => Ok(Duration::from_secs(config.number(Key::LeaseSeconds).into())),
@@ -249,15 +258,15 @@ fn lease(flag: Option<jiff::SignedDuration>, config: &Config) -> anyhow::Result<
 }
 
 /// The kinds that were named, or all that are allowed.
-fn served(named: Vec<String>, permissions: &Permissions) -> anyhow::Result<Vec<String>> {
+fn resolve_kinds(named: Vec<String>, permissions: &Permissions) -> anyhow::Result<Vec<String>> {
     if named.is_empty() {
-        let allowed = kinds::NAMES.into_iter().filter(|kind| permissions.serve(kind));
+        let allowed = kinds::NAMES.into_iter().filter(|kind| permissions.allows_kind(kind));
         return Ok(allowed.map(str::to_owned).collect());
     }
     for kind in &named {
         check_kind(kind)?;
-        if !permissions.serve(kind)
-            && let Some([flag, value]) = kinds::flag_of(kind)
+        if !permissions.allows_kind(kind)
+            && let Some([flag, value]) = kinds::permission_flag(kind)
         {
             bail!("kind `{kind}` does nothing that is not allowed; add `{flag} {value}`");
         }
@@ -267,20 +276,23 @@ fn served(named: Vec<String>, permissions: &Permissions) -> anyhow::Result<Vec<S
 
 fn check_kind(kind: &str) -> anyhow::Result<()> {
     if !kinds::NAMES.contains(&kind) {
-        bail!("{}; this worker has handlers for these only", unknown("kind", kind, &kinds::NAMES));
+        bail!(
+            "{}; this worker has handlers for these only",
+            unknown_word_message("kind", kind, &kinds::NAMES)
+        );
     }
     Ok(())
 }
 
-async fn tell_phases(shutdown: Shutdown) {
-    shutdown.reached(Phase::Draining).await;
-    tell!("draining: what runs may finish; a second signal, at least 1 s later, stops it");
-    shutdown.reached(Phase::Stopping).await;
-    tell!("stopping: what runs is given back");
+async fn print_phases(shutdown: Shutdown) {
+    shutdown.wait_for_phase(ShutdownPhase::Draining).await;
+    print_message!("draining: what runs may finish; a second signal, at least 1 s later, stops it");
+    shutdown.wait_for_phase(ShutdownPhase::Stopping).await;
+    print_message!("stopping: what runs is given back");
 }
 
-fn words(summary: &Summary) -> String {
-    let Summary { completed, failed, retried, snoozed, released, cancelled, lost } = summary;
+fn format_summary(summary: &WorkerSummary) -> String {
+    let WorkerSummary { completed, failed, retried, snoozed, released, cancelled, lost } = summary;
     format!(
         "{completed} completed, {failed} failed, {retried} to be retried, {snoozed} snoozed, \
          {released} released, {cancelled} cancelled, {lost} lost\n"

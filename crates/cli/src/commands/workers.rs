@@ -1,13 +1,13 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tidegate_core::inspect::WorkerView;
+use tidegate_core::reader::WorkerView;
 use tidegate_core::{Millis, WorkerReport};
 use tidegate_measure::table::Table;
 
 use crate::cli::Global;
-use crate::output::{duration, or_dash, print, print_json};
-use crate::tell::tell;
+use crate::output::{format_duration, or_dash, print, print_json};
+use crate::stderr::print_message;
 
 /// Lists live workers: what they serve, how much of it they run, and how much room they have
 #[derive(Debug, Args)]
@@ -19,12 +19,12 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let inspect = super::open_to_read(global).await?.inspect;
+    let inspect = super::open_to_read(global).await?.reader;
     let workers = inspect.workers().await?;
     if arguments.json {
         print_json(&workers)?;
     } else if workers.is_empty() {
-        tell!("no worker lives; start one with `{}`", global.command(&["worker"]));
+        print_message!("no worker lives; start one with `{}`", global.command_line(&["worker"]));
     } else {
         print(&table(&workers, inspect.now().await?).to_string())?;
     }
@@ -48,34 +48,34 @@ fn table(workers: &[WorkerView], now: Millis) -> Table {
         table.row(vec![
             worker.id.to_string(),
             worker.running.to_string(),
-            of_report(worker, |report| {
-                Some(format!("{} of {}", free(worker, report), report.maximum))
+            format_report(worker, |report| {
+                Some(format!("{} of {}", free_concurrency(worker, report), report.concurrency))
             }),
-            of_report(worker, |report| {
-                report.memory.map(|memory| format!("{} %", memory.percent()))
+            format_report(worker, |report| {
+                report.memory.map(|memory| format!("{} %", memory.used_percent()))
             }),
-            of_report(worker, |report| Some(accepts(worker, report))),
+            format_report(worker, |report| Some(format_accepting(worker, report))),
             names(&worker.queues),
             names(&worker.kinds),
-            duration((worker.alive_until - now).max(0)),
+            format_duration((worker.alive_until - now).max(0)),
         ]);
     }
     table
 }
 
 /// What a worker says of itself, where it says it.
-fn of_report(worker: &WorkerView, words: impl Fn(&WorkerReport) -> Option<String>) -> String {
+fn format_report(worker: &WorkerView, words: impl Fn(&WorkerReport) -> Option<String>) -> String {
     or_dash(worker.report.as_ref().and_then(words))
 }
 
 /// How many tasks it may take on. What runs is known to the moment; a report may be some seconds old.
-fn free(worker: &WorkerView, report: &WorkerReport) -> u64 {
-    u64::from(report.maximum).saturating_sub(worker.running).min(report.available.into())
+fn free_concurrency(worker: &WorkerView, report: &WorkerReport) -> u64 {
+    u64::from(report.concurrency).saturating_sub(worker.running).min(report.free.into())
 }
 
-fn accepts(worker: &WorkerView, report: &WorkerReport) -> String {
+fn format_accepting(worker: &WorkerView, report: &WorkerReport) -> String {
     match report.accepting {
-        true if free(worker, report) == 0 => "no: permits".to_owned(),
+        true if free_concurrency(worker, report) == 0 => "no: permits".to_owned(),
         true => format!("yes: {}", report.reason),
         false => format!("no: {}", report.reason),
     }

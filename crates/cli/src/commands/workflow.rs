@@ -2,26 +2,26 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use tidegate_core::inspect::{Inspect, TaskFilter, TaskView, WorkflowView};
-use tidegate_core::{Halt, Pausable, Pause, RetryOutcome, State};
+use tidegate_core::reader::{StoreReader, TaskFilter, TaskView, WorkflowView};
+use tidegate_core::{PauseCause, PauseTarget, RetryOutcome, SetPaused, TaskState};
 use tidegate_measure::table::Table;
-use tidegate_store::Opened;
+use tidegate_store::StoreHandle;
 
-use super::end_all::end_all;
+use super::cancel_all::cancel_all;
 use crate::cli::Global;
-use crate::output::{date, or_dash, print, print_json, state_counts};
-use crate::suggest::no_such;
-use crate::tell::tell;
+use crate::output::{format_date, or_dash, print, print_json, state_counts};
+use crate::stderr::print_message;
+use crate::suggest::not_found_message;
 
 /// Shows workflows, tasks that run one after another, and says how one goes on that has halted
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    verb: Verb,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum Action {
     /// Lists workflows and their steps by state
     #[command(after_help = "Example:\n  tidegate workflow list")]
     List {
@@ -45,131 +45,145 @@ enum Verb {
     ///
     /// A step whose turn it was already, and that waits for a worker, still begins.
     #[command(after_help = "Example:\n  tidegate workflow pause order-1001")]
-    Pause(One),
+    Pause(WorkflowNameArg),
     /// Lets a workflow go on: the step that failed is tried anew, and the others follow
     #[command(after_help = "Example:\n  tidegate workflow resume order-1001")]
-    Resume(One),
+    Resume(WorkflowNameArg),
     /// Lets a workflow go on without the step that failed
     #[command(after_help = "Example:\n  tidegate workflow skip order-1001")]
-    Skip(One),
+    Skip(WorkflowNameArg),
     /// Cancels all unfinished steps of a workflow, and waits until one that runs has stopped
     ///
     /// Steps that are submitted later begin anew. Interrupted, it leaves the workflow paused and can
     /// be called again.
     #[command(after_help = "Example:\n  tidegate workflow cancel order-1001")]
-    Cancel(One),
+    Cancel(WorkflowNameArg),
 }
 
 #[derive(Debug, Args)]
-struct One {
+struct WorkflowNameArg {
     /// The workflow's name
     workflow: String,
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
     let opened = super::open_to_read(global).await?;
-    let workflows = opened.inspect.workflows().await?;
-    match arguments.verb {
-        Verb::List { json: true } => print_json(&workflows)?,
-        Verb::List { .. } if workflows.is_empty() => {
-            tell!("no workflows; `tidegate submit --workflow` makes one");
+    let workflows = opened.reader.workflows().await?;
+    match arguments.action {
+        Action::List { json: true } => print_json(&workflows)?,
+        Action::List { .. } if workflows.is_empty() => {
+            print_message!("no workflows; `tidegate submit --workflow` makes one");
         }
-        Verb::List { .. } => print(&table(&workflows).to_string())?,
-        Verb::Show { workflow, max, json } => {
-            let found = find(&workflows, &workflow)?;
-            let steps = steps(&*opened.inspect, workflow, max).await?;
+        Action::List { .. } => print(&table(&workflows).to_string())?,
+        Action::Show { workflow, max, json } => {
+            let found = find_workflow(&workflows, &workflow)?;
+            let steps = list_steps(&*opened.reader, workflow, max).await?;
             if json {
                 print_json(&steps)?
             } else {
                 print(&steps_table(&steps).to_string())?
             }
-            tell_halt(global, found);
+            print_pause_cause(global, found);
         }
-        Verb::Pause(One { workflow }) => {
+        Action::Pause(WorkflowNameArg { workflow }) => {
             let changed = pause(&opened, &workflow, true).await?;
             let already = if changed { "" } else { " already" };
-            let resume = global.command(&["workflow", "resume", &workflow]);
-            tell!(
+            let resume = global.command_line(&["workflow", "resume", &workflow]);
+            print_message!(
                 "workflow {workflow:?} begins no further step{already}; `{resume}` lets it go on"
             );
         }
-        Verb::Resume(One { workflow }) => {
-            resume(global, &opened, find(&workflows, &workflow)?).await?;
+        Action::Resume(WorkflowNameArg { workflow }) => {
+            resume(global, &opened, find_workflow(&workflows, &workflow)?).await?;
         }
-        Verb::Skip(One { workflow }) => skip(&opened, find(&workflows, &workflow)?).await?,
-        Verb::Cancel(One { workflow }) => {
-            find(&workflows, &workflow)?;
+        Action::Skip(WorkflowNameArg { workflow }) => {
+            skip(&opened, find_workflow(&workflows, &workflow)?).await?
+        }
+        Action::Cancel(WorkflowNameArg { workflow }) => {
+            find_workflow(&workflows, &workflow)?;
             let filter = TaskFilter { workflow: Some(workflow.clone()), ..TaskFilter::default() };
-            let ended = end_all(&opened, Pausable::Workflow(workflow.clone()), filter).await?;
-            tell!("{}", ended.words(&format!("workflow {workflow:?}"), "step"));
+            let ended =
+                cancel_all(&opened, PauseTarget::Workflow(workflow.clone()), filter).await?;
+            print_message!("{}", ended.describe(&format!("workflow {workflow:?}"), "step"));
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn find<'a>(workflows: &'a [WorkflowView], name: &str) -> anyhow::Result<&'a WorkflowView> {
+fn find_workflow<'a>(
+    workflows: &'a [WorkflowView],
+    name: &str,
+) -> anyhow::Result<&'a WorkflowView> {
     let Some(workflow) = workflows.iter().find(|workflow| *workflow.name == *name) else {
         let names: Vec<&str> = workflows.iter().map(|workflow| &*workflow.name).collect();
-        bail!("{}", no_such("workflow", name, &names, "workflow list"));
+        bail!("{}", not_found_message("workflow", name, &names, "workflow list"));
     };
     Ok(workflow)
 }
 
-async fn pause(opened: &Opened, name: &str, paused: bool) -> anyhow::Result<bool> {
-    let what = Pausable::Workflow(name.to_owned());
-    Ok(opened.store.pause(Pause { what, paused }).await?)
+async fn pause(opened: &StoreHandle, name: &str, paused: bool) -> anyhow::Result<bool> {
+    let what = PauseTarget::Workflow(name.to_owned());
+    Ok(opened.store.set_paused(SetPaused { target: what, paused }).await?)
 }
 
 /// Tries the step anew that failed. It keeps its turn before all others.
-async fn resume(global: &Global, opened: &Opened, workflow: &WorkflowView) -> anyhow::Result<()> {
+async fn resume(
+    global: &Global,
+    opened: &StoreHandle,
+    workflow: &WorkflowView,
+) -> anyhow::Result<()> {
     let name = &workflow.name;
-    let Some(Halt::Step(step)) = workflow.halt else {
+    let Some(PauseCause::FailedStep(step)) = workflow.paused_by else {
         match pause(opened, name, false).await? {
-            true => tell!("workflow {name:?} goes on"),
-            false => tell!("workflow {name:?} was not halted"),
+            true => print_message!("workflow {name:?} goes on"),
+            false => print_message!("workflow {name:?} was not halted"),
         }
         return Ok(());
     };
     let outcome = opened.store.retry(vec![step]).await?;
     if outcome.first() != Some(&RetryOutcome::Retried) {
-        let skip = global.command(&["workflow", "skip", name]);
+        let skip = global.command_line(&["workflow", "skip", name]);
         bail!(
             "step {step} of workflow {name:?} cannot be tried again; `{skip}` goes on without it"
         );
     }
-    tell!("workflow {name:?} goes on with task {step}, which is tried anew");
+    print_message!("workflow {name:?} goes on with task {step}, which is tried anew");
     Ok(())
 }
 
-async fn skip(opened: &Opened, workflow: &WorkflowView) -> anyhow::Result<()> {
+async fn skip(opened: &StoreHandle, workflow: &WorkflowView) -> anyhow::Result<()> {
     let name = &workflow.name;
-    match (pause(opened, name, false).await?, workflow.halt) {
-        (true, Some(Halt::Step(step))) => tell!("workflow {name:?} goes on without task {step}"),
-        (true, _) => tell!("workflow {name:?} goes on"),
-        (false, _) => tell!("workflow {name:?} was not halted"),
+    match (pause(opened, name, false).await?, workflow.paused_by) {
+        (true, Some(PauseCause::FailedStep(step))) => {
+            print_message!("workflow {name:?} goes on without task {step}")
+        }
+        (true, _) => print_message!("workflow {name:?} goes on"),
+        (false, _) => print_message!("workflow {name:?} was not halted"),
     }
     Ok(())
 }
 
 /// Says why it goes no further, and what can be done.
-fn tell_halt(global: &Global, workflow: &WorkflowView) {
+fn print_pause_cause(global: &Global, workflow: &WorkflowView) {
     let name = &*workflow.name;
-    let command = |verb: &str| global.command(&["workflow", verb, name]);
-    match workflow.halt {
-        Some(Halt::Step(step)) => tell!(
+    let command = |verb: &str| global.command_line(&["workflow", verb, name]);
+    match workflow.paused_by {
+        Some(PauseCause::FailedStep(step)) => print_message!(
             "halted: task {step} has failed; `{}` tries it anew, `{}` goes on without it, `{}` ends \
              the workflow",
             command("resume"),
             command("skip"),
             command("cancel")
         ),
-        Some(Halt::Operator) => tell!("paused; `{}` lets it go on", command("resume")),
+        Some(PauseCause::Operator) => {
+            print_message!("paused; `{}` lets it go on", command("resume"))
+        }
         None => {}
     }
 }
 
-async fn steps(
-    inspect: &dyn Inspect,
+async fn list_steps(
+    inspect: &dyn StoreReader,
     name: String,
     tasks_max: u32,
 ) -> anyhow::Result<Vec<TaskView>> {
@@ -178,15 +192,15 @@ async fn steps(
 }
 
 fn table(workflows: &[WorkflowView]) -> Table {
-    let states = State::ALL.map(State::as_str);
+    let states = TaskState::ALL.map(TaskState::as_str);
     let mut table = Table::new(&[&["workflow", "halted by"], &states[..]].concat());
     for workflow in workflows {
-        let halt = workflow.halt.map(|halt| match halt {
-            Halt::Step(step) => format!("task {step}"),
-            Halt::Operator => "operator".to_owned(),
+        let halt = workflow.paused_by.map(|halt| match halt {
+            PauseCause::FailedStep(step) => format!("task {step}"),
+            PauseCause::Operator => "operator".to_owned(),
         });
         let mut row = vec![workflow.name.to_string(), or_dash(halt)];
-        row.extend(state_counts(&workflow.tasks, &State::ALL));
+        row.extend(state_counts(&workflow.tasks, &TaskState::ALL));
         table.row(row);
     }
     table
@@ -200,7 +214,7 @@ fn steps_table(steps: &[TaskView]) -> Table {
             step.id.to_string(),
             step.kind.to_string(),
             step.state.to_string(),
-            or_dash(step.finished_at.map(date)),
+            or_dash(step.finished_at.map(format_date)),
             or_dash(step.error.as_deref().and_then(|error| error.lines().next())),
         ]);
     }

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::settings::{Key, SETTINGS, Setting, sections};
-use super::shape::Value;
-use crate::file::{self, Field, Source, read_text, toml_fields, toml_table};
+use super::settings::{Key, SETTINGS, Setting, section_names};
+use super::value_type::Value;
+use crate::run_file::{self, Field, SourceText, read_text, toml_fields, toml_table};
 use crate::suggest::suggest;
 
 /// A configuration may have so many bytes.
@@ -21,58 +21,59 @@ pub(crate) struct Entry {
 /// Reads and checks the file.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<Entry>> {
     let text = read_text(path, "a configuration", BYTES_MAX)?;
-    Ok(parse(Source { name: &path.display().to_string(), text: &text })?)
+    Ok(parse(SourceText { name: &path.display().to_string(), text: &text })?)
 }
 
-fn parse(source: Source<'_>) -> file::Result<Vec<Entry>> {
+fn parse(source: SourceText<'_>) -> run_file::Result<Vec<Entry>> {
     let table = toml_table(source)?;
     let mut entries = Vec::new();
-    walk(source, "", toml_fields(table.get_ref()), &mut entries)?;
+    collect_entries(source, "", toml_fields(table.get_ref()), &mut entries)?;
     Ok(entries)
 }
 
 /// Takes the settings of one section and of those below it.
-fn walk(
-    source: Source<'_>,
+fn collect_entries(
+    source: SourceText<'_>,
     section: &str,
     fields: Vec<Field<'_>>,
     entries: &mut Vec<Entry>,
-) -> file::Result<()> {
+) -> run_file::Result<()> {
     for field in fields {
-        let name = joined(section, &field.key);
-        if let Some(Setting { key, shape, .. }) = Setting::named(&name) {
+        let name = full_key(section, &field.key);
+        if let Some(Setting { key, value_type: shape, .. }) = Setting::by_name(&name) {
             let value = shape.read(source, &name, field.value)?;
             entries.push(Entry { key: *key, value, line: source.line(field.at) });
-        } else if sections().contains(&&*name) {
+        } else if section_names().contains(&&*name) {
             let inside = field.value.table(source).ok_or_else(|| {
                 let text = format!("`{name}` is a table; write [{name}] above its keys");
-                source.fault(field.value.at(source), text)
+                source.error(field.value.start_offset(source), text)
             })?;
-            walk(source, &name, inside, entries)?;
+            collect_entries(source, &name, inside, entries)?;
         } else {
-            return Err(source.fault(field.at, unknown(section, &field.key)));
+            return Err(source.error(field.at, unknown_key_message(section, &field.key)));
         }
     }
     Ok(())
 }
 
-fn joined(section: &str, key: &str) -> String {
+fn full_key(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
 /// Says that a key is not known, which one may be meant, and which are known there. A key that
 /// belongs into another section is found too.
-fn unknown(section: &str, key: &str) -> String {
-    let known = known_in(section);
-    let everywhere: Vec<&str> = SETTINGS.iter().map(|setting| setting.place().1).collect();
+fn unknown_key_message(section: &str, key: &str) -> String {
+    let known = keys_in(section);
+    let everywhere: Vec<&str> =
+        SETTINGS.iter().map(|setting| setting.section_and_key().1).collect();
     let meant = match suggest(key, &known) {
-        Some(meant) => Some(joined(section, meant)),
+        Some(meant) => Some(full_key(section, meant)),
         None => suggest(key, &everywhere)
-            .and_then(|meant| SETTINGS.iter().find(|setting| setting.place().1 == meant))
+            .and_then(|meant| SETTINGS.iter().find(|setting| setting.section_and_key().1 == meant))
             .map(|setting| setting.name.to_owned()),
     };
-    let name = joined(section, key);
-    let list = known.iter().map(|key| format!("`{}`", joined(section, key)));
+    let name = full_key(section, key);
+    let list = known.iter().map(|key| format!("`{}`", full_key(section, key)));
     let list = list.collect::<Vec<_>>().join(", ");
     match meant {
         Some(meant) => format!("unknown key `{name}`; did you mean `{meant}`? Known: {list}"),
@@ -81,12 +82,12 @@ fn unknown(section: &str, key: &str) -> String {
 }
 
 /// The keys of a section; those of the whole file are its sections too.
-fn known_in(section: &str) -> Vec<&'static str> {
-    let places = SETTINGS.iter().map(Setting::place);
+fn keys_in(section: &str) -> Vec<&'static str> {
+    let places = SETTINGS.iter().map(Setting::section_and_key);
     let mut known: Vec<&str> =
         places.filter(|(place, _)| *place == section).map(|(_, key)| key).collect();
     if section.is_empty() {
-        known.extend(sections());
+        known.extend(section_names());
     }
     known
 }
@@ -96,10 +97,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_the_table_are_good() {
+    fn settings_table_samples_parse() {
         for setting in &SETTINGS {
-            let text = setting.sample();
-            let entries = parse(Source { name: "f", text: &text }).expect(setting.name);
+            let text = setting.example_file();
+            let entries = parse(SourceText { name: "f", text: &text }).expect(setting.name);
             assert_eq!(entries.len(), 1, "{text}");
             assert_eq!(entries[0].key, setting.key);
         }

@@ -6,7 +6,7 @@ mod file;
 mod limits;
 mod profile;
 mod settings;
-mod shape;
+mod value_type;
 mod variables;
 
 use std::collections::BTreeMap;
@@ -16,16 +16,18 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub(crate) use limits::{apply, apply_to_jobs, tell_changed, tell_overruled};
+pub(crate) use limits::{
+    apply_job_limits, apply_limits, print_overridden_limits, print_replaced_limits,
+};
 use profile::Profile;
-pub(crate) use settings::{FILE_VARIABLE, Key, SETTINGS, Setting, sections};
-pub(crate) use shape::{Shape, Value};
+pub(crate) use settings::{FILE_VARIABLE, Key, SETTINGS, Setting, section_names};
 use tidegate_store::postgres::Timeouts;
+pub(crate) use value_type::{Value, ValueType};
 
-use crate::worker::endpoint;
+use crate::worker::metrics_server;
 
 /// The file that is read where none is named, if it is there.
-pub(crate) const FILE: &str = "tidegate.toml";
+pub(crate) const DEFAULT_FILE: &str = "tidegate.toml";
 
 /// What holds.
 #[derive(Debug)]
@@ -49,14 +51,14 @@ pub(crate) enum Origin {
 
 impl Origin {
     /// Whether it was said for this command, and not for all of them.
-    pub(crate) fn is_of_the_command(self) -> bool {
+    pub(crate) fn is_command_specific(self) -> bool {
         matches!(self, Self::Variable(_) | Self::Flag)
     }
 }
 
 /// What was typed.
 #[derive(Debug)]
-pub(crate) struct Flags<'a> {
+pub(crate) struct ConfigFlags<'a> {
     pub(crate) file: Option<&'a Path>,
     pub(crate) store: Option<&'a str>,
     pub(crate) profile: Option<&'a str>,
@@ -65,7 +67,7 @@ pub(crate) struct Flags<'a> {
 impl Default for Config {
     fn default() -> Self {
         let value = |setting: &Setting| {
-            let value = setting.shape.parse(setting.name, setting.default);
+            let value = setting.value_type.parse(setting.name, setting.default);
             (setting.key, (value.expect("the table has good defaults"), Origin::Default))
         };
         Self { file: None, values: SETTINGS.iter().map(value).collect() }
@@ -75,11 +77,11 @@ impl Default for Config {
 impl Config {
     /// Reads everything there is.
     pub(crate) fn load(
-        flags: &Flags<'_>,
+        flags: &ConfigFlags<'_>,
         variables: &[(OsString, OsString)],
     ) -> anyhow::Result<Self> {
         let mut config = Self::default();
-        if let Some(path) = file_to_read(flags.file, variables) {
+        if let Some(path) = config_file_path(flags.file, variables) {
             for file::Entry { key, value, line } in file::read(&path)? {
                 config.set(key, value, Origin::File(line));
             }
@@ -89,8 +91,8 @@ impl Config {
             config.set(key, value, Origin::Variable(variable));
         }
         let typed = [
-            (Key::Store, Shape::Store, "--store", flags.store),
-            (Key::Profile, Shape::Profile, "--profile", flags.profile),
+            (Key::Store, ValueType::Store, "--store", flags.store),
+            (Key::Profile, ValueType::Profile, "--profile", flags.profile),
         ];
         for (key, shape, flag, text) in typed {
             if let Some(text) = text {
@@ -104,7 +106,7 @@ impl Config {
 
     /// A profile sets what nobody else does.
     fn apply_profile(&mut self) {
-        let Some(profile) = Profile::named(self.text(Key::Profile)) else { return };
+        let Some(profile) = Profile::by_name(self.text(Key::Profile)) else { return };
         for (key, number) in
             [(Key::WorkerWorkers, profile.workers), (Key::WorkerConcurrency, profile.concurrency)]
         {
@@ -154,7 +156,7 @@ impl Config {
 
     /// The value of a setting that is an address, if there is one.
     pub(crate) fn address(&self, key: Key) -> Option<SocketAddr> {
-        endpoint::parse(self.text(key)).ok()
+        metrics_server::parse_address(self.text(key)).ok()
     }
 
     /// Returns how long the store waits for PostgreSQL.
@@ -181,11 +183,11 @@ impl Config {
     }
 
     /// Where the value of a setting comes from, in words.
-    pub(crate) fn origin_words(&self, setting: &Setting) -> impl fmt::Display + use<> {
+    pub(crate) fn describe_origin(&self, setting: &Setting) -> impl fmt::Display + use<> {
         match self.origin(setting.key) {
             Origin::Default => "default".to_owned(),
             Origin::File(line) => {
-                let file = self.file.as_deref().unwrap_or(Path::new(FILE));
+                let file = self.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
                 format!("{}:{line}", file.display())
             }
             Origin::Profile => format!("profile {}", self.text(Key::Profile)),
@@ -199,24 +201,26 @@ impl Config {
 }
 
 /// The variables of this process.
-pub(crate) fn variables() -> Vec<(OsString, OsString)> {
+pub(crate) fn environment_variables() -> Vec<(OsString, OsString)> {
     let is_alias = |name: &str| SETTINGS.iter().any(|setting| setting.aliases.contains(&name));
     let is_ours = |name: &str| name.starts_with("TIDEGATE_") || is_alias(name);
     std::env::vars_os().filter(|(name, _)| is_ours(&name.to_string_lossy())).collect()
 }
 
 /// Says which variables look like a mistyped one.
-pub(crate) fn note_mistyped(variables: &[(OsString, OsString)]) {
-    variables::mistyped(variables).iter().for_each(|note| crate::tell::tell!("note: {note}"));
+pub(crate) fn warn_mistyped_variables(variables: &[(OsString, OsString)]) {
+    variables::mistyped_notes(variables)
+        .iter()
+        .for_each(|note| crate::stderr::print_message!("note: {note}"));
 }
 
 /// The file that is to be read. A file that is named must be there; an empty name is that of none.
-fn file_to_read(flag: Option<&Path>, variables: &[(OsString, OsString)]) -> Option<PathBuf> {
+fn config_file_path(flag: Option<&Path>, variables: &[(OsString, OsString)]) -> Option<PathBuf> {
     let variable = || variables.iter().find(|(name, _)| name == FILE_VARIABLE);
     let named = flag.map(PathBuf::from).or_else(|| variable().map(|(_, path)| path.into()));
     match named {
         Some(path) => Some(path).filter(|path| !path.as_os_str().is_empty()),
-        None => Some(PathBuf::from(FILE)).filter(|path| path.exists()),
+        None => Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()),
     }
 }
 
@@ -225,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_setting_has_the_shape_it_is_asked_for() {
+    fn default_settings_have_expected_types() {
         let config = Config::default();
         assert_eq!(config.text(Key::Store), "sqlite:tidegate.db");
         assert_eq!(config.text(Key::Log), "warn");
@@ -239,10 +243,10 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_goes_before_a_variable() {
+    fn flag_takes_precedence_over_variable() {
         let variables = [("TIDEGATE_STORE".into(), "memory:".into())];
         let load = |store| {
-            let flags = Flags { file: Some(Path::new("")), store, profile: None };
+            let flags = ConfigFlags { file: Some(Path::new("")), store, profile: None };
             Config::load(&flags, &variables)
         };
         let by_variable = load(None).unwrap();
@@ -254,11 +258,14 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_sets_what_nobody_else_does() {
+    fn profile_applies_only_where_nothing_else_is_set() {
         let load = |variables: &[(&str, &str)], profile| {
             let variables: Vec<(OsString, OsString)> =
                 variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
-            Config::load(&Flags { file: Some(Path::new("")), store: None, profile }, &variables)
+            Config::load(
+                &ConfigFlags { file: Some(Path::new("")), store: None, profile },
+                &variables,
+            )
         };
         let held = |config: &Config| {
             [Key::WorkerWorkers, Key::WorkerConcurrency]

@@ -16,7 +16,7 @@ impl Profile {
         Self { name: "development", workers: 5, concurrency: 2 },
     ];
 
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|profile| profile.name == name)
     }
 }

@@ -4,18 +4,18 @@
 
 use tidegate_core::bounds::{BATCH_MAX, DURATION_MS_MAX};
 
-use super::shape::Shape;
+use super::value_type::ValueType;
 
 /// The variable that names the file.
 pub(crate) const FILE_VARIABLE: &str = "TIDEGATE_CONFIG";
 
 /// Handlers that may run at once in one process.
-const CONCURRENCY: Shape = Shape::Number { low: 1, high: 100_000 };
+const CONCURRENCY_RANGE: ValueType = ValueType::Number { low: 1, high: 100_000 };
 
-const PERCENT: Shape = Shape::Number { low: 0, high: 100 };
+const PERCENT_RANGE: ValueType = ValueType::Number { low: 0, high: 100 };
 
 /// A timeout in milliseconds. Zero would mean that nothing is ever waited for.
-const TIMEOUT: Shape = Shape::Number { low: 1, high: i32::MAX as i64 };
+const TIMEOUT_RANGE: ValueType = ValueType::Number { low: 1, high: i32::MAX as i64 };
 
 /// Which setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,10 +26,10 @@ pub(crate) enum Key {
     RunConcurrency,
     WorkerConcurrency,
     WorkerWorkers,
-    WorkerTasksMax,
+    WorkerMaxConcurrentTasks,
     WorkerClaimBatch,
     WorkerPollInterval,
-    WorkerPermitsLow,
+    WorkerFreeCapacityLow,
     WorkerMemoryHigh,
     WorkerLatencyHigh,
     WorkerQueues,
@@ -60,13 +60,13 @@ pub(crate) struct Setting {
     pub(crate) aliases: &'static [&'static str],
     /// Its flag, behind the commands that take it.
     pub(crate) flag: Option<&'static str>,
-    pub(crate) shape: Shape,
+    pub(crate) value_type: ValueType,
     /// As a variable would say it.
     pub(crate) default: &'static str,
     /// The default in words, where the value does not speak for itself.
-    pub(crate) default_words: Option<&'static str>,
+    pub(crate) default_description: Option<&'static str>,
     /// One sentence.
-    pub(crate) meaning: &'static str,
+    pub(crate) description: &'static str,
     /// A value, as it stands in the file; for limits, the lines of their section.
     pub(crate) example: &'static str,
 }
@@ -79,10 +79,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_STORE",
         aliases: &[],
         flag: Some("--store"),
-        shape: Shape::Store,
+        value_type: ValueType::Store,
         default: "sqlite:tidegate.db",
-        default_words: None,
-        meaning: "Where the tasks are; `bench` takes only what the flag or the variable names.",
+        default_description: None,
+        description: "Where the tasks are; `bench` takes only what the flag or the variable names.",
         example: "\"sqlite:tasks.db\"",
     },
     Setting {
@@ -91,10 +91,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_LOG",
         aliases: &[],
         flag: None,
-        shape: Shape::Log,
+        value_type: ValueType::Log,
         default: "warn",
-        default_words: None,
-        meaning: "What is told on stderr about the engine's work: a level (`error`, `warn`, \
+        default_description: None,
+        description: "What is told on stderr about the engine's work: a level (`error`, `warn`, \
                   `info`, `debug`, `trace`), or one for each part of the program.",
         example: "\"info\"",
     },
@@ -104,10 +104,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_PROFILE",
         aliases: &["TIDEGATE_ENV"],
         flag: Some("worker, config --profile"),
-        shape: Shape::Profile,
+        value_type: ValueType::Profile,
         default: "",
-        default_words: None,
-        meaning: "Sets how many workers a `tidegate worker` is, and how many tasks each runs, where \
+        default_description: None,
+        description: "Sets how many workers a `tidegate worker` is, and how many tasks each runs, where \
                   nothing else does: `production` 100 x 5, `staging` 20 x 3, `development` 5 x 2.",
         example: "\"production\"",
     },
@@ -117,10 +117,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_RUN_CONCURRENCY",
         aliases: &[],
         flag: Some("run --concurrency"),
-        shape: CONCURRENCY,
+        value_type: CONCURRENCY_RANGE,
         default: "64",
-        default_words: None,
-        meaning: "Tasks that run at once in a `tidegate run`.",
+        default_description: None,
+        description: "Tasks that run at once in a `tidegate run`.",
         example: "64",
     },
     Setting {
@@ -129,10 +129,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_WORKER_CONCURRENCY",
         aliases: &["WORKER_CONCURRENCY"],
         flag: Some("worker --concurrency"),
-        shape: CONCURRENCY,
+        value_type: CONCURRENCY_RANGE,
         default: "16",
-        default_words: None,
-        meaning: "Tasks that run at once in a `tidegate worker`, for each of its \
+        default_description: None,
+        description: "Tasks that run at once in a `tidegate worker`, for each of its \
                   [workers](#workerworkers).",
         example: "50",
     },
@@ -142,23 +142,23 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_WORKER_WORKERS",
         aliases: &["TIDEGATE_WORKERS", "WORKERS"],
         flag: Some("worker --workers"),
-        shape: CONCURRENCY,
+        value_type: CONCURRENCY_RANGE,
         default: "1",
-        default_words: None,
-        meaning: "How many workers a `tidegate worker` counts as: `worker.concurrency` tasks run at \
+        default_description: None,
+        description: "How many workers a `tidegate worker` counts as: `worker.concurrency` tasks run at \
                   once for each. They share one id, one heartbeat and one claim.",
         example: "4",
     },
     Setting {
-        key: Key::WorkerTasksMax,
+        key: Key::WorkerMaxConcurrentTasks,
         name: "worker.max_concurrent_tasks",
         variable: "TIDEGATE_WORKER_MAX_CONCURRENT_TASKS",
         aliases: &["TIDEGATE_MAX_CONCURRENT_TASKS", "MAX_CONCURRENT_TASKS"],
         flag: Some("worker --max-concurrent-tasks"),
-        shape: Shape::Number { low: 0, high: 100_000 },
+        value_type: ValueType::Number { low: 0, high: 100_000 },
         default: "0",
-        default_words: Some("0, which is workers times concurrency"),
-        meaning: "Tasks that run at once in a `tidegate worker` in all. Where its workers or their \
+        default_description: Some("0, which is workers times concurrency"),
+        description: "Tasks that run at once in a `tidegate worker` in all. Where its workers or their \
                   concurrency are said too (a profile does not count), the smaller holds.",
         example: "1000",
     },
@@ -168,10 +168,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_WORKER_CLAIM_BATCH",
         aliases: &["TIDEGATE_CLAIM_BATCH_SIZE", "CLAIM_BATCH_SIZE"],
         flag: Some("worker --claim-batch"),
-        shape: Shape::Number { low: 1, high: BATCH_MAX as i64 },
+        value_type: ValueType::Number { low: 1, high: BATCH_MAX as i64 },
         default: "100",
-        default_words: None,
-        meaning: "Tasks that a `tidegate worker` takes in one claim.",
+        default_description: None,
+        description: "Tasks that a `tidegate worker` takes in one claim.",
         example: "100",
     },
     Setting {
@@ -180,25 +180,25 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_WORKER_POLL_INTERVAL_MS",
         aliases: &["TIDEGATE_POLL_INTERVAL_MS", "POLL_INTERVAL_MS"],
         flag: Some("worker --poll-interval"),
-        shape: Shape::Number { low: 1, high: DURATION_MS_MAX },
+        value_type: ValueType::Number { low: 1, high: DURATION_MS_MAX },
         default: "1000",
-        default_words: None,
-        meaning: "Milliseconds, give or take a quarter, after which an idle `tidegate worker` asks for \
+        default_description: None,
+        description: "Milliseconds, give or take a quarter, after which an idle `tidegate worker` asks for \
                   work that nobody told it about; the store wakes it for the rest. Below 1000 every \
                   poll is sent, so it bounds how long a task waits if PostgreSQL's notice of it is \
                   lost; from 1000 on a worker that hears the notices sends one every 5 s at least.",
         example: "1000",
     },
     Setting {
-        key: Key::WorkerPermitsLow,
+        key: Key::WorkerFreeCapacityLow,
         name: "worker.permits_low_percent",
         variable: "TIDEGATE_WORKER_PERMITS_LOW_PERCENT",
         aliases: &[],
         flag: None,
-        shape: PERCENT,
+        value_type: PERCENT_RANGE,
         default: "10",
-        default_words: None,
-        meaning: "With fewer percent of its permits free a `tidegate worker` of 20 or more takes no \
+        default_description: None,
+        description: "With fewer percent of its permits free a `tidegate worker` of 20 or more takes no \
                   more batches, but one task every 10 ms.",
         example: "10",
     },
@@ -208,10 +208,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_WORKER_MEMORY_HIGH_PERCENT",
         aliases: &[],
         flag: None,
-        shape: PERCENT,
+        value_type: PERCENT_RANGE,
         default: "80",
-        default_words: None,
-        meaning: "With more percent of the memory in use (of the control group if it has a limit, else \
+        default_description: None,
+        description: "With more percent of the memory in use (of the control group if it has a limit, else \
                   of the machine) a `tidegate worker` uses half of its permits.",
         example: "80",
     },
@@ -221,10 +221,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_WORKER_LATENCY_HIGH_MS",
         aliases: &[],
         flag: None,
-        shape: Shape::Number { low: 1, high: DURATION_MS_MAX },
+        value_type: ValueType::Number { low: 1, high: DURATION_MS_MAX },
         default: "500",
-        default_words: None,
-        meaning: "Where the store's calls or the starts of handlers take more milliseconds a `tidegate \
+        default_description: None,
+        description: "Where the store's calls or the starts of handlers take more milliseconds a `tidegate \
                   worker` leaves 30 % of its permits unused; how long tasks run does not count.",
         example: "500",
     },
@@ -234,10 +234,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_WORKER_QUEUES",
         aliases: &[],
         flag: Some("worker --queues"),
-        shape: Shape::Queues,
+        value_type: ValueType::Queues,
         default: "",
-        default_words: Some("the queues of its kinds"),
-        meaning: "Queues that a `tidegate worker` claims from.",
+        default_description: Some("the queues of its kinds"),
+        description: "Queues that a `tidegate worker` claims from.",
         example: "[\"default\", \"mail\"]",
     },
     Setting {
@@ -246,10 +246,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_WORKER_KINDS",
         aliases: &[],
         flag: Some("worker --kinds"),
-        shape: Shape::Kinds,
+        value_type: ValueType::Kinds,
         default: "",
-        default_words: Some("all built-in kinds"),
-        meaning: "Kinds that a `tidegate worker` serves.",
+        default_description: Some("all built-in kinds"),
+        description: "Kinds that a `tidegate worker` serves.",
         example: "[\"noop\", \"http\"]",
     },
     Setting {
@@ -258,10 +258,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_WORKER_METRICS",
         aliases: &[],
         flag: Some("worker --metrics"),
-        shape: Shape::Address,
+        value_type: ValueType::Address,
         default: "",
-        default_words: Some("nowhere"),
-        meaning: "Where a `tidegate worker` shows its metrics to Prometheus: an address with a port, or \
+        default_description: Some("nowhere"),
+        description: "Where a `tidegate worker` shows its metrics to Prometheus: an address with a port, or \
                   a port of the own machine.",
         example: "\"127.0.0.1:9464\"",
     },
@@ -271,10 +271,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_CONCURRENCY_DEFAULT_LEASE_DURATION_SECS",
         aliases: &[],
         flag: Some("worker --lease"),
-        shape: Shape::Number { low: 1, high: DURATION_MS_MAX / 1000 },
+        value_type: ValueType::Number { low: 1, high: DURATION_MS_MAX / 1000 },
         default: "30",
-        default_words: None,
-        meaning: "Seconds that the store waits for a sign of life of `worker` and `run` before it \
+        default_description: None,
+        description: "Seconds that the store waits for a sign of life of `worker` and `run` before it \
                   gives a task to somebody else; leases are renewed while a handler runs, so it \
                   need not be as long as a task takes.",
         example: "30",
@@ -285,10 +285,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_CONCURRENCY_LIMITS",
         aliases: &[],
         flag: None,
-        shape: Shape::Limits,
+        value_type: ValueType::Limits,
         default: "",
-        default_words: None,
-        meaning: "Tasks that run at once over all workers, by group or by a whole name such as \
+        default_description: None,
+        description: "Tasks that run at once over all workers, by group or by a whole name such as \
                   `job:nightly`; 0 pauses.",
         example: "partner = 10\n\"job:nightly\" = 2",
     },
@@ -298,10 +298,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_POSTGRES_CONNECT_TIMEOUT_MS",
         aliases: &[],
         flag: None,
-        shape: TIMEOUT,
+        value_type: TIMEOUT_RANGE,
         default: "10000",
-        default_words: None,
-        meaning: "Milliseconds for opening a connection to PostgreSQL, with TLS and \
+        default_description: None,
+        description: "Milliseconds for opening a connection to PostgreSQL, with TLS and \
                   authentication; each of several hosts has an equal part. The URL parameter \
                   `connect_timeout` has precedence.",
         example: "10000",
@@ -312,10 +312,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_POSTGRES_POOL_WAIT_TIMEOUT_MS",
         aliases: &[],
         flag: None,
-        shape: TIMEOUT,
+        value_type: TIMEOUT_RANGE,
         default: "10000",
-        default_words: None,
-        meaning: "Milliseconds that a call waits for a free connection of the pool.",
+        default_description: None,
+        description: "Milliseconds that a call waits for a free connection of the pool.",
         example: "10000",
     },
     Setting {
@@ -324,10 +324,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_POSTGRES_REQUEST_TIMEOUT_MS",
         aliases: &[],
         flag: None,
-        shape: TIMEOUT,
+        value_type: TIMEOUT_RANGE,
         default: "10000",
-        default_words: None,
-        meaning: "Milliseconds for one transaction. If PostgreSQL does not answer in time, the \
+        default_description: None,
+        description: "Milliseconds for one transaction. If PostgreSQL does not answer in time, the \
                   call fails and the connection is closed.",
         example: "10000",
     },
@@ -337,10 +337,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_POSTGRES_HEARTBEAT_TIMEOUT_MS",
         aliases: &[],
         flag: None,
-        shape: TIMEOUT,
+        value_type: TIMEOUT_RANGE,
         default: "5000",
-        default_words: None,
-        meaning: "Milliseconds for one transaction of a heartbeat; a third of the lease applies \
+        default_description: None,
+        description: "Milliseconds for one transaction of a heartbeat; a third of the lease applies \
                   if that is shorter.",
         example: "5000",
     },
@@ -350,10 +350,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_POSTGRES_READ_TIMEOUT_MS",
         aliases: &[],
         flag: None,
-        shape: TIMEOUT,
+        value_type: TIMEOUT_RANGE,
         default: "300000",
-        default_words: None,
-        meaning: "Milliseconds for one read of whole tables, as for lists and metrics.",
+        default_description: None,
+        description: "Milliseconds for one read of whole tables, as for lists and metrics.",
         example: "300000",
     },
     Setting {
@@ -362,10 +362,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_POSTGRES_MAINTENANCE_TIMEOUT_MS",
         aliases: &[],
         flag: None,
-        shape: TIMEOUT,
+        value_type: TIMEOUT_RANGE,
         default: "3600000",
-        default_words: None,
-        meaning: "Milliseconds for one transaction of a migration, a repair or a prune.",
+        default_description: None,
+        description: "Milliseconds for one transaction of a migration, a repair or a prune.",
         example: "3600000",
     },
     Setting {
@@ -374,10 +374,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_POSTGRES_TCP_KEEPALIVE_MS",
         aliases: &[],
         flag: None,
-        shape: TIMEOUT,
+        value_type: TIMEOUT_RANGE,
         default: "10000",
-        default_words: None,
-        meaning: "Milliseconds without traffic after which the first TCP keepalive probe is \
+        default_description: None,
+        description: "Milliseconds without traffic after which the first TCP keepalive probe is \
                   sent; the URL parameter `keepalives_idle` has precedence.",
         example: "10000",
     },
@@ -387,10 +387,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_POSTGRES_TCP_USER_TIMEOUT_MS",
         aliases: &[],
         flag: None,
-        shape: TIMEOUT,
+        value_type: TIMEOUT_RANGE,
         default: "10000",
-        default_words: None,
-        meaning: "Milliseconds that sent data may stay unacknowledged before the connection is \
+        default_description: None,
+        description: "Milliseconds that sent data may stay unacknowledged before the connection is \
                   closed; the URL parameter `tcp_user_timeout` has precedence.",
         example: "10000",
     },
@@ -400,10 +400,10 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_HTTP_ALLOW",
         aliases: &[],
         flag: Some("worker, run --http-allow"),
-        shape: Shape::Words,
+        value_type: ValueType::Strings,
         default: "",
-        default_words: None,
-        meaning: "Hosts that tasks of kind `http` may call.",
+        default_description: None,
+        description: "Hosts that tasks of kind `http` may call.",
         example: "[\"api.example.org\"]",
     },
     Setting {
@@ -412,22 +412,22 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         variable: "TIDEGATE_EXEC_ALLOW",
         aliases: &[],
         flag: Some("worker, run --exec-allow"),
-        shape: Shape::Words,
+        value_type: ValueType::Strings,
         default: "",
-        default_words: None,
-        meaning: "Programs that tasks of kind `exec` may start.",
+        default_description: None,
+        description: "Programs that tasks of kind `exec` may start.",
         example: "[\"echo\"]",
     },
 ];
 
 impl Setting {
     /// The setting of a key.
-    pub(crate) fn of(key: Key) -> &'static Self {
+    pub(crate) fn by_key(key: Key) -> &'static Self {
         &SETTINGS[key as usize]
     }
 
     /// The setting of a key in the file.
-    pub(crate) fn named(name: &str) -> Option<&'static Self> {
+    pub(crate) fn by_name(name: &str) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.name == name)
     }
 
@@ -437,30 +437,31 @@ impl Setting {
     }
 
     /// The section it stands in, and its key there.
-    pub(crate) fn place(&self) -> (&'static str, &'static str) {
+    pub(crate) fn section_and_key(&self) -> (&'static str, &'static str) {
         self.name.rsplit_once('.').unwrap_or(("", self.name))
     }
 
     /// The lines of an example inside of its section.
-    pub(crate) fn lines(&self) -> String {
-        match self.shape {
-            Shape::Limits => format!("\n[{}]\n{}", self.name, self.example),
-            _ => format!("{} = {}", self.place().1, self.example),
+    pub(crate) fn example_lines(&self) -> String {
+        match self.value_type {
+            ValueType::Limits => format!("\n[{}]\n{}", self.name, self.example),
+            _ => format!("{} = {}", self.section_and_key().1, self.example),
         }
     }
 
     /// An example that is a whole file.
-    pub(crate) fn sample(&self) -> String {
-        match (self.place().0, self.shape) {
-            ("", _) | (_, Shape::Limits) => self.lines().trim_start().to_owned(),
-            (section, _) => format!("[{section}]\n{}", self.lines()),
+    pub(crate) fn example_file(&self) -> String {
+        match (self.section_and_key().0, self.value_type) {
+            ("", _) | (_, ValueType::Limits) => self.example_lines().trim_start().to_owned(),
+            (section, _) => format!("[{section}]\n{}", self.example_lines()),
         }
     }
 }
 
 /// The sections of the file, in order.
-pub(crate) fn sections() -> Vec<&'static str> {
-    let mut sections: Vec<&str> = SETTINGS.iter().map(|setting| setting.place().0).collect();
+pub(crate) fn section_names() -> Vec<&'static str> {
+    let mut sections: Vec<&str> =
+        SETTINGS.iter().map(|setting| setting.section_and_key().0).collect();
     sections.dedup();
     sections.retain(|section| !section.is_empty());
     sections
@@ -471,14 +472,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_in_order_and_its_names_go_together() {
+    fn settings_table_is_ordered_and_names_are_consistent() {
         assert!(SETTINGS.windows(2).all(|pair| pair[0].key < pair[1].key), "as the keys are");
-        assert!(SETTINGS.iter().all(|setting| Setting::of(setting.key).key == setting.key));
-        assert_eq!(sections(), ["run", "worker", "concurrency", "postgres", "http", "exec"]);
+        assert!(SETTINGS.iter().all(|setting| Setting::by_key(setting.key).key == setting.key));
+        assert_eq!(section_names(), ["run", "worker", "concurrency", "postgres", "http", "exec"]);
         for setting in &SETTINGS {
             let name = setting.name.replace('.', "_").to_uppercase();
             assert_eq!(setting.variable, format!("TIDEGATE_{name}"));
-            assert!(setting.meaning.ends_with('.'), "{}", setting.name);
+            assert!(setting.description.ends_with('.'), "{}", setting.name);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::anyhow;
 
 use super::settings::{FILE_VARIABLE, Key, SETTINGS, Setting};
-use super::shape::Value;
+use super::value_type::Value;
 use crate::suggest::suggest;
 
 const PREFIX: &str = "TIDEGATE_";
@@ -22,7 +22,7 @@ pub(crate) fn read(
         };
         let Some((name, text)) = setting.variables().find_map(said) else { continue };
         let text = text.to_str().ok_or_else(|| anyhow!("{name} is not UTF-8"))?;
-        let value = setting.shape.parse("it", text);
+        let value = setting.value_type.parse("it", text);
         values.push((setting.key, value.map_err(|error| anyhow!("read {name}: {error}"))?, name));
     }
     Ok(values)
@@ -30,7 +30,7 @@ pub(crate) fn read(
 
 /// Notes about variables that look like a mistyped one. Others may have variables with this
 /// beginning too, so what is near to none is not spoken of.
-pub(crate) fn mistyped(variables: &[(OsString, OsString)]) -> Vec<String> {
+pub(crate) fn mistyped_notes(variables: &[(OsString, OsString)]) -> Vec<String> {
     let names = SETTINGS.iter().flat_map(Setting::variables).chain([FILE_VARIABLE]);
     let known: Vec<&str> = names.filter_map(|name| name.strip_prefix(PREFIX)).collect();
     let note = |(name, _): &(OsString, OsString)| {
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_read_as_their_setting_asks() {
+    fn variables_are_parsed_by_type_of_setting() {
         let given = variables(&[
             ("TIDEGATE_STORE", ""),
             ("TIDEGATE_WORKER_CONCURRENCY", " 7 "),
@@ -75,10 +75,11 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_with_our_prefix_goes_before_a_bare_one() {
+    fn prefixed_variable_takes_precedence_over_bare_one() {
         let bare = ("MAX_CONCURRENT_TASKS", "2");
         let read = |pairs: &[(&str, &str)]| read(&variables(pairs)).unwrap().pop();
-        let said = |number, name| Some((Key::WorkerTasksMax, Value::Number(number), name));
+        let said =
+            |number, name| Some((Key::WorkerMaxConcurrentTasks, Value::Number(number), name));
         assert_eq!(read(&[bare]), said(2, "MAX_CONCURRENT_TASKS"));
         let prefixed = ("TIDEGATE_MAX_CONCURRENT_TASKS", "3");
         assert_eq!(read(&[bare, prefixed]), said(3, "TIDEGATE_MAX_CONCURRENT_TASKS"));
@@ -89,15 +90,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_near_is_noted() {
+    fn unknown_variable_is_noted_only_if_similar() {
         let given = variables(&[("TIDEGATE_STOER", "x"), ("TIDEGATE_STORE", "x")]);
         assert_snapshot!(
-            mistyped(&given).join("\n"),
+            mistyped_notes(&given).join("\n"),
             @"unknown variable TIDEGATE_STOER; did you mean TIDEGATE_STORE?"
         );
         let others = ["PG_DIR", "PG_BIN", "PG_FROM", "BLESS", "TASKS", "PROCESSES", "KILLS"];
         for other in others.map(|name| format!("{PREFIX}{name}")) {
-            assert_eq!(mistyped(&variables(&[(&other, "x")])), [""; 0], "{other}");
+            assert_eq!(mistyped_notes(&variables(&[(&other, "x")])), [""; 0], "{other}");
         }
     }
 }

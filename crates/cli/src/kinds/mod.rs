@@ -10,18 +10,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tidegate_core::Kind;
-use tidegate_engine::{Builder, KindOptions, Metrics};
+use tidegate_engine::{KindConfig, Metrics, WorkerBuilder};
 
-pub(crate) use permissions::{Allow, Permissions, flag_of};
+pub(crate) use permissions::{PermissionArgs, Permissions, permission_flag};
 
 use crate::suggest::suggest;
-use http::Caller;
+use http::HttpClient;
 
 /// Their names.
 pub(crate) const NAMES: [&str; 4] = ["noop", "sleep", "http", "exec"];
 
 /// Their settings, every one at its default.
-pub(crate) fn settings() -> Vec<Kind> {
+pub(crate) fn default_kinds() -> Vec<Kind> {
     NAMES.into_iter().map(Kind::new).collect()
 }
 
@@ -30,8 +30,8 @@ pub(crate) fn settings() -> Vec<Kind> {
 pub(crate) struct Handlers {
     /// The server beside the worker, for `http` tasks that name a path alone.
     server: Option<String>,
-    caller: Arc<Caller>,
-    exec: Arc<exec::Allowed>,
+    caller: Arc<HttpClient>,
+    exec: Arc<exec::AllowedCommands>,
 }
 
 impl Handlers {
@@ -42,18 +42,23 @@ impl Handlers {
         metrics: Option<Metrics>,
     ) -> Self {
         let http = match server {
-            Some(server) => permissions.http.and(server),
+            Some(server) => permissions.http.with_address(server),
             None => permissions.http,
         };
         Self {
             server: server.map(|server| server.to_string()),
-            caller: Arc::new(Caller::new(http).measured(metrics)),
+            caller: Arc::new(HttpClient::new(http).with_metrics(metrics)),
             exec: Arc::new(permissions.exec),
         }
     }
 
     /// Adds the handler of a built-in kind to a worker.
-    pub(crate) fn add(&self, builder: Builder, kind: KindOptions, name: &str) -> Builder {
+    pub(crate) fn register_handler(
+        &self,
+        builder: WorkerBuilder,
+        kind: KindConfig,
+        name: &str,
+    ) -> WorkerBuilder {
         let Self { server, caller, exec } = self.clone();
         match name {
             "noop" => builder.handle(kind, noop::run),
@@ -72,29 +77,29 @@ impl Handlers {
 
 /// Checks that a payload fits its kind. `has_server` says that a server runs beside the worker,
 /// so that `http` may name a path alone. Other kinds take whatever they like.
-pub(crate) fn check(kind: &str, payload: &[u8], has_server: bool) -> Result<(), String> {
+pub(crate) fn check_payload(kind: &str, payload: &[u8], has_server: bool) -> Result<(), String> {
     match kind {
-        "noop" => fits::<noop::Payload>(kind, payload).map(drop),
-        "sleep" => fits::<sleep::Payload>(kind, payload).map(drop),
-        "http" => fits::<http::Payload>(kind, payload)?.check(has_server),
-        "exec" => fits::<exec::Payload>(kind, payload)?.check(),
+        "noop" => parse_payload::<noop::Payload>(kind, payload).map(drop),
+        "sleep" => parse_payload::<sleep::Payload>(kind, payload).map(drop),
+        "http" => parse_payload::<http::Payload>(kind, payload)?.check(has_server),
+        "exec" => parse_payload::<exec::Payload>(kind, payload)?.check(),
         _ => Ok(()),
     }
 }
 
-fn fits<P: serde::de::DeserializeOwned>(kind: &str, payload: &[u8]) -> Result<P, String> {
+fn parse_payload<P: serde::de::DeserializeOwned>(kind: &str, payload: &[u8]) -> Result<P, String> {
     serde_json::from_slice(payload).map_err(|error| {
         let error = error.to_string();
-        let hint = match meant(&error) {
+        let hint = match suggested_key(&error) {
             Some(key) => format!("; did you mean `{key}`?"),
-            None => format!("; one that does: {}", example(kind)),
+            None => format!("; one that does: {}", example_payload(kind)),
         };
         format!("the payload does not fit kind `{kind}`: {error}{hint}")
     })
 }
 
 /// A payload that fits a kind.
-fn example(kind: &str) -> &'static str {
+fn example_payload(kind: &str) -> &'static str {
     match kind {
         "sleep" => r#"{"ms": 500}"#,
         "http" => r#"{"url": "https://api.example.com/orders/7"}"#,
@@ -104,7 +109,7 @@ fn example(kind: &str) -> &'static str {
 }
 
 /// The key that a mistyped one may mean. The error names the key, and behind it those it knows.
-fn meant(error: &str) -> Option<&str> {
+fn suggested_key(error: &str) -> Option<&str> {
     let mut words = error.strip_prefix("unknown field `")?.split('`');
     let word = words.next()?;
     let known: Vec<&str> = words.skip(1).step_by(2).collect();
@@ -118,13 +123,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn payloads_must_fit() {
-        check("noop", b"null", false).unwrap();
-        check("sleep", br#"{"ms":5}"#, false).unwrap();
-        check("http", br#"{"url":"http://127.0.0.1:80/x"}"#, false).unwrap();
-        check("http", br#"{"path":"/x"}"#, true).unwrap();
-        check("exec", br#"{"argv":["ls","-l"]}"#, false).unwrap();
-        check("other", b"[1,2]", false).unwrap();
+    fn payload_must_match_its_kind() {
+        check_payload("noop", b"null", false).unwrap();
+        check_payload("sleep", br#"{"ms":5}"#, false).unwrap();
+        check_payload("http", br#"{"url":"http://127.0.0.1:80/x"}"#, false).unwrap();
+        check_payload("http", br#"{"path":"/x"}"#, true).unwrap();
+        check_payload("exec", br#"{"argv":["ls","-l"]}"#, false).unwrap();
+        check_payload("other", b"[1,2]", false).unwrap();
         for (kind, payload) in [
             ("sleep", "null"),
             ("sleep", r#"{"ms":-1}"#),
@@ -138,13 +143,14 @@ mod tests {
             ("exec", r#"{"argv":"ls -l"}"#),
             ("exec", r#"{"argv":["ls"],"env":{"LD_PRELOAD":"x"}}"#),
         ] {
-            check(kind, payload.as_bytes(), false).unwrap_err();
+            check_payload(kind, payload.as_bytes(), false).unwrap_err();
         }
     }
 
     #[test]
-    fn a_mistyped_key_is_suggested() {
-        let error = check("http", br#"{"url":"http://a.example","heders":{}}"#, false).unwrap_err();
+    fn mistyped_payload_key_gets_a_suggestion() {
+        let error =
+            check_payload("http", br#"{"url":"http://a.example","heders":{}}"#, false).unwrap_err();
         assert!(error.contains("`headers`"), "{error}");
         assert_snapshot!(
             error,

@@ -18,7 +18,7 @@ pub(crate) struct Payload {
 
 pub(crate) async fn run(context: Context, payload: Payload) -> Result<(), Failure> {
     time::sleep(Duration::from_millis(payload.ms.into())).await;
-    if context.attempt() <= payload.fail_attempts {
+    if context.attempt_number() <= payload.fail_attempts {
         return Err(Failure::retryable("failed as asked by `fail_attempts`"));
     }
     Ok(())

@@ -11,19 +11,19 @@ use opentelemetry_proto::tonic::metrics::v1::{
     ResourceMetrics, ScopeMetrics, Sum, metric, number_data_point,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
-use tidegate_engine::metrics::about::Sort;
-use tidegate_engine::metrics::{Buckets, Family, Series, Value};
+use tidegate_engine::metrics::descriptors::MetricType;
+use tidegate_engine::metrics::{HistogramCounts, MetricFamily, MetricSeries, MetricValue};
 use tidegate_engine::{Metrics, time};
 use tonic::transport::{Channel, Endpoint};
 
-use super::SERVICE;
-use crate::tell::tell;
+use super::SERVICE_NAME;
+use crate::stderr::print_message;
 
 /// Between two exports.
-const INTERVAL: Duration = Duration::from_secs(10);
+const EXPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long a collector may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends metrics to a collector.
 #[derive(Debug, Clone)]
@@ -38,8 +38,8 @@ pub(crate) struct Exporter {
 impl Exporter {
     pub(crate) fn new(metrics: Metrics, url: &str) -> anyhow::Result<Self> {
         let endpoint = Endpoint::from_shared(url.to_owned()).context("read --otlp")?;
-        let client = MetricsServiceClient::new(endpoint.timeout(PATIENCE).connect_lazy());
-        let instance = tidegate_engine::id::worker().to_string();
+        let client = MetricsServiceClient::new(endpoint.timeout(EXPORT_TIMEOUT).connect_lazy());
+        let instance = tidegate_engine::id::new_worker_id().to_string();
         Ok(Self { metrics, client, instance, began_ns: now_ns() })
     }
 
@@ -47,10 +47,13 @@ impl Exporter {
     pub(crate) async fn run(mut self) {
         let mut is_away = false;
         loop {
-            time::sleep(INTERVAL).await;
+            time::sleep(EXPORT_INTERVAL).await;
             let outcome = self.export().await;
             if let (Err(error), false) = (&outcome, is_away) {
-                tell!("warning: the collector does not take the metrics: {}", error.message());
+                print_message!(
+                    "warning: the collector does not take the metrics: {}",
+                    error.message()
+                );
             }
             is_away = outcome.is_err();
         }
@@ -59,12 +62,12 @@ impl Exporter {
     /// Exports once.
     pub(crate) async fn export(&mut self) -> Result<(), tonic::Status> {
         let now_ns = now_ns();
-        let metric = |family: &Family| self.metric(family, now_ns);
-        let families = self.metrics.read();
+        let metric = |family: &MetricFamily| self.metric(family, now_ns);
+        let families = self.metrics.snapshot();
         let metrics = families.iter().filter(|family| !family.series.is_empty()).map(metric);
-        let scope = InstrumentationScope { name: SERVICE.to_owned(), ..Default::default() };
+        let scope = InstrumentationScope { name: SERVICE_NAME.to_owned(), ..Default::default() };
         let attributes =
-            vec![label("service.name", SERVICE), label("service.instance.id", &self.instance)];
+            vec![label("service.name", SERVICE_NAME), label("service.instance.id", &self.instance)];
         let request = ExportMetricsServiceRequest {
             resource_metrics: vec![ResourceMetrics {
                 resource: Some(Resource { attributes, ..Default::default() }),
@@ -79,13 +82,13 @@ impl Exporter {
         self.client.export(request).await.map(drop)
     }
 
-    fn metric(&self, Family { about, series }: &Family, now_ns: u64) -> Metric {
+    fn metric(&self, MetricFamily { descriptor, series }: &MetricFamily, now_ns: u64) -> Metric {
         let temporality = AggregationTemporality::Cumulative.into();
-        let labelled = |series: &Series| {
-            let names = about.labels.iter().zip(&series.labels);
+        let labelled = |series: &MetricSeries| {
+            let names = descriptor.labels.iter().zip(&series.labels);
             names.map(|(name, value)| label(name, value)).collect::<Vec<_>>()
         };
-        let number = |series: &Series, number: f64| NumberDataPoint {
+        let number = |series: &MetricSeries, number: f64| NumberDataPoint {
             attributes: labelled(series),
             start_time_unix_nano: self.began_ns,
             time_unix_nano: now_ns,
@@ -95,27 +98,27 @@ impl Exporter {
         let (mut numbers, mut histograms) = (Vec::new(), Vec::new());
         for series in series {
             match &series.value {
-                Value::Number(value) => numbers.push(number(series, *value)),
-                Value::Buckets(buckets) => {
+                MetricValue::Number(value) => numbers.push(number(series, *value)),
+                MetricValue::Histogram(buckets) => {
                     histograms.push(self.histogram(buckets, labelled(series), now_ns));
                 }
             }
         }
-        let data = match about.sort {
-            Sort::Gauge => metric::Data::Gauge(Gauge { data_points: numbers }),
-            Sort::Counter => metric::Data::Sum(Sum {
+        let data = match descriptor.metric_type {
+            MetricType::Gauge => metric::Data::Gauge(Gauge { data_points: numbers }),
+            MetricType::Counter => metric::Data::Sum(Sum {
                 data_points: numbers,
                 aggregation_temporality: temporality,
                 is_monotonic: true,
             }),
-            Sort::Histogram => metric::Data::Histogram(Histogram {
+            MetricType::Histogram => metric::Data::Histogram(Histogram {
                 data_points: histograms,
                 aggregation_temporality: temporality,
             }),
         };
         Metric {
-            name: about.name.to_owned(),
-            description: about.help.to_owned(),
+            name: descriptor.name.to_owned(),
+            description: descriptor.help.to_owned(),
             data: Some(data),
             ..Default::default()
         }
@@ -123,7 +126,7 @@ impl Exporter {
 
     fn histogram(
         &self,
-        buckets: &Buckets,
+        buckets: &HistogramCounts,
         attributes: Vec<KeyValue>,
         now_ns: u64,
     ) -> HistogramDataPoint {

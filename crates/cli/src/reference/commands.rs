@@ -2,7 +2,7 @@
 
 use clap::{Arg, Command, CommandFactory as _};
 
-use super::row;
+use super::table_row;
 use crate::cli::Cli;
 
 const INTRO: &str = "\
@@ -18,22 +18,22 @@ pub(crate) fn page() -> String {
     let mut root = Cli::command();
     root.build();
     let mut text = format!("# Commands\n\n{INTRO}\n## Flags of every command\n\n");
-    text.push_str(&table("flag", root.get_arguments().filter(|argument| is_of_all(argument))));
-    add_below(&root, 2, &mut text);
+    text.push_str(&table("flag", root.get_arguments().filter(|argument| is_global(argument))));
+    add_subcommands(&root, 2, &mut text);
     text
 }
 
 /// Whether every command takes it.
-fn is_of_all(argument: &Arg) -> bool {
+fn is_global(argument: &Arg) -> bool {
     ["store", "config_file", "otlp"].contains(&argument.get_id().as_str())
 }
 
 /// Adds the commands below a command, each with those below it.
-fn add_below(command: &Command, level: usize, text: &mut String) {
+fn add_subcommands(command: &Command, level: usize, text: &mut String) {
     let shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
     for command in command.get_subcommands().filter(shown) {
         text.push_str(&section(command, level));
-        add_below(command, level + 1, text);
+        add_subcommands(command, level + 1, text);
     }
 }
 
@@ -47,7 +47,7 @@ fn section(command: &Command, level: usize) -> String {
     text.push_str(&format!("\n```text\n{usage}\n```\n"));
     let is_own = |argument: &&Arg| {
         let is_of_clap = ["help", "version"].contains(&argument.get_id().as_str());
-        !is_of_all(argument) && !argument.is_hide_set() && !is_of_clap
+        !is_global(argument) && !argument.is_hide_set() && !is_of_clap
     };
     let (named, placed): (Vec<&Arg>, Vec<&Arg>) =
         command.get_arguments().filter(is_own).partition(|argument| argument.get_long().is_some());
@@ -57,7 +57,7 @@ fn section(command: &Command, level: usize) -> String {
         }
     }
     if let Some(examples) = command.get_after_help() {
-        text.push_str(&format!("\n{}", code(&examples.to_string())));
+        text.push_str(&format!("\n{}", code_block(&examples.to_string())));
     }
     text
 }
@@ -73,16 +73,20 @@ fn sentence(about: &str) -> String {
 }
 
 fn table<'a>(head: &str, arguments: impl IntoIterator<Item = &'a Arg>) -> String {
-    let mut text = row(&[head, "meaning", "default"]) + "|---|---|---|\n";
+    let mut text = table_row(&[head, "meaning", "default"]) + "|---|---|---|\n";
     for argument in arguments {
-        let (meaning, default) = meaning(argument);
-        text.push_str(&row(&[&format!("`{}`", called(argument)), &meaning, &default]));
+        let (meaning, default) = description_and_default(argument);
+        text.push_str(&table_row(&[
+            &format!("`{}`", argument_syntax(argument)),
+            &meaning,
+            &default,
+        ]));
     }
     text
 }
 
 /// How it is typed.
-fn called(argument: &Arg) -> String {
+fn argument_syntax(argument: &Arg) -> String {
     let values = argument.get_value_names().unwrap_or_default();
     let value = values.iter().map(|name| format!(" {name}")).collect::<String>();
     match argument.get_long() {
@@ -93,7 +97,7 @@ fn called(argument: &Arg) -> String {
 }
 
 /// What it means, and its default. A default that is words stands behind the meaning.
-fn meaning(argument: &Arg) -> (String, String) {
+fn description_and_default(argument: &Arg) -> (String, String) {
     let help = argument.get_long_help().or(argument.get_help());
     let help = help.map(ToString::to_string).unwrap_or_default().replace("\n\n", " ");
     let (mut help, words) = match help.split_once(" [default: ") {
@@ -123,7 +127,7 @@ fn meaning(argument: &Arg) -> (String, String) {
 }
 
 /// Examples as a block of code.
-fn code(examples: &str) -> String {
+fn code_block(examples: &str) -> String {
     let lines = examples.lines().skip(1).map(|line| line.strip_prefix("  ").unwrap_or(line));
     let lines: Vec<&str> = lines.collect();
     format!("```sh\n{}\n```\n", lines.join("\n"))
@@ -136,7 +140,7 @@ mod tests {
     use super::*;
 
     /// The words of a line of a shell, without its quotes.
-    fn words(line: &str) -> Vec<String> {
+    fn split_shell_words(line: &str) -> Vec<String> {
         let (mut words, mut is_quoted) = (vec![String::new()], false);
         for sign in line.chars() {
             match (sign, words.last_mut()) {
@@ -150,12 +154,12 @@ mod tests {
     }
 
     #[test]
-    fn every_example_can_be_typed() {
+    fn reference_examples_parse() {
         let page = page();
         let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
         let mut examples = 0;
         for line in blocks.flat_map(str::lines) {
-            for part in words(line).split(|word| ["&", "|", ">"].contains(&&**word)) {
+            for part in split_shell_words(line).split(|word| ["&", "|", ">"].contains(&&**word)) {
                 let Some(start) = part.iter().position(|word| word == "tidegate") else { continue };
                 let typed = Cli::try_parse_from(&part[start..]);
                 assert!(typed.is_ok(), "{line}: {}", typed.unwrap_err());

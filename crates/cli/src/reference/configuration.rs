@@ -2,13 +2,13 @@
 
 use tidegate_measure::table::grouped;
 
-use super::row;
-use crate::config::{FILE, FILE_VARIABLE, SETTINGS, Setting, Shape, sections};
+use super::table_row;
+use crate::config::{DEFAULT_FILE, FILE_VARIABLE, SETTINGS, Setting, ValueType, section_names};
 
 /// The page.
 pub(crate) fn page() -> String {
-    let mut text = format!("# Configuration\n\n{}\n{}", intro(), example());
-    text.push_str(&format!("\n{LIMITS}\n## Settings\n"));
+    let mut text = format!("# Configuration\n\n{}\n{}", intro(), example_file());
+    text.push_str(&format!("\n{LIMITS_SECTION}\n## Settings\n"));
     SETTINGS.iter().for_each(|setting| text.push_str(&section(setting)));
     text
 }
@@ -21,7 +21,7 @@ than a variable, a variable than the file, the file than a [profile](#profile), 
 default. `tidegate config` shows what holds and where each value comes from; it never shows the
 password of a store.
 
-The file is `{FILE}` in the current folder, if it is there, or the one that `--config FILE` or the
+The file is `{DEFAULT_FILE}` in the current folder, if it is there, or the one that `--config FILE` or the
 variable `{FILE_VARIABLE}` names, which must be there. An empty `{FILE_VARIABLE}` reads no file. The
 file has at most 1 MiB. It is checked as a whole before a command does anything: an unknown key, a
 value of another type or out of bounds is an error that names the line and the column, and the key
@@ -35,7 +35,7 @@ is listed and says something holds.
     )
 }
 
-const LIMITS: &str = "\
+const LIMITS_SECTION: &str = "\
 ## Limits of the configuration
 
 `worker`, `run` and `submit` tell the store the limits when they start. For one group, who says what
@@ -52,11 +52,11 @@ the configuration and a run file, the one that was told last holds.
 ";
 
 /// A file with every setting.
-fn example() -> String {
+fn example_file() -> String {
     let mut text = "## A file with every setting\n\n```toml\n".to_owned();
-    for section in [""].into_iter().chain(sections()) {
-        let settings = SETTINGS.iter().filter(|setting| setting.place().0 == section);
-        let mut lines: String = settings.map(|setting| setting.lines() + "\n").collect();
+    for section in [""].into_iter().chain(section_names()) {
+        let settings = SETTINGS.iter().filter(|setting| setting.section_and_key().0 == section);
+        let mut lines: String = settings.map(|setting| setting.example_lines() + "\n").collect();
         if !section.is_empty() {
             lines = format!("\n[{section}]\n{lines}");
         }
@@ -66,34 +66,34 @@ fn example() -> String {
 }
 
 fn section(setting: &Setting) -> String {
-    let mut text = format!("\n### `{}`\n\n{}\n\n", setting.name, setting.meaning);
-    let default = match (setting.default_words, setting.default) {
+    let mut text = format!("\n### `{}`\n\n{}\n\n", setting.name, setting.description);
+    let default = match (setting.default_description, setting.default) {
         (Some(words), _) => words.to_owned(),
         (None, "") => "none".to_owned(),
         (None, default) => format!("`{default}`"),
     };
     let flag = setting.flag.map_or_else(|| "none".to_owned(), |flag| format!("`{flag}`"));
-    text.push_str(&row(&["type", "default", "variable", "flag"]));
+    text.push_str(&table_row(&["type", "default", "variable", "flag"]));
     text.push_str("|---|---|---|---|\n");
     let variables: Vec<String> = setting.variables().map(|name| format!("`{name}`")).collect();
     let variables = variables.join(", ");
-    text.push_str(&row(&[&words(setting.shape), &default, &variables, &flag]));
-    text.push_str(&format!("\n```toml\n{}\n```\n", setting.sample()));
+    text.push_str(&table_row(&[&describe_type(setting.value_type), &default, &variables, &flag]));
+    text.push_str(&format!("\n```toml\n{}\n```\n", setting.example_file()));
     text
 }
 
-fn words(shape: Shape) -> String {
+fn describe_type(shape: ValueType) -> String {
     match shape {
-        Shape::Store => "URL of a [store](stores.md)".to_owned(),
-        Shape::Log => "string".to_owned(),
-        Shape::Address => "address with a port, or a port".to_owned(),
-        Shape::Profile => "`production`, `staging` or `development`".to_owned(),
-        Shape::Number { low, high } => {
+        ValueType::Store => "URL of a [store](stores.md)".to_owned(),
+        ValueType::Log => "string".to_owned(),
+        ValueType::Address => "address with a port, or a port".to_owned(),
+        ValueType::Profile => "`production`, `staging` or `development`".to_owned(),
+        ValueType::Number { low, high } => {
             format!("whole number, {} to {}", grouped(low as u64), grouped(high as u64))
         }
-        Shape::Queues | Shape::Kinds => "array of names".to_owned(),
-        Shape::Words => "array of strings".to_owned(),
-        Shape::Limits => {
+        ValueType::Queues | ValueType::Kinds => "array of names".to_owned(),
+        ValueType::Strings => "array of strings".to_owned(),
+        ValueType::Limits => {
             "table of names and whole numbers, 0 to 2,147,483,647; at most 10,000".to_owned()
         }
     }

@@ -1,20 +1,26 @@
-use tidegate_engine::metrics::about::{ALL, About};
+use tidegate_engine::metrics::descriptors::{ALL, MetricDescriptor};
 
-use super::row;
+use super::table_row;
 
 /// Every metric, in the order of the table.
 pub(crate) fn page() -> String {
     let mut page = INTRODUCTION.to_owned();
-    page.push_str(&row(&["name", "sort", "labels", "whose", "what"]));
+    page.push_str(&table_row(&["name", "sort", "labels", "whose", "what"]));
     page.push_str("|---|---|---|---|---|\n");
-    ALL.iter().for_each(|about| page.push_str(&line(about)));
+    ALL.iter().for_each(|descriptor| page.push_str(&metric_row(descriptor)));
     page
 }
 
-fn line(about: &About) -> String {
-    let labels: Vec<String> = about.labels.iter().map(|label| format!("`{label}`")).collect();
-    let name = format!("`{}`", about.name);
-    row(&[&name, about.sort.as_str(), &labels.join(", "), about.whose.as_str(), about.help])
+fn metric_row(descriptor: &MetricDescriptor) -> String {
+    let labels: Vec<String> = descriptor.labels.iter().map(|label| format!("`{label}`")).collect();
+    let name = format!("`{}`", descriptor.name);
+    table_row(&[
+        &name,
+        descriptor.metric_type.as_str(),
+        &labels.join(", "),
+        descriptor.scope.as_str(),
+        descriptor.help,
+    ])
 }
 
 const INTRODUCTION: &str = "\

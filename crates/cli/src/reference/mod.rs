@@ -19,22 +19,22 @@ pub(crate) enum Page {
 
 impl Page {
     /// The page as Markdown.
-    pub(crate) fn text(self) -> String {
+    pub(crate) fn to_markdown(self) -> String {
         let page = match self {
             Self::Commands => commands::page(),
             Self::Configuration => configuration::page(),
             Self::Metrics => metrics::page(),
         };
-        format!("{NOTE}\n\n{page}")
+        format!("{GENERATED_NOTE}\n\n{page}")
     }
 }
 
 /// Who edits the page should edit the code.
-const NOTE: &str = "<!-- Made from the code. `TIDEGATE_BLESS=1 cargo test -p tidegate-cli --test docs \
+const GENERATED_NOTE: &str = "<!-- Made from the code. `TIDEGATE_BLESS=1 cargo test -p tidegate-cli --test docs \
                     reference` writes it again. -->";
 
 /// A row of a table. What Markdown would take for its own is escaped, except inside of code.
-fn row(cells: &[&str]) -> String {
+fn table_row(cells: &[&str]) -> String {
     let cells: Vec<String> = cells.iter().map(|cell| escaped(cell)).collect();
     format!("| {} |\n", cells.join(" | "))
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_stay_cells() {
-        assert_eq!(row(&["a|b", "* `*`", ""]), "| a\\|b | \\* `*` |  |\n");
+    fn table_cell_escapes_markdown() {
+        assert_eq!(table_row(&["a|b", "* `*`", ""]), "| a\\|b | \\* `*` |  |\n");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate_engine::time;
 
-use crate::tell::tell;
+use crate::stderr::print_message;
 
 /// Between two lines where there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
@@ -15,10 +15,10 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 /// The progress of a run.
 pub(crate) struct Progress {
     totals: BTreeMap<String, u64>,
-    show: Show,
+    show: ProgressDisplay,
 }
 
-enum Show {
+enum ProgressDisplay {
     Bars { all: MultiProgress, bars: BTreeMap<String, ProgressBar> },
     Lines { next: Instant },
 }
@@ -29,13 +29,14 @@ impl Progress {
         let show = if std::io::stderr().is_terminal() {
             let all = MultiProgress::new();
             let bar = |(heading, total): (&String, &u64)| {
-                let bar = ProgressBar::new(*total).with_style(style()).with_prefix(heading.clone());
+                let bar =
+                    ProgressBar::new(*total).with_style(bar_style()).with_prefix(heading.clone());
                 (heading.clone(), all.add(bar))
             };
             let bars = totals.iter().map(bar).collect();
-            Show::Bars { all, bars }
+            ProgressDisplay::Bars { all, bars }
         } else {
-            Show::Lines { next: time::now() + LINE_INTERVAL }
+            ProgressDisplay::Lines { next: time::now() + LINE_INTERVAL }
         };
         Self { totals, show }
     }
@@ -46,16 +47,16 @@ impl Progress {
             total.saturating_sub(left.get(heading).copied().unwrap_or_default())
         };
         match &mut self.show {
-            Show::Bars { bars, .. } => {
+            ProgressDisplay::Bars { bars, .. } => {
                 for (heading, bar) in bars {
                     bar.set_position(done(heading, self.totals[heading]));
                 }
             }
-            Show::Lines { next } => {
+            ProgressDisplay::Lines { next } => {
                 if time::now() >= *next {
                     *next = time::now() + LINE_INTERVAL;
                     let total: u64 = self.totals.values().sum();
-                    tell!(
+                    print_message!(
                         "{} of {total} tasks done",
                         total - left.values().sum::<u64>().min(total)
                     );
@@ -65,31 +66,31 @@ impl Progress {
     }
 
     /// Says something without breaking the bars.
-    pub(crate) fn say(&self, text: &str) {
+    pub(crate) fn print_message(&self, text: &str) {
         match &self.show {
-            Show::Bars { all, .. } => drop(all.println(text)),
-            Show::Lines { .. } => tell!("{text}"),
+            ProgressDisplay::Bars { all, .. } => drop(all.println(text)),
+            ProgressDisplay::Lines { .. } => print_message!("{text}"),
         }
     }
 
     /// Leaves the bars as they were last drawn. A terminal has written `^C` behind them, on a line
     /// of its own: drawn again they would begin a line too low, and leave their first line twice.
     pub(crate) fn freeze(self) {
-        if let Show::Bars { all, .. } = &self.show {
+        if let ProgressDisplay::Bars { all, .. } = &self.show {
             all.set_draw_target(ProgressDrawTarget::hidden());
-            tell!("");
+            print_message!("");
         }
     }
 
     /// Leaves the bars as they are.
-    pub(crate) fn end(self) {
-        if let Show::Bars { bars, .. } = self.show {
+    pub(crate) fn finish(self) {
+        if let ProgressDisplay::Bars { bars, .. } = self.show {
             bars.values().for_each(ProgressBar::abandon);
         }
     }
 }
 
-fn style() -> ProgressStyle {
+fn bar_style() -> ProgressStyle {
     // The template is a constant; a wrong one shows in the first run.
     ProgressStyle::with_template("{prefix:<20} {bar:40} {pos:>6}/{len}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())

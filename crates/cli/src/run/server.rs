@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::file::ServerPlan;
+use crate::run_file::ServerPlan;
 
 /// Bytes of a request that are read.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
@@ -20,23 +20,23 @@ const REQUEST_BYTES_MAX: usize = 16 << 10;
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<ServerState>,
     accept: JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ServerState {
     plan: ServerPlan,
     calls: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
-    now: AtomicU32,
-    most: AtomicU32,
+    concurrent: AtomicU32,
+    concurrent_max: AtomicU32,
 }
 
 /// What a server has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ServerStats {
     /// Calls in all.
     pub(crate) calls: u64,
     /// Calls it refused because too many came at once.
@@ -44,7 +44,7 @@ pub(crate) struct Seen {
     /// Calls it failed on purpose.
     pub(crate) failed: u64,
     /// The most calls at once.
-    pub(crate) most: u32,
+    pub(crate) concurrent_max: u32,
     /// The most it takes.
     pub(crate) calls_max: Option<u32>,
 }
@@ -59,13 +59,13 @@ impl Server {
     pub(crate) async fn start_on(address: SocketAddr, plan: ServerPlan) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let state = Arc::new(State {
+        let state = Arc::new(ServerState {
             plan,
             calls: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             failed: AtomicU64::new(0),
-            now: AtomicU32::new(0),
-            most: AtomicU32::new(0),
+            concurrent: AtomicU32::new(0),
+            concurrent_max: AtomicU32::new(0),
         });
         let accept = tokio::spawn(accept(listener, state.clone()));
         Ok(Self { address, state, accept })
@@ -77,12 +77,12 @@ impl Server {
     }
 
     /// What it has seen so far.
-    pub(crate) fn seen(&self) -> Seen {
-        Seen {
+    pub(crate) fn stats(&self) -> ServerStats {
+        ServerStats {
             calls: self.state.calls.load(Ordering::Relaxed),
             refused: self.state.refused.load(Ordering::Relaxed),
             failed: self.state.failed.load(Ordering::Relaxed),
-            most: self.state.most.load(Ordering::Relaxed),
+            concurrent_max: self.state.concurrent_max.load(Ordering::Relaxed),
             calls_max: self.state.plan.calls_max,
         }
     }
@@ -94,7 +94,7 @@ impl Drop for Server {
     }
 }
 
-async fn accept(listener: TcpListener, state: Arc<State>) {
+async fn accept(listener: TcpListener, state: Arc<ServerState>) {
     // A listener on loopback fails only when the process has no file handles left; calls then
     // fail and are tried again, so a pause is enough.
     loop {
@@ -106,7 +106,7 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 }
 
 /// A caller that goes away ends its own call and nothing else.
-async fn serve(mut stream: TcpStream, state: Arc<State>) -> io::Result<()> {
+async fn serve(mut stream: TcpStream, state: Arc<ServerState>) -> io::Result<()> {
     read_head(&mut stream).await?;
     let status = {
         let call = Call::begin(&state);
@@ -129,27 +129,28 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<()> {
 
 /// One call under way.
 struct Call<'a> {
-    state: &'a State,
+    state: &'a ServerState,
     number: u64,
-    at_once: u32,
+    concurrent: u32,
 }
 
 impl<'a> Call<'a> {
-    fn begin(state: &'a State) -> Self {
-        let at_once = state.now.fetch_add(1, Ordering::SeqCst) + 1;
-        state.most.fetch_max(at_once, Ordering::SeqCst);
+    fn begin(state: &'a ServerState) -> Self {
+        let concurrent = state.concurrent.fetch_add(1, Ordering::SeqCst) + 1;
+        state.concurrent_max.fetch_max(concurrent, Ordering::SeqCst);
         let number = state.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { state, number, at_once }
+        Self { state, number, concurrent }
     }
 
     async fn answer(&self) -> &'static str {
         let plan = &self.state.plan;
-        if plan.calls_max.is_some_and(|most| self.at_once > most) {
+        if plan.calls_max.is_some_and(|most| self.concurrent > most) {
             self.state.refused.fetch_add(1, Ordering::Relaxed);
             return "503 Too Many At Once";
         }
         let span = plan.answer_ms_max - plan.answer_ms_min + 1;
-        let wait_ms = plan.answer_ms_min + scatter(plan.seed.wrapping_add(self.number)) % span;
+        let wait_ms =
+            plan.answer_ms_min + pseudo_random(plan.seed.wrapping_add(self.number)) % span;
         time::sleep(Duration::from_millis(wait_ms)).await;
         if plan.fail_every.is_some_and(|every| self.number.is_multiple_of(every.into())) {
             self.state.failed.fetch_add(1, Ordering::Relaxed);
@@ -161,12 +162,12 @@ impl<'a> Call<'a> {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        self.state.now.fetch_sub(1, Ordering::SeqCst);
+        self.state.concurrent.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Unrelated numbers for neighbouring calls, the same in every run.
-fn scatter(number: u64) -> u64 {
+fn pseudo_random(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
 }

@@ -6,16 +6,16 @@ use tidegate_core::Limit;
 use tidegate_measure::history::Report;
 use tidegate_measure::table::{Table, counted, grouped};
 
-use super::server::Seen;
-use super::watch::{Counts, Heading, Use};
+use super::server::ServerStats;
+use super::stats::{HeadingStats, RunStats, SlotUsage};
 
 /// Everything a run found out.
 #[derive(Debug)]
-pub(crate) struct Summary<'a> {
+pub(crate) struct RunSummary<'a> {
     /// What was counted in this process.
-    pub(crate) counts: &'a Counts,
+    pub(crate) counts: &'a RunStats,
     /// Tasks of the run that other processes brought to their end meanwhile.
-    pub(crate) others: u64,
+    pub(crate) completed_elsewhere: u64,
     /// How long it took.
     pub(crate) seconds: f64,
     /// The store's limits.
@@ -23,10 +23,10 @@ pub(crate) struct Summary<'a> {
     /// What the history checker found.
     pub(crate) report: &'a Report,
     /// What the server saw, if there was one.
-    pub(crate) server: Option<Seen>,
+    pub(crate) server: Option<ServerStats>,
 }
 
-impl Summary<'_> {
+impl RunSummary<'_> {
     /// Tasks that failed or were cancelled.
     pub(crate) fn failed(&self) -> u64 {
         self.counts.headings.values().map(|heading| heading.failed).sum()
@@ -36,19 +36,19 @@ impl Summary<'_> {
         self.counts.headings.values().map(|heading| heading.completed).sum()
     }
 
-    fn tasks(&self) -> Table {
+    fn tasks_table(&self) -> Table {
         let heads = ["tasks of", "done", "failed", "retries", "wait p50", "wait p99", "run p50"];
         let mut table = Table::new(&heads);
         for (name, heading) in &self.counts.headings {
-            let Heading { completed, failed, retries, waits_ns, runs_ns } = heading;
+            let HeadingStats { completed, failed, retries, waits_ns, runs_ns } = heading;
             table.row(vec![
                 name.clone(),
                 grouped(*completed),
                 grouped(*failed),
                 grouped(*retries),
-                milliseconds(waits_ns, 50),
-                milliseconds(waits_ns, 99),
-                milliseconds(runs_ns, 50),
+                percentile_ms(waits_ns, 50),
+                percentile_ms(waits_ns, 99),
+                percentile_ms(runs_ns, 50),
             ]);
         }
         table
@@ -82,17 +82,17 @@ impl Summary<'_> {
             out,
             "\nserver: {}, at most {} at once{of}; {} refused, {} failed on purpose",
             counted(seen.calls, "call"),
-            seen.most,
+            seen.concurrent_max,
             grouped(seen.refused),
             grouped(seen.failed)
         )
     }
 }
 
-impl fmt::Display for Summary<'_> {
+impl fmt::Display for RunSummary<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rate = self.completed() as f64 / self.seconds.max(f64::EPSILON);
-        let others = match self.others {
+        let others = match self.completed_elsewhere {
             0 => String::new(),
             others => format!("; {} done by other processes", counted(others, "more task")),
         };
@@ -103,7 +103,7 @@ impl fmt::Display for Summary<'_> {
             self.seconds,
             grouped(self.failed())
         )?;
-        self.tasks().fmt(out)?;
+        self.tasks_table().fmt(out)?;
         write!(out, "\n{}", self.limits())?;
         self.report.changes().try_for_each(|change| writeln!(out, "{change}"))?;
         self.fmt_server(out)?;
@@ -118,21 +118,21 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
-fn limit_row(name: &str, capacity: Option<u32>, used: &Use) -> Vec<String> {
+fn limit_row(name: &str, capacity: Option<u32>, used: &SlotUsage) -> Vec<String> {
     let share = capacity
         .filter(|capacity| *capacity > 0)
         .map(|capacity| format!("{:.0} %", 100.0 * used.mean() / f64::from(capacity)));
     vec![
         name.to_owned(),
         capacity.map_or_else(|| "-".to_owned(), |capacity| capacity.to_string()),
-        used.most.to_string(),
+        used.held_max.to_string(),
         format!("{:.1}", used.mean()),
         share.unwrap_or_else(|| "-".to_owned()),
     ]
 }
 
 /// A percentile in milliseconds.
-fn milliseconds(times_ns: &[u64], percent: usize) -> String {
+fn percentile_ms(times_ns: &[u64], percent: usize) -> String {
     let mut sorted = times_ns.to_vec();
     sorted.sort_unstable();
     let rank = (sorted.len() * percent).div_ceil(100).max(1) - 1;
@@ -144,11 +144,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_of_what_was_seen() {
+    fn percentiles_are_computed_from_observed_times() {
         let times: Vec<u64> = (1..=100).map(|ms| ms * 1_000_000).collect();
-        assert_eq!(milliseconds(&times, 50), "50 ms");
-        assert_eq!(milliseconds(&times, 99), "99 ms");
-        assert_eq!(milliseconds(&times[..1], 99), "1 ms");
-        assert_eq!(milliseconds(&[], 99), "-");
+        assert_eq!(percentile_ms(&times, 50), "50 ms");
+        assert_eq!(percentile_ms(&times, 99), "99 ms");
+        assert_eq!(percentile_ms(&times[..1], 99), "1 ms");
+        assert_eq!(percentile_ms(&[], 99), "-");
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, anyhow, bail};
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 
 /// Bytes that are read ahead.
-const BUFFER_BYTES: usize = 64 << 10;
+const READ_BUFFER_BYTES: usize = 64 << 10;
 
 /// A line that is not blank.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,13 +25,13 @@ pub(crate) struct Lines<R> {
 
 impl<R: Read> Lines<R> {
     pub(crate) fn new(input: R) -> Self {
-        Self { reader: BufReader::with_capacity(BUFFER_BYTES, input), number: 0 }
+        Self { reader: BufReader::with_capacity(READ_BUFFER_BYTES, input), number: 0 }
     }
 
     /// The next line that is not blank.
     pub(crate) fn next(&mut self) -> anyhow::Result<Option<Line>> {
         loop {
-            let Some(text) = self.read()? else { return Ok(None) };
+            let Some(text) = self.read_line()? else { return Ok(None) };
             if !text.trim().is_empty() {
                 return Ok(Some(Line { number: self.number, text }));
             }
@@ -39,17 +39,17 @@ impl<R: Read> Lines<R> {
     }
 
     /// Whether there was any line so far, a blank one included.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub(crate) fn has_lines(&self) -> bool {
         // The end counts as one that is not there.
         self.number > 1
     }
 
     /// Whether something was read ahead. Without it the next line may take any time.
-    pub(crate) fn has_ahead(&self) -> bool {
+    pub(crate) fn has_buffered(&self) -> bool {
         !self.reader.buffer().is_empty()
     }
 
-    fn read(&mut self) -> anyhow::Result<Option<String>> {
+    fn read_line(&mut self) -> anyhow::Result<Option<String>> {
         self.number += 1;
         let number = self.number;
         let mut bytes = Vec::new();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn blank_lines_are_skipped_and_counted() {
+    fn blank_lines_are_skipped_but_numbered() {
         let (lines, error) = all(b"a\r\n\n  \nb c\n\n\xc3\xbc");
         let expected = [(1, "a"), (4, "b c"), (6, "\u{fc}")];
         assert_eq!(lines, expected.map(|(number, text)| (number, text.to_owned())));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_bounded() {
+    fn input_line_length_is_bounded() {
         let full = "x".repeat(PAYLOAD_BYTES_MAX);
         assert_eq!(all(format!("{full}\n").as_bytes()).0.len(), 1);
         let (lines, error) = all(format!("a\n{full}x\nb\n").as_bytes());
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_refused() {
+    fn input_that_is_not_utf8_is_rejected() {
         let (lines, error) = all(b"a\nb\xff\n");
         assert_eq!(lines.len(), 1);
         assert!(error.starts_with("line 2: ") && error.contains("byte 2"), "{error}");

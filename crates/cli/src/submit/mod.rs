@@ -7,14 +7,14 @@ mod template;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tidegate_core::{JobSpec, Scope, Submitted, TaskId};
+use tidegate_core::{JobSpec, LimitScope, SubmittedTask, TaskId};
 use tidegate_engine::Task;
 
-pub(crate) use bulk::Bulk;
-pub(crate) use template::{PLACE, Payload};
+pub(crate) use bulk::BulkSubmit;
+pub(crate) use template::{LINE_PLACEHOLDER, PayloadTemplate};
 
 /// A task that is ready to be submitted.
-pub(crate) struct Made {
+pub(crate) struct PreparedTask {
     pub(crate) task: Task,
     pub(crate) job: Option<String>,
     /// The size of its payload.
@@ -23,21 +23,24 @@ pub(crate) struct Made {
 
 /// What is told about a submitted task.
 #[derive(Debug, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct SubmitRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u64>,
     task: TaskId,
     is_new: bool,
 }
 
-impl Told {
-    pub(crate) fn of(submitted: &Submitted, line: Option<u64>) -> Self {
+impl SubmitRecord {
+    pub(crate) fn new(submitted: &SubmittedTask, line: Option<u64>) -> Self {
         Self { line, task: submitted.task, is_new: submitted.is_new }
     }
 }
 
 /// A line for each task: its id, or JSON.
-pub(crate) fn told(lines: impl Iterator<Item = Told>, json: bool) -> anyhow::Result<String> {
+pub(crate) fn format_records(
+    lines: impl Iterator<Item = SubmitRecord>,
+    json: bool,
+) -> anyhow::Result<String> {
     let mut text = String::new();
     for told in lines {
         match json {
@@ -50,12 +53,12 @@ pub(crate) fn told(lines: impl Iterator<Item = Told>, json: bool) -> anyhow::Res
 }
 
 /// Jobs that do not exist yet begin with the limit that the configuration gives them.
-pub(crate) fn job_specs(tasks: &[Made], limits: &BTreeMap<String, u32>) -> Vec<JobSpec> {
+pub(crate) fn job_specs(tasks: &[PreparedTask], limits: &BTreeMap<String, u32>) -> Vec<JobSpec> {
     let mut names: Vec<&String> = tasks.iter().filter_map(|made| made.job.as_ref()).collect();
     names.sort_unstable();
     names.dedup();
     let spec = |name: &String| {
-        let capacity = *limits.get(&Scope::Job.name(name))?;
+        let capacity = *limits.get(&LimitScope::Job.limit_name(name))?;
         Some(JobSpec { concurrency: Some(capacity), ..JobSpec::new(name.clone()) })
     };
     names.into_iter().filter_map(spec).collect()

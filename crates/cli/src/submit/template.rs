@@ -3,11 +3,11 @@
 use anyhow::{Context as _, anyhow};
 
 /// Stands for the line.
-pub(crate) const PLACE: &str = "{}";
+pub(crate) const LINE_PLACEHOLDER: &str = "{}";
 
 /// What makes a payload of a line.
 #[derive(Debug)]
-pub(crate) enum Payload {
+pub(crate) enum PayloadTemplate {
     /// The line is the payload.
     Line,
     /// The line goes between the parts of a JSON text. Every gap is inside of a string, so an
@@ -15,17 +15,17 @@ pub(crate) enum Payload {
     Parts(Vec<String>),
 }
 
-impl Payload {
+impl PayloadTemplate {
     /// Finds the places in the strings of a JSON text.
-    pub(crate) fn template(json: &str) -> anyhow::Result<Self> {
+    pub(crate) fn parse(json: &str) -> anyhow::Result<Self> {
         serde_json::from_str::<serde::de::IgnoredAny>(json).context("the payload is not JSON")?;
         let mut parts = vec![String::new()];
         let (mut is_string, mut rest) = (false, json);
         while let Some(next) = rest.chars().next() {
             let mut length = next.len_utf8();
-            if is_string && rest.starts_with(PLACE) {
+            if is_string && rest.starts_with(LINE_PLACEHOLDER) {
                 parts.push(String::new());
-                rest = &rest[PLACE.len()..];
+                rest = &rest[LINE_PLACEHOLDER.len()..];
                 continue;
             }
             match next {
@@ -44,7 +44,7 @@ impl Payload {
     }
 
     /// Whether two lines make two payloads.
-    pub(crate) fn has_place(&self) -> bool {
+    pub(crate) fn has_placeholder(&self) -> bool {
         match self {
             Self::Line => true,
             Self::Parts(parts) => parts.len() > 1,
@@ -69,11 +69,11 @@ impl Payload {
             // The payload has no other line than the one that is told already.
             Self::Line => anyhow!(
                 "{}; without --payload the line is the payload, as JSON: --payload \
-                 '{{\"row\": \"{PLACE}\"}}' puts it into one as text",
+                 '{{\"row\": \"{LINE_PLACEHOLDER}\"}}' puts it into one as text",
                 error.replace(" at line 1 column ", " at column ")
             ),
             Self::Parts(_) => anyhow!(
-                "{error}; {PLACE} puts the line in as text: where it is to be a number or an object, make \
+                "{error}; {LINE_PLACEHOLDER} puts the line in as text: where it is to be a number or an object, make \
                  it the whole payload and leave --payload out"
             ),
         }
@@ -85,24 +85,24 @@ mod tests {
     use super::*;
 
     fn filled(json: &str, line: &str) -> String {
-        Payload::template(json).unwrap().fill(line)
+        PayloadTemplate::parse(json).unwrap().fill(line)
     }
 
     #[test]
-    fn the_line_stays_inside_of_strings() {
+    fn template_inserts_text_only_inside_strings() {
         assert_eq!(filled(r#"{"a":["echo","{}"],"b":{}}"#, "x"), r#"{"a":["echo","x"],"b":{}}"#);
         assert_eq!(filled(r#""{}-{}""#, "7"), r#""7-7""#);
         assert_eq!(filled(r#""{}""#, "a\"b\\\u{1}\u{fc}"), "\"a\\\"b\\\\\\u0001\u{fc}\"");
         assert_eq!(filled(r#""{}""#, "\",\"x\":{}"), r#""\",\"x\":{}""#);
         assert_eq!(filled(r#"["\"{}","\\",{}]"#, "x"), r#"["\"x","\\",{}]"#);
         assert_eq!(filled("12345678901234567890.50", "x"), "12345678901234567890.50");
-        assert!(!Payload::template("[{}]").unwrap().has_place());
-        Payload::template("{}}").unwrap_err();
+        assert!(!PayloadTemplate::parse("[{}]").unwrap().has_placeholder());
+        PayloadTemplate::parse("{}}").unwrap_err();
     }
 
     /// Whatever the line, the payload is JSON with the line in it.
     #[test]
-    fn every_line_can_be_put_in() {
+    fn template_accepts_any_text() {
         for line in ["", "{}", "\\", "\"", "\u{0}", "\u{2028}", "a\tb", "🦀"] {
             let filled: Vec<String> = serde_json::from_str(&filled(r#"["{}"]"#, line)).unwrap();
             assert_eq!(filled, [line]);

@@ -5,13 +5,13 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
-use tidegate_core::State;
+use tidegate_core::TaskState;
 use tidegate_measure::table::printable;
 
 use super::panels::{self, List};
 use super::screen::{Panel, Screen};
 use super::view::View;
-use crate::output::date;
+use crate::output::format_date;
 
 const HELP: &str = "q quit  Tab panel  arrows row";
 
@@ -25,7 +25,7 @@ const NAME_WIDTH_MIN: u16 = 12;
 const COLUMN_WIDTH_MAX: usize = 36;
 
 /// Between two columns.
-const GAP: u16 = 2;
+const COLUMN_GAP: u16 = 2;
 
 /// Draws all of it, as far as there is room.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View, screen: &mut Screen) {
@@ -44,20 +44,21 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, screen: &mut Screen) {
 
 fn header(view: &View, screen: &Screen) -> [Line<'static>; 2] {
     let store = printable(&screen.store);
-    let now = date(view.now - view.now.rem_euclid(1000));
+    let now = format_date(view.now - view.now.rem_euclid(1000));
     let first = format!("tidegate top  {now}  {store}");
-    let count = |state: &State| {
+    let count = |state: &TaskState| {
         format!("{} {}", view.counts.get(state).copied().unwrap_or(0), state.as_str())
     };
     let rate = screen.rate.per_second.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
     // The rate stands first: it is what changes, and a narrow terminal cuts the end.
-    let counts: Vec<String> =
-        std::iter::once(format!("{rate} finished/s")).chain(State::ALL.iter().map(count)).collect();
+    let counts: Vec<String> = std::iter::once(format!("{rate} finished/s"))
+        .chain(TaskState::ALL.iter().map(count))
+        .collect();
     [Line::styled(first, Modifier::BOLD), Line::raw(counts.join("  "))]
 }
 
 fn footer(screen: &Screen) -> Line<'static> {
-    match &screen.trouble {
+    match &screen.error {
         Some(trouble) => Line::styled(printable(trouble), Modifier::REVERSED),
         None => Line::styled(HELP, Modifier::DIM),
     }
@@ -65,29 +66,29 @@ fn footer(screen: &Screen) -> Line<'static> {
 
 /// Where a list is drawn: a panel, or the holders and the line of the chosen limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum Section {
     Panel(Panel),
     Detail,
 }
 
 fn body(frame: &mut Frame<'_>, view: &View, screen: &mut Screen, area: Rect) {
-    let parts = parts(area.height, screen.panel);
-    let wants: Vec<usize> = parts.iter().map(|part| lines_wanted(*part, view)).collect();
+    let parts = visible_sections(area.height, screen.panel);
+    let wants: Vec<usize> = parts.iter().map(|part| wanted_height(*part, view)).collect();
     let mut y = area.y;
-    for (part, height) in parts.iter().zip(shares(area.height, &wants)) {
+    for (part, height) in parts.iter().zip(distribute_height(area.height, &wants)) {
         let place = Rect::new(area.x, y, area.width, height);
         match part {
-            Part::Panel(panel) => draw_panel(frame, view, screen, *panel, place),
-            Part::Detail => draw_detail(frame, view, screen, place),
+            Section::Panel(panel) => draw_panel(frame, view, screen, *panel, place),
+            Section::Detail => draw_detail(frame, view, screen, place),
         }
         y += height;
     }
 }
 
-fn parts(height: u16, chosen: Panel) -> Vec<Part> {
+fn visible_sections(height: u16, chosen: Panel) -> Vec<Section> {
     let with_detail = |panel: Panel| {
-        let detail = (panel == Panel::Limits && height >= 6).then_some(Part::Detail);
-        std::iter::once(Part::Panel(panel)).chain(detail)
+        let detail = (panel == Panel::Limits && height >= 6).then_some(Section::Detail);
+        std::iter::once(Section::Panel(panel)).chain(detail)
     };
     if height >= ALL_HEIGHT_MIN {
         return Panel::ALL.into_iter().flat_map(with_detail).collect();
@@ -96,17 +97,17 @@ fn parts(height: u16, chosen: Panel) -> Vec<Part> {
 }
 
 /// Lines for the rows and their heads. An empty list says so in a row.
-fn lines_wanted(part: Part, view: &View) -> usize {
+fn wanted_height(part: Section, view: &View) -> usize {
     let rows = match part {
-        Part::Panel(panel) => panels::length(panel, view),
-        Part::Detail if view.limits.is_empty() => return 0,
-        Part::Detail => view.detail.as_ref().map_or(0, panels::detail_length),
+        Section::Panel(panel) => panels::row_count(panel, view),
+        Section::Detail if view.limits.is_empty() => return 0,
+        Section::Detail => view.detail.as_ref().map_or(0, panels::detail_length),
     };
     rows.max(1) + 1
 }
 
 /// Deals out the height, a line to each in turn as long as it wants one.
-fn shares(height: u16, wants: &[usize]) -> Vec<u16> {
+fn distribute_height(height: u16, wants: &[usize]) -> Vec<u16> {
     let mut given = vec![0_u16; wants.len()];
     let mut left = height;
     while left > 0 && given.iter().zip(wants).any(|(given, want)| usize::from(*given) < *want) {
@@ -121,7 +122,7 @@ fn shares(height: u16, wants: &[usize]) -> Vec<u16> {
 }
 
 fn draw_panel(frame: &mut Frame<'_>, view: &View, screen: &mut Screen, panel: Panel, place: Rect) {
-    let length = panels::length(panel, view);
+    let length = panels::row_count(panel, view);
     let page = usize::from(place.height.saturating_sub(1));
     let first = screen.scroll(panel, page.max(1), length);
     let mut list = panels::list(panel, view, first, page);
@@ -129,7 +130,7 @@ fn draw_panel(frame: &mut Frame<'_>, view: &View, screen: &mut Screen, panel: Pa
     list.heads[0] = title(&list.heads[0], length, is_chosen);
     // The mark of the limits is always there: the holders below are those of the limit it marks.
     let is_marked = length > 0 && (is_chosen || panel == Panel::Limits);
-    let marked = is_marked.then(|| screen.marked(panel).saturating_sub(first));
+    let marked = is_marked.then(|| screen.selected_row(panel).saturating_sub(first));
     render(frame, list, marked, is_chosen, place);
 }
 
@@ -139,13 +140,15 @@ fn title(name: &str, length: usize, is_chosen: bool) -> String {
 }
 
 fn draw_detail(frame: &mut Frame<'_>, view: &View, screen: &Screen, place: Rect) {
-    let limit = view.limits.iter().find(|limit| Some(limit.id) == screen.limit(view));
+    let limit = view.limits.iter().find(|limit| Some(limit.id) == screen.selected_limit(view));
     let Some(limit) = limit else { return };
     let page = usize::from(place.height.saturating_sub(1));
     // The mark may have moved on since the last look.
     let mut list = match view.detail.as_ref().filter(|detail| detail.limit == limit.id) {
         Some(detail) => panels::detail(limit, detail, view.now, page),
-        None => List { heads: vec![limit.name.to_string()], rows: Vec::new(), none: "looking" },
+        None => {
+            List { heads: vec![limit.name.to_string()], rows: Vec::new(), empty_text: "looking" }
+        }
     };
     list.heads[0].insert(0, ' ');
     render(frame, list, None, false, place);
@@ -153,7 +156,7 @@ fn draw_detail(frame: &mut Frame<'_>, view: &View, screen: &Screen, place: Rect)
 
 fn render(frame: &mut Frame<'_>, list: List, marked: Option<usize>, bright: bool, place: Rect) {
     let mut lines: Vec<Vec<String>> = vec![list.heads];
-    let nothing = list.rows.is_empty().then(|| vec![list.none.to_owned()]);
+    let nothing = list.rows.is_empty().then(|| vec![list.empty_text.to_owned()]);
     lines.extend(list.rows.into_iter().chain(nothing));
     lines.truncate(place.height.into());
     for (at, cells) in lines.iter_mut().enumerate() {
@@ -162,7 +165,7 @@ fn render(frame: &mut Frame<'_>, list: List, marked: Option<usize>, bright: bool
             cells[0].insert_str(0, if marked == Some(at - 1) { "> " } else { "  " });
         }
     }
-    let columns = columns(&lines, place.width);
+    let columns = column_widths(&lines, place.width);
     for (at, cells) in lines.iter().enumerate() {
         let style = match at {
             0 if bright => Modifier::BOLD | Modifier::REVERSED,
@@ -188,19 +191,19 @@ fn render_line(buffer: &mut Buffer, cells: &[String], columns: &[u16], line: Rec
         let used = Line::raw(cell).width().min((*width).into()) as u16;
         let start = if at == 0 { x } else { x + width - used };
         buffer.set_stringn(start, line.y, cell, used.into(), style);
-        x += width + GAP;
+        x += width + COLUMN_GAP;
     }
 }
 
 /// The widths of the columns that there is room for. The first takes what is left.
-fn columns(lines: &[Vec<String>], width: u16) -> Vec<u16> {
+fn column_widths(lines: &[Vec<String>], width: u16) -> Vec<u16> {
     let mut columns = Vec::new();
     let mut left = width;
     for column in 1..lines.first().map_or(0, Vec::len) {
         let width_of =
             |cells: &Vec<String>| cells.get(column).map_or(0, |cell| Line::raw(cell).width());
         let widest = lines.iter().map(width_of).max().unwrap_or(0).min(COLUMN_WIDTH_MAX) as u16;
-        let rest = left.checked_sub(widest + GAP).filter(|rest| *rest >= NAME_WIDTH_MIN);
+        let rest = left.checked_sub(widest + COLUMN_GAP).filter(|rest| *rest >= NAME_WIDTH_MIN);
         let Some(rest) = rest else { break };
         left = rest;
         columns.push(widest);

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::inspect::{Holder, JobView, QueueView, WaiterView, WorkerView};
-use tidegate_core::{Limit, Millis, State};
+use tidegate_core::reader::{JobView, QueueView, SlotHolder, WaiterView, WorkerView};
+use tidegate_core::{Limit, Millis, TaskState};
 
 use super::screen::Panel;
-use super::view::{Detail, View, finished};
-use crate::output::{STATES_OPEN, duration, or_dash, state_counts};
+use super::view::{Detail, View, finished_tasks};
+use crate::output::{STATES_UNFINISHED, format_duration, or_dash, state_counts};
 
 /// Cells that a bar is wide.
 const BAR_WIDTH: u64 = 10;
@@ -19,11 +19,11 @@ pub(super) struct List {
     pub(super) heads: Vec<String>,
     pub(super) rows: Vec<Vec<String>>,
     /// What is said where there is no row.
-    pub(super) none: &'static str,
+    pub(super) empty_text: &'static str,
 }
 
 /// How many rows there are.
-pub(super) fn length(panel: Panel, view: &View) -> usize {
+pub(super) fn row_count(panel: Panel, view: &View) -> usize {
     match panel {
         Panel::Limits => view.limits.len(),
         Panel::Queues => view.queues.len(),
@@ -38,23 +38,23 @@ pub(super) fn list(panel: Panel, view: &View, first: usize, rows_max: usize) -> 
     match panel {
         Panel::Limits => List {
             heads: heads("limits", &["held", "waiting", "use", "refused", "set by"]),
-            rows: cells(&view.limits, first, rows_max, limit),
-            none: "no limits",
+            rows: cells(&view.limits, first, rows_max, limit_row),
+            empty_text: "no limits",
         },
         Panel::Queues => List {
             heads: heads("queues", &queue_columns()),
-            rows: cells(&view.queues, first, rows_max, |item| queue(item, now)),
-            none: "no queue has unfinished tasks",
+            rows: cells(&view.queues, first, rows_max, |item| queue_row(item, now)),
+            empty_text: "no queue has unfinished tasks",
         },
         Panel::Jobs => List {
             heads: heads("jobs", &job_columns()),
-            rows: cells(&view.jobs, first, rows_max, job),
-            none: "no jobs",
+            rows: cells(&view.jobs, first, rows_max, job_row),
+            empty_text: "no jobs",
         },
         Panel::Workers => List {
             heads: heads("workers", &["running", "seen again within", "queues", "kinds"]),
-            rows: cells(&view.workers, first, rows_max, |item| worker(item, now)),
-            none: "no worker lives",
+            rows: cells(&view.workers, first, rows_max, |item| worker_row(item, now)),
+            empty_text: "no worker lives",
         },
     }
 }
@@ -72,65 +72,67 @@ fn cells<T>(
     items.iter().skip(first).take(rows_max).map(row).collect()
 }
 
-fn limit(limit: &Limit) -> Vec<String> {
+fn limit_row(limit: &Limit) -> Vec<String> {
     let (capacity, full) = match limit.capacity {
         Some(0) => ("/0".to_owned(), "paused".to_owned()),
-        Some(capacity) => (format!("/{capacity}"), bar(limit.held.into(), capacity.into())),
+        Some(capacity) => {
+            (format!("/{capacity}"), progress_bar(limit.held.into(), capacity.into()))
+        }
         None => (String::new(), "unlimited".to_owned()),
     };
     let held = format!("{}{capacity}", limit.held);
-    let (waiting, refused) = (limit.waiting.to_string(), limit.refused.to_string());
+    let (waiting, refused) = (limit.waiting.to_string(), limit.parked_total.to_string());
     vec![limit.name.to_string(), held, waiting, full, refused, limit.source.to_string()]
 }
 
 /// How much of a whole there is. It is full only when all is there, and empty only when nothing is.
-fn bar(part: u64, whole: u64) -> String {
+fn progress_bar(part: u64, whole: u64) -> String {
     let exact = part.min(whole) * BAR_WIDTH / whole.max(1);
     let filled = if part > 0 { exact.max(1) } else { 0 };
     format!("{}{}", "#".repeat(filled as usize), ".".repeat((BAR_WIDTH - filled) as usize))
 }
 
 fn queue_columns() -> Vec<&'static str> {
-    let states = STATES_OPEN.map(State::as_str);
+    let states = STATES_UNFINISHED.map(TaskState::as_str);
     [&["paused for"], &states[..], &["workers"]].concat()
 }
 
-fn queue(queue: &QueueView, now: Millis) -> Vec<String> {
-    let paused = queue.paused_at.map(|at| duration((now - at).max(0)));
+fn queue_row(queue: &QueueView, now: Millis) -> Vec<String> {
+    let paused = queue.paused_at.map(|at| format_duration((now - at).max(0)));
     let mut row = vec![queue.name.to_string(), or_dash(paused)];
-    row.extend(state_counts(&queue.tasks, &STATES_OPEN));
+    row.extend(state_counts(&queue.tasks, &STATES_UNFINISHED));
     row.push(queue.workers.to_string());
     row
 }
 
 /// The states of a job that its bar does not tell.
-const STATES_OF_JOB: [State; 4] =
-    [State::Processing, State::Blocked, State::Failed, State::Cancelled];
+const JOB_STATES_SHOWN: [TaskState; 4] =
+    [TaskState::Processing, TaskState::Blocked, TaskState::Failed, TaskState::Cancelled];
 
 fn job_columns() -> Vec<&'static str> {
-    let states = STATES_OF_JOB.map(State::as_str);
+    let states = JOB_STATES_SHOWN.map(TaskState::as_str);
     [&["finished", "progress"], &states[..], &["concurrency", "weight"]].concat()
 }
 
-fn job(job: &JobView) -> Vec<String> {
-    let (ended, all) = (finished(&job.tasks), total(&job.tasks));
-    let mut row = vec![job.name.to_string(), format!("{ended}/{all}"), bar(ended, all)];
-    row.extend(state_counts(&job.tasks, &STATES_OF_JOB));
+fn job_row(job: &JobView) -> Vec<String> {
+    let (ended, all) = (finished_tasks(&job.tasks), total_tasks(&job.tasks));
+    let mut row = vec![job.name.to_string(), format!("{ended}/{all}"), progress_bar(ended, all)];
+    row.extend(state_counts(&job.tasks, &JOB_STATES_SHOWN));
     row.extend([or_dash(job.concurrency), job.weight.to_string()]);
     row
 }
 
-fn total(tasks: &BTreeMap<State, u64>) -> u64 {
+fn total_tasks(tasks: &BTreeMap<TaskState, u64>) -> u64 {
     tasks.values().sum()
 }
 
-fn worker(worker: &WorkerView, now: Millis) -> Vec<String> {
+fn worker_row(worker: &WorkerView, now: Millis) -> Vec<String> {
     let names =
         |names: &[std::sync::Arc<str>]| or_dash((!names.is_empty()).then(|| names.join(",")));
     vec![
         worker.id.to_string(),
         worker.running.to_string(),
-        duration((worker.alive_until - now).max(0)),
+        format_duration((worker.alive_until - now).max(0)),
         names(&worker.queues),
         names(&worker.kinds),
     ]
@@ -140,33 +142,34 @@ fn worker(worker: &WorkerView, now: Millis) -> Vec<String> {
 pub(super) fn detail(limit: &Limit, detail: &Detail, now: Millis, rows_max: usize) -> List {
     let waiting = limit.waiting as usize;
     // A third for the line: who waits is asked for as often as who holds.
-    let line_min = detail.line.len().min((rows_max / 3).max(1));
+    let line_min = detail.waiters.len().min((rows_max / 3).max(1));
     let holders_max = rows_max.saturating_sub(line_min);
-    let mut rows = headed(&detail.holders, detail.holders.len(), holders_max, "more", |_, item| {
-        holder(item, now)
-    });
+    let mut rows =
+        truncated_rows(&detail.holders, detail.holders.len(), holders_max, "more", |_, item| {
+            holder_row(item, now)
+        });
     let left = rows_max.saturating_sub(rows.len());
-    rows.extend(headed(
-        &detail.line,
-        waiting.max(detail.line.len()),
+    rows.extend(truncated_rows(
+        &detail.waiters,
+        waiting.max(detail.waiters.len()),
         left,
         "behind",
-        |at, item| waiter(at, item, now),
+        |at, item| waiter_row(at, item, now),
     ));
     List {
         heads: heads(&limit.name, &["task", "lease or wait", "kind", "worker"]),
         rows,
-        none: "nobody holds it, nobody waits",
+        empty_text: "nobody holds it, nobody waits",
     }
 }
 
 /// How many rows the holders and the line would fill.
 pub(super) fn detail_length(detail: &Detail) -> usize {
-    detail.holders.len() + detail.line.len()
+    detail.holders.len() + detail.waiters.len()
 }
 
 /// The first of `all` items, and in the last row how many are left out.
-fn headed<T>(
+fn truncated_rows<T>(
     items: &[T],
     all: usize,
     rows_max: usize,
@@ -182,8 +185,8 @@ fn headed<T>(
     rows
 }
 
-fn holder(holder: &Holder, now: Millis) -> Vec<String> {
-    let left = holder.expires_at.map(|at| format!("{} left", duration((at - now).max(0))));
+fn holder_row(holder: &SlotHolder, now: Millis) -> Vec<String> {
+    let left = holder.expires_at.map(|at| format!("{} left", format_duration((at - now).max(0))));
     vec![
         format!("slot {}", holder.slot),
         holder.task.to_string(),
@@ -193,11 +196,11 @@ fn holder(holder: &Holder, now: Millis) -> Vec<String> {
     ]
 }
 
-fn waiter(at: usize, waiter: &WaiterView, now: Millis) -> Vec<String> {
+fn waiter_row(at: usize, waiter: &WaiterView, now: Millis) -> Vec<String> {
     vec![
         format!("place {}", at + 1),
         waiter.task.to_string(),
-        format!("{} in line", duration((now - waiter.since).max(0))),
+        format!("{} in line", format_duration((now - waiter.due_at).max(0))),
         waiter.kind.to_string(),
         "-".to_owned(),
     ]
@@ -208,18 +211,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_full_only_when_all_is_there() {
+    fn bar_is_full_only_at_capacity() {
         let bars = [(0, 3), (1, 1000), (999, 1000), (3, 3), (5, 3), (0, 0)];
-        let bars = bars.map(|(part, whole)| bar(part, whole));
+        let bars = bars.map(|(part, whole)| progress_bar(part, whole));
         let full = "##########";
         assert_eq!(bars, ["..........", "#.........", "#########.", full, full, ".........."]);
     }
 
     #[test]
-    fn what_is_left_out_is_counted() {
+    fn omitted_rows_are_counted() {
         let rows = |all, rows_max| {
-            let rows =
-                headed(&[1, 2, 3], all, rows_max, "more", |_, item: &i32| vec![item.to_string()]);
+            let rows = truncated_rows(&[1, 2, 3], all, rows_max, "more", |_, item: &i32| {
+                vec![item.to_string()]
+            });
             rows.concat().join(", ")
         };
         assert_eq!(rows(3, 3), "1, 2, 3");

@@ -9,18 +9,18 @@ use ratatui::crossterm::terminal::is_raw_mode_enabled;
 use tokio::sync::mpsc;
 
 /// How soon the thread that reads keys sees that nobody wants them.
-const KEYS_INTERVAL: Duration = Duration::from_millis(200);
+const KEY_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Keys that may wait.
-const KEYS_MAX: usize = 64;
+const KEYS_BUFFERED_MAX: usize = 64;
 
 /// The terminal in raw mode, on its other screen. It is given back when this is dropped, and before
 /// the words of a panic.
 #[derive(Debug)]
-pub(super) struct Taken(pub(super) DefaultTerminal);
+pub(super) struct RawTerminal(pub(super) DefaultTerminal);
 
-impl Taken {
-    pub(super) fn take() -> io::Result<Self> {
+impl RawTerminal {
+    pub(super) fn enter() -> io::Result<Self> {
         let taken = ratatui::try_init().map(Self);
         if taken.is_err() {
             let _ = ratatui::try_restore();
@@ -29,7 +29,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for RawTerminal {
     fn drop(&mut self) {
         // A terminal that is gone needs nothing back.
         let _ = self.0.show_cursor();
@@ -41,11 +41,11 @@ impl Drop for Taken {
 }
 
 /// What is typed. A thread of its own waits for it, which ends soon after the receiver is gone.
-pub(super) fn keys() -> mpsc::Receiver<io::Result<Event>> {
-    let (sender, receiver) = mpsc::channel(KEYS_MAX);
+pub(super) fn read_keys() -> mpsc::Receiver<io::Result<Event>> {
+    let (sender, receiver) = mpsc::channel(KEYS_BUFFERED_MAX);
     std::thread::spawn(move || {
         while !sender.is_closed() {
-            let event = match event::poll(KEYS_INTERVAL) {
+            let event = match event::poll(KEY_POLL_INTERVAL) {
                 Ok(false) => continue,
                 Ok(true) => event::read(),
                 Err(error) => Err(error),

@@ -6,28 +6,28 @@ use std::path::Path;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use tidegate_core::inspect::{Holder, JobView, QueueView, WaiterView, WorkerView};
-use tidegate_core::tables::Class;
-use tidegate_core::{Limit, LimitId, Millis, Source, State, TaskId, WorkerId};
+use tidegate_core::reader::{JobView, QueueView, SlotHolder, WaiterView, WorkerView};
+use tidegate_core::tables::WaitReason;
+use tidegate_core::{CapacitySource, Limit, LimitId, Millis, TaskId, TaskState, WorkerId};
 
 use super::draw::draw;
-use super::screen::{Panel, Screen, Wish};
+use super::screen::{KeyAction, Panel, Screen};
 use super::view::{Detail, View};
 
 const NOW: Millis = 1_900_000_000_000;
 
 fn limit(id: i64, name: &str, capacity: Option<u32>, held: u32, waiting: u32) -> Limit {
-    let limit = Limit::new(LimitId(id), name, capacity, Source::Submit, 1, None);
-    Limit { held, waiting, refused: i64::from(waiting) * 3, ..limit }
+    let limit = Limit::new(LimitId(id), name, capacity, CapacitySource::Submit, 1, None);
+    Limit { held, waiting, parked_total: i64::from(waiting) * 3, ..limit }
 }
 
 fn worker_id(number: u32) -> WorkerId {
     WorkerId(format!("01890000-0000-7000-8000-{number:012}").into())
 }
 
-fn holder(slot: u32) -> Holder {
+fn holder(slot: u32) -> SlotHolder {
     let is_running = slot != 2;
-    Holder {
+    SlotHolder {
         slot,
         task: TaskId(100 + i64::from(slot)),
         kind: "call".into(),
@@ -41,18 +41,18 @@ fn waiter(place: i64) -> WaiterView {
         task: TaskId(200 + place),
         kind: "call".into(),
         queue: "default".into(),
-        class: Class::Waiting,
+        wait_reason: WaitReason::Queued,
         weight: 1,
-        since: NOW - 90_000,
+        due_at: NOW - 90_000,
     }
 }
 
-fn tasks(counts: &[(State, u64)]) -> BTreeMap<State, u64> {
+fn tasks(counts: &[(TaskState, u64)]) -> BTreeMap<TaskState, u64> {
     counts.iter().copied().collect()
 }
 
 fn view() -> View {
-    let counts = [(State::Pending, 3), (State::Blocked, 12), (State::Completed, 4000)];
+    let counts = [(TaskState::Pending, 3), (TaskState::Blocked, 12), (TaskState::Completed, 4000)];
     let queue = |name: &str, paused_at| QueueView {
         name: name.into(),
         paused_at,
@@ -67,7 +67,7 @@ fn view() -> View {
         delay_ms: 0,
         paused: false,
         weight: 1,
-        tasks: tasks(&[(State::Processing, 10), (State::Completed, done)]),
+        tasks: tasks(&[(TaskState::Processing, 10), (TaskState::Completed, done)]),
     };
     let worker = |number| WorkerView {
         id: worker_id(number),
@@ -76,7 +76,7 @@ fn view() -> View {
         kinds: vec!["call".into()],
         running: 5,
         report: None,
-        registered: Default::default(),
+        registered_capacities: Default::default(),
     };
     View {
         now: NOW + 123,
@@ -90,7 +90,7 @@ fn view() -> View {
         detail: Some(Detail {
             limit: LimitId(1),
             holders: (0..4).map(holder).collect(),
-            line: (1..=12).map(waiter).collect(),
+            waiters: (1..=12).map(waiter).collect(),
         }),
         queues: vec![queue("default", None), queue("mail", Some(NOW - 3_700_000))],
         jobs: vec![job("nightly", 30), job("weekly", 0)],
@@ -102,7 +102,7 @@ fn screen() -> Screen {
     Screen::new("sqlite:tidegate.db".to_owned())
 }
 
-fn drawn(width: u16, height: u16, view: &View, screen: &mut Screen) -> String {
+fn render_screen(width: u16, height: u16, view: &View, screen: &mut Screen) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
     terminal.draw(|frame| draw(frame, view, screen)).expect("draw");
     let buffer = terminal.backend().buffer();
@@ -111,7 +111,7 @@ fn drawn(width: u16, height: u16, view: &View, screen: &mut Screen) -> String {
 }
 
 #[track_caller]
-fn check(name: &str, made: &str) {
+fn assert_screen(name: &str, made: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/screens");
     let path = folder.join(format!("{name}.txt"));
     if std::env::var_os("TIDEGATE_BLESS").is_some() {
@@ -123,61 +123,64 @@ fn check(name: &str, made: &str) {
 
 fn press(screen: &mut Screen, view: &View, codes: &[KeyCode]) {
     for code in codes {
-        let wish = screen.press(KeyEvent::new(*code, KeyModifiers::NONE), view);
-        assert_eq!(wish, Wish::Stay, "{code:?}");
+        let wish = screen.handle_key(KeyEvent::new(*code, KeyModifiers::NONE), view);
+        assert_eq!(wish, KeyAction::Continue, "{code:?}");
     }
 }
 
 #[test]
-fn screens_of_every_size_are_as_they_were() {
+fn screen_matches_snapshot_at_every_size() {
     for (width, height) in [(100, 30), (60, 15), (20, 5)] {
-        check(&format!("{width}x{height}"), &drawn(width, height, &view(), &mut screen()));
+        assert_screen(
+            &format!("{width}x{height}"),
+            &render_screen(width, height, &view(), &mut screen()),
+        );
     }
 }
 
 #[test]
-fn other_states_of_the_screen_are_as_they_were() {
+fn screen_matches_snapshot_in_other_states() {
     let mut screen = screen();
     press(&mut screen, &view(), &[KeyCode::Down, KeyCode::Tab, KeyCode::Char('j')]);
-    screen.trouble = Some("cannot read the store, still trying: a\nb".to_owned());
-    check("another_limit_and_trouble", &drawn(100, 30, &view(), &mut screen));
-    check("queues_alone", &drawn(60, 10, &view(), &mut screen));
-    check("empty", &drawn(80, 20, &View::default(), &mut self::screen()));
+    screen.error = Some("cannot read the store, still trying: a\nb".to_owned());
+    assert_screen("another_limit_and_trouble", &render_screen(100, 30, &view(), &mut screen));
+    assert_screen("queues_alone", &render_screen(60, 10, &view(), &mut screen));
+    assert_screen("empty", &render_screen(80, 20, &View::default(), &mut self::screen()));
 }
 
 #[test]
-fn no_size_is_too_small_and_none_too_large() {
+fn screen_draws_at_any_size() {
     for view in [view(), View::default()] {
         for panel in Panel::ALL {
             let mut screen = screen();
             screen.panel = panel;
             for width in [0, 1, 2, 7, 13, 20, 40] {
                 for height in (0..10).chain([17, 18, 19]) {
-                    drawn(width, height, &view, &mut screen);
+                    render_screen(width, height, &view, &mut screen);
                 }
             }
-            drawn(500, 200, &view, &mut screen);
+            render_screen(500, 200, &view, &mut screen);
         }
     }
 }
 
 #[test]
-fn a_hostile_name_does_not_leave_its_cell() {
-    let drawn = drawn(100, 30, &view(), &mut screen());
+fn hostile_name_is_escaped_in_its_cell() {
+    let drawn = render_screen(100, 30, &view(), &mut screen());
     assert!(drawn.contains(r"group:\u{1b}[2J\u{202e}evil\n"), "{drawn}");
     let is_plain = |c: char| c == '\n' || !c.is_control();
     assert!(drawn.chars().all(is_plain), "{drawn}");
 }
 
 #[test]
-fn thousands_of_rows_scroll_and_the_mark_stays_in_sight() {
+fn selection_stays_visible_while_scrolling_many_rows() {
     let name = |number: i64| format!("group:{number:05}");
     let limits = (0..5000).map(|number| limit(number, &name(number), Some(1), 1, 0)).collect();
     let view = View { limits, ..view() };
     let mut screen = screen();
     let mut mark_is_at = |keys: &[KeyCode], number: i64| {
         press(&mut screen, &view, keys);
-        let drawn = drawn(80, 24, &view, &mut screen);
+        let drawn = render_screen(80, 24, &view, &mut screen);
         assert!(drawn.contains(&format!("> {}", name(number))), "{number}:\n{drawn}");
         drawn
     };
@@ -189,43 +192,43 @@ fn thousands_of_rows_scroll_and_the_mark_stays_in_sight() {
     mark_is_at(&[KeyCode::Char('j'); 40], 40);
     let page = screen_page(&mut screen, &view);
     press(&mut screen, &view, &[KeyCode::PageDown]);
-    assert_eq!(screen.marked(Panel::Limits), 40 + page);
+    assert_eq!(screen.selected_row(Panel::Limits), 40 + page);
 }
 
 /// How far the first page down goes.
 fn screen_page(screen: &mut Screen, view: &View) -> usize {
-    let before = screen.marked(Panel::Limits);
+    let before = screen.selected_row(Panel::Limits);
     press(screen, view, &[KeyCode::PageDown]);
-    let page = screen.marked(Panel::Limits) - before;
+    let page = screen.selected_row(Panel::Limits) - before;
     press(screen, view, &[KeyCode::PageUp]);
-    assert!(page > 1 && screen.marked(Panel::Limits) == before);
+    assert!(page > 1 && screen.selected_row(Panel::Limits) == before);
     page
 }
 
 #[test]
-fn the_mark_stays_with_its_limit() {
+fn selection_stays_with_its_limit() {
     let mut view = view();
     let mut screen = screen();
-    screen.see(&view);
+    screen.update(&view);
     view.limits.rotate_right(1);
-    screen.see(&view);
-    assert_eq!(screen.limit(&view), Some(LimitId(4)), "nobody chose: the first");
+    screen.update(&view);
+    assert_eq!(screen.selected_limit(&view), Some(LimitId(4)), "nobody chose: the first");
     press(&mut screen, &view, &[KeyCode::Down]);
-    assert_eq!(screen.limit(&view), Some(LimitId(1)));
+    assert_eq!(screen.selected_limit(&view), Some(LimitId(1)));
     view.limits.reverse();
-    screen.see(&view);
-    assert_eq!(screen.limit(&view), Some(LimitId(1)));
+    screen.update(&view);
+    assert_eq!(screen.selected_limit(&view), Some(LimitId(1)));
     view.limits.retain(|limit| limit.id != LimitId(1));
-    screen.see(&view);
-    assert!(screen.limit(&view).is_some(), "the limit went away");
+    screen.update(&view);
+    assert!(screen.selected_limit(&view).is_some(), "the limit went away");
     view.limits.clear();
-    screen.see(&view);
-    assert_eq!(screen.limit(&view), None);
+    screen.update(&view);
+    assert_eq!(screen.selected_limit(&view), None);
     press(&mut screen, &view, &[KeyCode::End, KeyCode::Up, KeyCode::PageDown]);
 }
 
 #[test]
-fn keys_go_round_the_panels_and_out() {
+fn keys_cycle_panels_and_quit() {
     let mut screen = screen();
     let mut panels = Vec::new();
     for code in [KeyCode::Tab, KeyCode::Tab, KeyCode::Tab, KeyCode::Tab, KeyCode::BackTab] {
@@ -240,5 +243,5 @@ fn keys_go_round_the_panels_and_out() {
         KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE),
         KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL),
     ];
-    assert!(leave.into_iter().all(|key| screen.press(key, &view()) == Wish::Quit));
+    assert!(leave.into_iter().all(|key| screen.handle_key(key, &view()) == KeyAction::Quit));
 }

@@ -3,15 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use tidegate_core::inspect::{Holder, Inspect, JobView, QueueView, WaiterView, WorkerView};
-use tidegate_core::{Limit, LimitId, Millis, Result, State};
+use tidegate_core::reader::{JobView, QueueView, SlotHolder, StoreReader, WaiterView, WorkerView};
+use tidegate_core::{Limit, LimitId, Millis, Result, TaskState};
 
 /// Shorter than this and the rate would tell of chance.
 const RATE_MS_MIN: i64 = 400;
 
 /// Whose holders and line to read, and how many of them can be shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct ViewRequest {
     pub(super) limit: Option<LimitId>,
     pub(super) rows: u32,
 }
@@ -20,7 +20,7 @@ pub(super) struct Ask {
 #[derive(Debug, Default)]
 pub(super) struct View {
     pub(super) now: Millis,
-    pub(super) counts: BTreeMap<State, u64>,
+    pub(super) counts: BTreeMap<TaskState, u64>,
     /// Those with a line first, then those that are held.
     pub(super) limits: Vec<Limit>,
     pub(super) detail: Option<Detail>,
@@ -34,45 +34,45 @@ pub(super) struct View {
 #[derive(Debug)]
 pub(super) struct Detail {
     pub(super) limit: LimitId,
-    pub(super) holders: Vec<Holder>,
-    pub(super) line: Vec<WaiterView>,
+    pub(super) holders: Vec<SlotHolder>,
+    pub(super) waiters: Vec<WaiterView>,
 }
 
 /// Looks at all of it.
-pub(super) async fn look(inspect: &dyn Inspect, ask: Ask) -> Result<View> {
-    let mut limits = inspect.limits().await?;
+pub(super) async fn read_view(reader: &dyn StoreReader, ask: ViewRequest) -> Result<View> {
+    let mut limits = reader.limits().await?;
     limits.sort_by_key(|limit| Reverse((limit.waiting > 0, limit.held > 0)));
-    let mut jobs = inspect.jobs().await?;
-    jobs.sort_by_key(|job| finished(&job.tasks) == job.tasks.values().sum::<u64>());
+    let mut jobs = reader.jobs().await?;
+    jobs.sort_by_key(|job| finished_tasks(&job.tasks) == job.tasks.values().sum::<u64>());
     let asked = limits.iter().find(|limit| Some(limit.id) == ask.limit).or(limits.first());
     let detail = match asked {
-        Some(limit) => Some(look_closer(inspect, limit.id, ask.rows).await?),
+        Some(limit) => Some(read_detail(reader, limit.id, ask.rows).await?),
         None => None,
     };
     Ok(View {
-        now: inspect.now().await?,
-        counts: inspect.counts().await?,
+        now: reader.now().await?,
+        counts: reader.task_counts().await?,
         detail,
         limits,
-        queues: inspect.queues().await?,
+        queues: reader.queues().await?,
         jobs,
-        workers: inspect.workers().await?,
+        workers: reader.workers().await?,
     })
 }
 
 /// Looks at one limit.
-pub(super) async fn look_closer(
-    inspect: &dyn Inspect,
+pub(super) async fn read_detail(
+    inspect: &dyn StoreReader,
     limit: LimitId,
     rows: u32,
 ) -> Result<Detail> {
     // All holders: they are read at once, and how many are left out is told.
-    let holders = inspect.holders(limit).await?;
-    Ok(Detail { limit, holders, line: inspect.waiters(limit, rows).await? })
+    let holders = inspect.slot_holders(limit).await?;
+    Ok(Detail { limit, holders, waiters: inspect.waiters(limit, rows).await? })
 }
 
 /// How many of these tasks have ended.
-pub(super) fn finished(tasks: &BTreeMap<State, u64>) -> u64 {
+pub(super) fn finished_tasks(tasks: &BTreeMap<TaskState, u64>) -> u64 {
     tasks.iter().filter(|(state, _)| state.is_final()).map(|(_, count)| count).sum()
 }
 
@@ -84,8 +84,8 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    pub(super) fn note(&mut self, view: &View) {
-        let ended = finished(&view.counts);
+    pub(super) fn update(&mut self, view: &View) {
+        let ended = finished_tasks(&view.counts);
         if let Some((at, before)) = self.last {
             let elapsed_ms = view.now - at;
             // A clock that was set back begins anew.
@@ -105,16 +105,16 @@ mod tests {
     use super::*;
 
     fn view(now: Millis, completed: u64) -> View {
-        let counts = BTreeMap::from([(State::Pending, 7), (State::Completed, completed)]);
+        let counts = BTreeMap::from([(TaskState::Pending, 7), (TaskState::Completed, completed)]);
         View { now, counts, ..View::default() }
     }
 
     #[test]
-    fn the_rate_is_of_what_ended_between_two_looks() {
+    fn rate_counts_completions_between_two_reads() {
         let mut rate = Rate::default();
         let mut rates = Vec::new();
         for (now, completed) in [(0, 10), (100, 20), (2000, 30), (3000, 5), (1000, 5), (3000, 6)] {
-            rate.note(&view(now, completed));
+            rate.update(&view(now, completed));
             rates.push(rate.per_second);
         }
         assert_eq!(rates, [None, None, Some(10.0), Some(0.0), None, Some(0.5)]);

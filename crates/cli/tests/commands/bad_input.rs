@@ -5,7 +5,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use crate::common::{
-    Shell, Transcript, expect_exit, expect_numbers, expect_output, numbers, plain, shown,
+    Shell, Transcript, expect_exit, expect_numbers, expect_output, format_output, normalize_output,
+    numbers,
 };
 use insta::{allow_duplicates, assert_snapshot};
 
@@ -23,21 +24,21 @@ fn refused(name: &str, content: impl AsRef<[u8]>) -> String {
 /// A store with one task in it.
 fn with_a_task() -> Shell {
     let shell = Shell::new();
-    assert_eq!(shell.good(&["submit", "noop"]), "1\n");
+    assert_eq!(shell.run_ok(&["submit", "noop"]), "1\n");
     shell
 }
 
 /// The one task must still be there, and the store must be sound.
 #[track_caller]
 fn nothing_lost(shell: &Shell) {
-    let list = shell.good(&["task", "list", "--json"]);
+    let list = shell.run_ok(&["task", "list", "--json"]);
     assert_eq!(list.lines().count(), 1, "{list}");
     assert!(list.contains("\"id\":1,"), "{list}");
-    shell.good(&["doctor"]);
+    shell.run_ok(&["doctor"]);
 }
 
 #[test]
-fn malformed_toml() {
+fn malformed_toml_is_rejected() {
     assert_snapshot!(
         expect_numbers(&[3, 8], &refused("a.toml", "[[task]]\nkind = \"noop\"\ncount == 2\n")),
         @"error: a.toml:3:8: extra `=`, expected nothing"
@@ -45,7 +46,7 @@ fn malformed_toml() {
 }
 
 #[test]
-fn malformed_json_lines() {
+fn malformed_json_lines_are_rejected() {
     assert_snapshot!(
         expect_numbers(&[2, 13], &refused("a.jsonl", "{\"task\": {\"kind\": \"noop\"}}\n  {\"task\": nil}\n")),
         @"error: a.jsonl:2:13: expected ident"
@@ -53,7 +54,7 @@ fn malformed_json_lines() {
 }
 
 #[test]
-fn not_utf8() {
+fn file_that_is_not_utf8_is_rejected() {
     assert_snapshot!(
         expect_numbers(&[1, 6], &refused("a.toml", b"# caf\xe9\n")),
         @"error: a.toml:1:6: this is not UTF-8; save the file as UTF-8"
@@ -61,7 +62,7 @@ fn not_utf8() {
 }
 
 #[test]
-fn neither_toml_nor_json_lines() {
+fn file_of_unknown_format_is_rejected() {
     assert_snapshot!(
         refused("a.yaml", "task:\n"),
         @"error: a.yaml: a run file is TOML or JSON lines; name it .toml or .jsonl"
@@ -69,7 +70,7 @@ fn neither_toml_nor_json_lines() {
 }
 
 #[test]
-fn an_unknown_key_is_named_and_a_near_one_suggested() {
+fn unknown_key_is_rejected_with_suggestion() {
     assert_snapshot!(
         expect_numbers(&[3, 1], &refused("a.toml", "[[task]]\nkind = \"noop\"\nprioritty = 2\n")),
         @"error: a.toml:3:1: unknown key of task `prioritty`; did you mean `priority`? Known: `kind`, `count`, `payload`, `queue`, `group`, `weight`, `priority`, `delay_ms`, `max_attempts`, `timeout_ms`, `on_failure`, `job`, `workflow`"
@@ -77,7 +78,7 @@ fn an_unknown_key_is_named_and_a_near_one_suggested() {
 }
 
 #[test]
-fn an_unknown_kind_in_a_file() {
+fn unknown_kind_in_file_is_rejected() {
     assert_snapshot!(
         expect_numbers(&[5, 8], &refused("a.toml", "[[task]]\nkind = \"noop\"\n\n[[task]]\nkind = \"slep\"\n")),
         @"error: a.toml:5:8: unknown kind `slep`; did you mean `sleep`? Known: `noop`, `sleep`, `http`, `exec`"
@@ -85,19 +86,19 @@ fn an_unknown_kind_in_a_file() {
 }
 
 #[test]
-fn an_unknown_kind_on_the_command_line() {
+fn unknown_kind_on_command_line_is_rejected() {
     let shell = with_a_task();
     assert_snapshot!(
         expect_exit(1, &shell.run(&["submit", "mail"])),
         @"error: unknown kind `mail`; known: `exec`, `http`, `noop`, `sleep`; --new-kind submits it all the same"
     );
     nothing_lost(&shell);
-    assert_eq!(shell.good(&["submit", "mail", "--new-kind"]), "2\n");
-    assert_eq!(shell.good(&["submit", "mail"]), "3\n", "it is known by now");
+    assert_eq!(shell.run_ok(&["submit", "mail", "--new-kind"]), "2\n");
+    assert_eq!(shell.run_ok(&["submit", "mail"]), "3\n", "it is known by now");
 }
 
 #[test]
-fn a_payload_that_is_too_large() {
+fn payload_above_size_limit_is_rejected() {
     let shell = with_a_task();
     shell.file("large.json", format!("\"{}\"", "x".repeat(1 << 20)));
     assert_snapshot!(
@@ -114,7 +115,7 @@ fn a_payload_that_is_too_large() {
 }
 
 #[test]
-fn a_payload_that_is_too_deep() {
+fn payload_above_depth_limit_is_rejected() {
     let shell = with_a_task();
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     shell.file("deep.json", &deep);
@@ -131,7 +132,7 @@ fn a_payload_that_is_too_deep() {
 }
 
 #[test]
-fn a_payload_that_is_not_json() {
+fn payload_that_is_not_json_is_rejected() {
     let shell = with_a_task();
     assert_snapshot!(
         expect_output(1, &[1, 2], &shell.run(&["submit", "noop", "--payload", "{ms: 5}"])),
@@ -141,7 +142,7 @@ fn a_payload_that_is_not_json() {
 }
 
 #[test]
-fn a_payload_that_does_not_fit_its_kind() {
+fn payload_that_does_not_match_its_kind_is_rejected() {
     let shell = with_a_task();
     assert_snapshot!(
         expect_output(1, &[1, 13, 500], &shell.run(&["submit", "sleep", "--payload", "{\"ms\": \"long\"}"])),
@@ -151,7 +152,7 @@ fn a_payload_that_does_not_fit_its_kind() {
 }
 
 #[test]
-fn nul_and_control_characters_in_names() {
+fn name_with_control_character_is_rejected() {
     assert_snapshot!(
         expect_numbers(&[2, 9, 0, 0, 1], &refused("a.toml", "[[limit]]\ngroup = \"a\\u0000b\"\ncapacity = 1\n")),
         @r#"error: a.toml:2:9: the group "a\0b" has the control character '\0' at byte 1; remove it"#
@@ -169,7 +170,7 @@ fn nul_and_control_characters_in_names() {
 }
 
 #[test]
-fn a_negative_limit() {
+fn negative_limit_is_rejected() {
     assert_snapshot!(
         expect_numbers(&[3, 12, -1, 0, 2_147_483_647], &refused("a.toml", "[[limit]]\ngroup = \"x\"\ncapacity = -1\n")),
         @r#"error: a.toml:3:12: the limit "group:x" cannot be -1; it must be between 0 (paused) and 2147483647; where nobody sets a limit there is none"#
@@ -187,7 +188,7 @@ fn a_negative_limit() {
 }
 
 #[test]
-fn a_store_of_an_unknown_scheme() {
+fn store_of_unknown_scheme_is_rejected() {
     let shell = Shell::new();
     assert_snapshot!(
         expect_exit(1, &shell.run(&["task", "list", "--store", "mysql://host/db"])),
@@ -196,7 +197,7 @@ fn a_store_of_an_unknown_scheme() {
 }
 
 #[test]
-fn variables_of_libpq_are_read() {
+fn libpq_variables_are_read() {
     let shell = Shell::new();
     let mut text = String::new();
     for (variable, value) in [
@@ -208,7 +209,7 @@ fn variables_of_libpq_are_read() {
     ] {
         let mut command = shell.command(&["doctor", "--store", "postgres://me@127.0.0.1:1/db"]);
         let printed = command.env_remove("HOME").env(variable, value).output();
-        let printed = shown(&printed.expect("run the binary"));
+        let printed = format_output(&printed.expect("run the binary"));
         text.push_str(&format!("{variable}={value}\n{}", expect_exit(1, &printed)));
     }
     assert_snapshot!(
@@ -229,7 +230,7 @@ fn variables_of_libpq_are_read() {
 }
 
 #[test]
-fn password_of_a_store_is_in_no_output() {
+fn store_password_is_not_in_any_output() {
     let shell = Shell::new();
     for url in [
         "postgres://me:s3cr3t@127.0.0.1:1/db",
@@ -250,7 +251,7 @@ fn password_of_a_store_is_in_no_output() {
                 if variable == "none" {
                     command.args(["--store", url]);
                 }
-                let printed = shown(&command.output().expect("run the binary"));
+                let printed = format_output(&command.output().expect("run the binary"));
                 assert!(!printed.contains("s3cr3t"), "{arguments:?} {url}: {printed}");
             }
         }
@@ -259,24 +260,24 @@ fn password_of_a_store_is_in_no_output() {
 
 /// The user and the password are not told.
 #[test]
-fn a_server_that_does_not_answer_is_named() {
+fn unreachable_server_is_named_without_password() {
     let shell = Shell::new();
     let asked = |url: &str| shell.run(&["task", "list", "--store", url]);
     let refused = asked("postgres://me:secret@127.0.0.1:1/db");
     assert_snapshot!(
-        expect_output(1, &[127, 0, 0, 1, 1, 111], &plain(&refused)),
+        expect_output(1, &[127, 0, 0, 1, 1, 111], &normalize_output(&refused)),
         @"error: 127.0.0.1:1: PostgreSQL cannot be reached: error connecting to server: Connection refused (os error 111)"
     );
     assert!(!refused.contains("secret"), "{refused}");
     let missing = asked("postgres://%2Fno%2Fsuch/db?user=me");
     assert_snapshot!(
-        expect_output(1, &[5432, 2], &plain(&missing)),
+        expect_output(1, &[5432, 2], &normalize_output(&missing)),
         @"error: /no/such/.s.PGSQL.5432: PostgreSQL cannot be reached: error connecting to server: No such file or directory (os error 2)"
     );
 }
 
 #[test]
-fn a_store_that_is_not_there_is_not_made_by_looking() {
+fn missing_store_is_not_created_by_reading() {
     let shell = Shell::new();
     assert_snapshot!(
         expect_exit(1, &shell.run(&["task", "list"])),
@@ -286,7 +287,7 @@ fn a_store_that_is_not_there_is_not_made_by_looking() {
 }
 
 #[test]
-fn a_file_of_a_newer_version() {
+fn file_of_newer_version_is_rejected() {
     let shell = with_a_task();
     let database = rusqlite::Connection::open(shell.path("tidegate.db")).unwrap();
     let version: i64 = database.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
@@ -305,7 +306,7 @@ fn a_file_of_a_newer_version() {
 }
 
 #[test]
-fn a_file_that_is_no_database() {
+fn file_that_is_not_a_database_is_rejected() {
     let shell = Shell::new();
     shell.file(
         "notes.txt",
@@ -318,7 +319,7 @@ fn a_file_that_is_no_database() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_to() {
+fn read_only_file_rejects_submit() {
     let shell = with_a_task();
     let mode = |path: &str, mode: u32| {
         let permissions = std::fs::Permissions::from_mode(mode);
@@ -327,12 +328,12 @@ fn a_file_that_cannot_be_written_to() {
     for (path, bits) in [("tidegate.db", 0o444), ("tidegate.db-lock", 0o444), (".", 0o555)] {
         mode(path, bits);
     }
-    let output = shown(&held_back(shell.command(&["submit", "noop"])).output().unwrap());
+    let output = format_output(&held_back(shell.command(&["submit", "noop"])).output().unwrap());
     mode(".", 0o755);
     mode("tidegate.db", 0o644);
     mode("tidegate.db-lock", 0o644);
     assert_snapshot!(
-        expect_output(1, &[], &plain(&output)),
+        expect_output(1, &[], &normalize_output(&output)),
         @"error: tidegate.db: the file cannot be written to (attempt to write a readonly database); nothing was written, mend the permissions of the file and of its folder: a reader too makes the files -wal and -shm there"
     );
     assert_eq!(output.lines().count(), 2, "{output}");
@@ -341,7 +342,7 @@ fn a_file_that_cannot_be_written_to() {
 
 /// Beside a file that nobody has open, SQLite makes the log and its index anew, also to read.
 #[test]
-fn a_folder_that_cannot_be_written_to_cannot_be_read_from() {
+fn read_only_directory_rejects_reads() {
     let shell = with_a_task();
     // The last one to close the file takes them away.
     drop(rusqlite::Connection::open(shell.path("tidegate.db")).unwrap().execute_batch("VACUUM"));
@@ -350,8 +351,9 @@ fn a_folder_that_cannot_be_written_to_cannot_be_read_from() {
     };
     mode(0o555);
     let verbs: [&[&str]; 3] = [&["task", "list"], &["concurrency", "status"], &["doctor"]];
-    let outputs =
-        verbs.map(|verb| shown(&held_back(shell.command(verb)).output().expect("run the binary")));
+    let outputs = verbs.map(|verb| {
+        format_output(&held_back(shell.command(verb)).output().expect("run the binary"))
+    });
     mode(0o755);
     for output in outputs {
         allow_duplicates! {
@@ -375,7 +377,7 @@ fn held_back(mut command: Command) -> Command {
 /// A bound on the size of files stands in for a full disk, which not every system lets a test
 /// make. The same command works without the bound, so it is the bound that refuses it.
 #[test]
-fn a_file_that_may_not_grow() {
+fn file_size_limit_rejects_submit_and_loses_nothing() {
     let shell = with_a_task();
     shell.file("large.json", format!("\"{}\"", "x".repeat(900_000)));
     // 512 bytes each. Without the trap the system ends who writes too much.
@@ -384,21 +386,21 @@ fn a_file_that_may_not_grow() {
         let mut command = Command::new("sh");
         command.args(["-c", &script]).current_dir(shell.path(""));
         command.env("TIDEGATE", env!("CARGO_BIN_EXE_tidegate")).env_remove("TIDEGATE_STORE");
-        shown(&command.output().expect("run a shell"))
+        format_output(&command.output().expect("run a shell"))
     };
     let refused = bounded("submit noop --payload-file large.json");
     assert!(refused.starts_with("exit 1\nerror: tidegate.db: "), "{refused}");
     assert_eq!(refused.lines().count(), 2, "{refused}");
     nothing_lost(&shell);
     assert_eq!(bounded("submit noop"), "exit 0\n2\n", "the bound leaves room for a small one");
-    assert_eq!(shell.good(&["submit", "noop", "--payload-file", "large.json"]), "3\n");
-    shell.good(&["doctor"]);
+    assert_eq!(shell.run_ok(&["submit", "noop", "--payload-file", "large.json"]), "3\n");
+    shell.run_ok(&["doctor"]);
 }
 
 /// Fills a file system of its own, which needs a namespace of its own. Where a system forbids
-/// that, [`a_file_that_may_not_grow`] has shown that a failed write loses nothing.
+/// that, [`file_size_limit_rejects_submit_and_loses_nothing`] has shown that a failed write loses nothing.
 #[test]
-fn a_full_disk() {
+fn full_disk_rejects_submit_and_loses_nothing() {
     let shell = with_a_task();
     shell.file(
         "fill.sh",
@@ -430,7 +432,7 @@ fn a_full_disk() {
         }
     };
     assert_snapshot!(
-        expect_output(0, &[1, 1, 2], &shown(&output)),
+        expect_output(0, &[1, 1, 2], &format_output(&output)),
         @"
         1
         1
@@ -449,14 +451,14 @@ fn is_root() -> bool {
 
 #[cfg(not(feature = "top"))]
 #[test]
-fn a_binary_without_top_says_how_it_is_built() {
+fn binary_without_top_names_the_feature() {
     let told = with_a_task().run(&["top"]);
     assert!(told.starts_with("exit 1\nerror: this binary was built without top; "), "{told}");
     assert!(told.contains("--features top"), "{told}");
 }
 
 #[test]
-fn top_looks_neither_too_often_nor_too_seldom() {
+fn top_interval_out_of_bounds_is_rejected() {
     let shell = with_a_task();
     let mut transcript = Transcript::of(&shell);
     for interval in ["99ms", "0s", "-1s", "61m"] {
@@ -482,7 +484,7 @@ fn top_looks_neither_too_often_nor_too_seldom() {
 
 /// A flag that cannot be read names the bound or the unit.
 #[test]
-fn a_number_out_of_bounds_and_a_duration_without_a_unit() {
+fn number_out_of_bounds_and_duration_without_unit_are_rejected() {
     let shell = with_a_task();
     let mut transcript = Transcript::of(&shell);
     let unit: &[i64] = &[5, 5, 5, 5];

@@ -3,7 +3,9 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Stdio};
 
-use crate::common::{Shell, expect_exit, expect_numbers, expect_output, plain, shown};
+use crate::common::{
+    Shell, expect_exit, expect_numbers, expect_output, format_output, normalize_output,
+};
 use insta::assert_snapshot;
 
 /// Runs a command that reads `input`; gives its exit code, stdout and stderr.
@@ -15,7 +17,7 @@ fn feed(shell: &Shell, arguments: &[&str], input: impl AsRef<[u8]>) -> String {
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().expect("run the binary");
     writer.join().expect("write to the binary");
-    shown(&output)
+    format_output(&output)
 }
 
 fn start(shell: &Shell, arguments: &[&str]) -> Child {
@@ -35,9 +37,9 @@ fn numbers(to: u32) -> String {
 
 /// The payloads in the store, in order.
 fn payloads(shell: &Shell) -> Vec<String> {
-    let ids = shell.good(&["task", "list", "--json"]).lines().count();
+    let ids = shell.run_ok(&["task", "list", "--json"]).lines().count();
     let payload = |id: usize| {
-        let told = shell.good(&["task", "show", &id.to_string(), "--json"]);
+        let told = shell.run_ok(&["task", "show", &id.to_string(), "--json"]);
         let (_, rest) = told.split_once("\"payload\":").expect("a payload");
         let mut values = serde_json::Deserializer::from_str(rest).into_iter();
         let value: serde_json::Value = values.next().expect("a value").expect("JSON");
@@ -47,23 +49,23 @@ fn payloads(shell: &Shell) -> Vec<String> {
 }
 
 #[test]
-fn every_line_is_a_task_in_order() {
+fn each_input_line_becomes_a_task_in_order() {
     let shell = Shell::new();
     let told = submit(&shell, &["--payload", "{\"row\":\"{}\",\"o\":{}}"], numbers(2500));
     let ids = numbers(2500);
     let summary = expect_exit(0, &told);
     let summary = summary.strip_prefix(&ids).expect("the ids");
     assert_snapshot!(expect_numbers(&[2500], summary), @"submitted 2,500 tasks");
-    let last = shell.good(&["task", "show", "2500", "--json"]);
+    let last = shell.run_ok(&["task", "show", "2500", "--json"]);
     assert!(last.contains("\"payload\":{\"row\":\"2500\",\"o\":{}}"), "{last}");
-    shell.good(&["doctor"]);
-    let worked = shell.good(&["worker", "--until-idle"]);
+    shell.run_ok(&["doctor"]);
+    let worked = shell.run_ok(&["worker", "--until-idle"]);
     assert!(worked.starts_with("2500 completed, 0 failed"), "{worked}");
-    shell.good(&["doctor", "--at-rest"]);
+    shell.run_ok(&["doctor", "--at-rest"]);
 }
 
 #[test]
-fn a_line_is_put_into_strings_and_names_whatever_is_in_it() {
+fn input_line_is_inserted_into_payload_and_names() {
     let shell = Shell::new();
     let lines = "a\"b\\\r\n\n   \n{}\nünïcode, 'quotes' $(x) `y`\n[1]";
     let arguments = ["--payload", "[\"<{}>\",{},\"{}\"]", "--group", "g {}"];
@@ -78,12 +80,12 @@ fn a_line_is_put_into_strings_and_names_whatever_is_in_it() {
             r#"["<[1]>",{},"[1]"]"#,
         ]
     );
-    let last = shell.good(&["task", "show", "4", "--json"]);
+    let last = shell.run_ok(&["task", "show", "4", "--json"]);
     assert!(last.contains("\"g [1]\""), "{last}");
 }
 
 #[test]
-fn without_a_payload_the_line_is_it() {
+fn input_line_without_payload_flag_is_the_payload() {
     let shell = Shell::new();
     let told = submit(&shell, &[], "{\"a\": 1}\n\"text\"\n3\n");
     assert_eq!(told, "exit 0\n1\n2\n3\nsubmitted 3 tasks\n");
@@ -91,7 +93,7 @@ fn without_a_payload_the_line_is_it() {
 }
 
 #[test]
-fn json_tells_the_line_of_each_task() {
+fn json_output_has_input_line_of_each_task() {
     let shell = Shell::new();
     let told = submit(&shell, &["--json", "--unique-key", "k-{}"], "1\n\n2\n1\n");
     let is_new = |line: &str| line.contains("\"is_new\":true");
@@ -110,7 +112,7 @@ fn json_tells_the_line_of_each_task() {
 }
 
 #[test]
-fn with_a_unique_key_the_same_lines_can_be_given_again() {
+fn input_lines_with_unique_key_can_be_submitted_again() {
     let shell = Shell::new();
     let arguments = ["--unique-key", "import-{}"];
     assert_snapshot!(
@@ -138,7 +140,7 @@ fn with_a_unique_key_the_same_lines_can_be_given_again() {
 
 /// What was before a bad line is submitted, wherever the batches end; what is after it is not.
 #[test]
-fn a_bad_line_ends_it_and_those_before_it_stay() {
+fn invalid_input_line_stops_submit_and_keeps_earlier_tasks() {
     let mut errors = String::new();
     let cases: [&[u8]; 3] = [b"{oops\n", b"\"a\xff\"\n", b"[[[["];
     for bad in cases {
@@ -153,7 +155,7 @@ fn a_bad_line_ends_it_and_those_before_it_stay() {
             let ends = [found.first(), found.last()].map(|number| number.copied());
             assert_eq!(ends, [line, before].map(|number| Some(i64::from(number))), "{error}");
             errors.push_str(error);
-            let list = shell.good(&["task", "list", "--max", "5000"]);
+            let list = shell.run_ok(&["task", "list", "--max", "5000"]);
             assert_eq!(list.lines().count().saturating_sub(1), before as usize, "{list}");
         }
     }
@@ -174,7 +176,7 @@ fn a_bad_line_ends_it_and_those_before_it_stay() {
 }
 
 #[test]
-fn a_line_that_is_too_long_is_refused() {
+fn input_line_above_size_limit_is_rejected() {
     let shell = Shell::new();
     let told = submit(&shell, &[], format!("1\n\"{}\"\n", "x".repeat(1 << 20)));
     assert_snapshot!(
@@ -187,7 +189,7 @@ fn a_line_that_is_too_long_is_refused() {
 }
 
 #[test]
-fn a_name_that_a_line_spoils_is_refused() {
+fn input_line_that_makes_invalid_name_is_rejected() {
     let shell = Shell::new();
     let told = submit(&shell, &["--unique-key", "{}"], format!("1\n\"{}\"\n", "x".repeat(300)));
     assert_snapshot!(
@@ -200,7 +202,7 @@ fn a_name_that_a_line_spoils_is_refused() {
 }
 
 #[test]
-fn what_the_store_refuses_is_told_with_its_lines() {
+fn submit_rejected_by_store_names_its_input_lines() {
     let shell = Shell::new();
     let told = submit(&shell, &["--limit", "2", "--weight", "3"], numbers(2));
     assert_snapshot!(
@@ -210,7 +212,7 @@ fn what_the_store_refuses_is_told_with_its_lines() {
 }
 
 #[test]
-fn a_command_that_makes_no_sense_is_refused_before_a_line_is_read() {
+fn invalid_command_is_rejected_before_input_is_read() {
     let shell = Shell::new();
     assert_snapshot!(
         expect_exit(1, &submit(&shell, &["--payload", "{\"a\":{}}"], "1\n")),
@@ -222,20 +224,20 @@ fn a_command_that_makes_no_sense_is_refused_before_a_line_is_read() {
     );
     let told = submit(&shell, &["--payload", "order {}"], "1\n");
     assert_snapshot!(
-        expect_output(1, &[1, 1], &plain(&told)),
+        expect_output(1, &[1, 1], &normalize_output(&told)),
         @r#"error: --payload is JSON with {} for the line, such as '{"row": "{}"}': the payload is not JSON: expected value at line 1 column 1"#
     );
     assert!(!shell.path("tidegate.db").exists(), "a store was made");
     let told = feed(&shell, &["submit", "mial", "--each-line"], "1\n");
     assert_snapshot!(
-        expect_output(1, &[], &plain(&told)),
+        expect_output(1, &[], &normalize_output(&told)),
         @"error: unknown kind `mial`; known: `exec`, `http`, `noop`, `sleep`; --new-kind submits it all the same"
     );
 }
 
 /// The error names the line, what is wrong with it, and what to do.
 #[test]
-fn a_line_that_is_no_payload_says_how_it_becomes_one() {
+fn input_line_that_is_not_a_payload_is_rejected_with_hint() {
     let shell = Shell::new();
     assert_snapshot!(
         expect_output(1, &[1, 2, 1, 1], &submit(&shell, &[], "1\norder 2\n")),
@@ -246,22 +248,22 @@ fn a_line_that_is_no_payload_says_how_it_becomes_one() {
     );
     let told = feed(&shell, &["submit", "sleep", "--each-line"], "7\n");
     assert_snapshot!(
-        expect_output(1, &[1, 7, 1, 500, 0], &plain(&told)),
+        expect_output(1, &[1, 7, 1, 500, 0], &normalize_output(&told)),
         @r#"error: line 1: the payload does not fit kind `sleep`: invalid type: integer `7`, expected struct Payload at column 1; one that does: {"ms": 500}; without --payload the line is the payload, as JSON: --payload '{"row": "{}"}' puts it into one as text; submitted before that: 0 tasks"#
     );
     let payload = ["submit", "sleep", "--each-line", "--payload", "{\"ms\": \"{}\"}"];
     let told = feed(&shell, &payload, "7\n");
     assert_snapshot!(
-        expect_output(1, &[1, 7, 1, 10, 500, 0], &plain(&told)),
+        expect_output(1, &[1, 7, 1, 10, 500, 0], &normalize_output(&told)),
         @r#"error: line 1: the payload does not fit kind `sleep`: invalid type: string "7", expected u32 at line 1 column 10; one that does: {"ms": 500}; {} puts the line in as text: where it is to be a number or an object, make it the whole payload and leave --payload out; submitted before that: 0 tasks"#
     );
 }
 
 #[test]
-fn nothing_to_submit_is_told() {
+fn empty_input_is_reported() {
     let told = submit(&Shell::new(), &[], "");
     assert_snapshot!(
-        expect_output(0, &[0, 3], &plain(&told)),
+        expect_output(0, &[0, 3], &normalize_output(&told)),
         @"
         submitted 0 tasks
         note: stdin is empty; --each-line reads a task from each of its lines, such as those of `seq 3 | tidegate submit noop --each-line`
@@ -279,7 +281,7 @@ fn nothing_to_submit_is_told() {
 
 /// What comes slowly is submitted as it comes, and not when a batch is full.
 #[test]
-fn a_line_does_not_wait_for_the_next() {
+fn input_line_is_submitted_before_the_next_arrives() {
     let shell = Shell::new();
     let mut child = start(&shell, &["submit", "noop", "--each-line"]);
     let mut stdin = child.stdin.take().expect("a pipe");
@@ -294,7 +296,7 @@ fn a_line_does_not_wait_for_the_next() {
 
 /// Who no longer reads the ids wants the tasks all the same.
 #[test]
-fn a_reader_that_leaves_early_does_not_end_it() {
+fn closed_stdout_does_not_stop_submit() {
     let shell = Shell::new();
     let mut child = start(&shell, &["submit", "noop", "--each-line"]);
     drop(child.stdout.take());
@@ -302,16 +304,16 @@ fn a_reader_that_leaves_early_does_not_end_it() {
     stdin.write_all(numbers(3000).as_bytes()).expect("write the lines");
     drop(stdin);
     let output = child.wait_with_output().expect("wait");
-    assert_eq!(shown(&output), "exit 0\nsubmitted 3,000 tasks\n");
-    let list = shell.good(&["task", "list", "--after", "2999", "--json"]);
+    assert_eq!(format_output(&output), "exit 0\nsubmitted 3,000 tasks\n");
+    let list = shell.run_ok(&["task", "list", "--after", "2999", "--json"]);
     assert!(list.contains("\"id\":3000,"), "{list}");
 }
 
 #[test]
-fn the_limits_of_the_configuration_hold_for_jobs_that_lines_name() {
+fn configured_limits_apply_to_jobs_named_by_input_lines() {
     let shell = Shell::new();
     shell.file("tidegate.toml", "[concurrency.limits]\n\"job:a\" = 2\n");
     assert!(submit(&shell, &["--job", "{}", "--payload", "1"], "a\nb\na\n").starts_with("exit 0"));
-    let status = shell.good(&["concurrency", "status", "job:a", "--json"]);
+    let status = shell.run_ok(&["concurrency", "status", "job:a", "--json"]);
     assert!(status.contains("\"capacity\":2,"), "{status}");
 }

@@ -3,7 +3,9 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::process::{Command, Stdio};
 
-use crate::common::{Shell, expect_exit, expect_numbers, expect_output, plain, shown};
+use crate::common::{
+    Shell, expect_exit, expect_numbers, expect_output, format_output, normalize_output,
+};
 use insta::{allow_duplicates, assert_snapshot};
 use tidegate_testkit::wait;
 
@@ -18,13 +20,13 @@ fn shell(config: impl AsRef<[u8]>) -> Shell {
 fn held(shell: &Shell, variables: &[(&str, &str)], arguments: &[&str], setting: &str) -> String {
     let mut command = shell.command(&["config", "--json"]);
     let output = command.args(arguments).envs(variables.iter().copied()).output().expect("run");
-    let text = shown(&output);
+    let text = format_output(&output);
     let line = text.lines().find(|line| line.contains(&format!("\"{setting}\"")));
     line.unwrap_or(&text).to_owned()
 }
 
 #[test]
-fn without_a_file_everything_is_a_default() {
+fn config_without_file_shows_defaults() {
     assert_eq!(
         Shell::new().run(&["config"]),
         "exit 0\n\
@@ -60,7 +62,7 @@ fn without_a_file_everything_is_a_default() {
 }
 
 #[test]
-fn a_flag_goes_before_a_variable_and_a_variable_before_the_file() {
+fn flag_overrides_variable_and_variable_overrides_file() {
     let shell = shell("store = \"file.db\"\n[worker]\nconcurrency = 5\n");
     let store = |variables: &[(&str, &str)], arguments: &[&str]| {
         held(&shell, variables, arguments, "store")
@@ -77,12 +79,12 @@ fn a_flag_goes_before_a_variable_and_a_variable_before_the_file() {
         held(&shell, &[], &[], "worker.concurrency"),
         "{\"setting\":\"worker.concurrency\",\"value\":5,\"from\":\"tidegate.toml:3\"}"
     );
-    shell.good(&["submit", "noop"]);
+    shell.run_ok(&["submit", "noop"]);
     assert!(shell.path("file.db").exists(), "the file names the store");
 }
 
 #[test]
-fn a_profile_is_weaker_than_whatever_else_is_said() {
+fn profile_has_lowest_precedence() {
     let shell = shell("profile = \"staging\"\n[worker]\nconcurrency = 7\n");
     let line = |setting: &str, value: u32, from: &str| {
         format!("{{\"setting\":\"{setting}\",\"value\":{value},\"from\":\"{from}\"}}")
@@ -117,7 +119,7 @@ fn a_profile_is_weaker_than_whatever_else_is_said() {
 
 /// A profile is the worker's; whoever gives it to another command means something else.
 #[test]
-fn a_profile_is_given_to_commands_that_go_by_it() {
+fn profile_flag_is_accepted_only_by_commands_that_use_it() {
     let shell = Shell::new();
     for command in ["submit noop", "task list", "job list", "workers", "migrate", "doctor"] {
         let words = command.split(' ').chain(["--profile", "staging"]);
@@ -129,7 +131,7 @@ fn a_profile_is_given_to_commands_that_go_by_it() {
     }
     let told = shell.run(&["worker", "--until-idle", "--profile", "staging"]);
     assert_snapshot!(
-        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 60, 20, 3], &plain(&told)),
+        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 60, 20, 3], &normalize_output(&told)),
         @"
         0 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
         worker W works on sqlite:tidegate.db: 60 tasks at once (20 workers x 3), profile staging, kinds noop, sleep
@@ -139,12 +141,12 @@ fn a_profile_is_given_to_commands_that_go_by_it() {
 }
 
 #[test]
-fn a_worker_says_how_many_tasks_it_runs_at_once() {
+fn worker_prints_its_concurrency() {
     let shell = Shell::new();
     let told = |variables: &[(&str, &str)], arguments: &[&str]| {
         let mut command = shell.command(&["worker", "--until-idle"]);
         command.args(arguments).envs(variables.iter().copied());
-        let text = shown(&command.output().expect("run"));
+        let text = format_output(&command.output().expect("run"));
         let line = text.lines().find(|line| line.contains(" works on ")).unwrap_or(&text);
         let (_, said) = line.split_once("tidegate.db: ").expect(line);
         said.split_once(", kinds").expect(said).0.to_owned()
@@ -170,22 +172,24 @@ fn a_worker_says_how_many_tasks_it_runs_at_once() {
     );
     let many = shell.run(&["worker", "--workers", "1000", "--concurrency", "1000"]);
     assert_snapshot!(
-        expect_output(1, &[1000, 1000, 100_000], &plain(&many)),
+        expect_output(1, &[1000, 1000, 100_000], &normalize_output(&many)),
         @"error: 1,000 workers with 1000 tasks each are more than 100000 tasks at once, the most of one process"
     );
 }
 
 #[test]
-fn a_worker_says_that_the_smaller_of_two_numbers_counts() {
+fn worker_warns_that_smaller_of_two_concurrency_settings_applies() {
     let shell = Shell::new();
     let told = |variables: &[(&str, &str)], arguments: &[&str]| {
         let mut command = shell.command(&["worker", "--until-idle"]);
-        shown(&command.args(arguments).envs(variables.iter().copied()).output().expect("run"))
+        format_output(
+            &command.args(arguments).envs(variables.iter().copied()).output().expect("run"),
+        )
     };
     let most = [("MAX_CONCURRENT_TASKS", "100")];
     let said = told(&most, &["--workers", "2", "--concurrency", "3"]);
     assert_snapshot!(
-        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 100, 2, 3, 6, 6, 2, 3], &plain(&said)),
+        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 100, 2, 3, 6, 6, 2, 3], &normalize_output(&said)),
         @"
         0 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
         warning: max_concurrent_tasks is 100, and 2 workers x 3 lets 6 run at once: the smaller counts
@@ -195,7 +199,7 @@ fn a_worker_says_that_the_smaller_of_two_numbers_counts() {
     );
     let said = told(&most, &["--concurrency", "3"]);
     assert_snapshot!(
-        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 100, 3, 3, 3], &plain(&said)),
+        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 100, 3, 3, 3], &normalize_output(&said)),
         @"
         0 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
         warning: max_concurrent_tasks is 100, and a concurrency of 3 lets 3 run at once: the smaller counts
@@ -210,7 +214,7 @@ fn a_worker_says_that_the_smaller_of_two_numbers_counts() {
 }
 
 #[test]
-fn how_many_of_a_kind_run_at_once_is_told_and_checked() {
+fn kind_concurrency_flag_is_printed_and_validated() {
     let shell = Shell::new();
     let told = |values: &[&str]| {
         let flags = values.iter().flat_map(|value| ["--max-running", value]);
@@ -218,7 +222,7 @@ fn how_many_of_a_kind_run_at_once_is_told_and_checked() {
     };
     let good = told(&["noop=4", "sleep=16"]);
     assert_snapshot!(
-        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 16, 4, 16], &plain(&good)),
+        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 16, 4, 16], &normalize_output(&good)),
         @"
         0 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
         worker W works on sqlite:tidegate.db: 16 tasks at once, kinds noop (at most 4 at once), sleep (at most 16 at once)
@@ -228,7 +232,7 @@ fn how_many_of_a_kind_run_at_once_is_told_and_checked() {
     assert!(!good.contains("warning"), "{good}");
     let above = told(&["noop=17"]);
     assert_snapshot!(
-        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 17, 16, 16, 17], &plain(&above)),
+        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 17, 16, 16, 17], &normalize_output(&above)),
         @"
         0 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
         warning: --max-running noop=17 changes nothing: the worker runs 16 tasks at once
@@ -264,7 +268,7 @@ fn how_many_of_a_kind_run_at_once_is_told_and_checked() {
 }
 
 #[test]
-fn a_named_file_must_be_there_and_an_empty_name_is_that_of_none() {
+fn config_flag_requires_existing_file_and_empty_variable_disables_it() {
     let shell = shell("log = \"info\"\n");
     shell.file("other.toml", "\nlog = \"error\"\n");
     let log =
@@ -283,7 +287,7 @@ fn a_named_file_must_be_there_and_an_empty_name_is_that_of_none() {
 }
 
 #[test]
-fn a_password_is_not_shown() {
+fn config_does_not_show_password() {
     let shell = shell("store = \"postgres://me:secret@host:1/db?password=secret\"\n");
     for arguments in [&["config"][..], &["config", "--json"]] {
         let told = shell.run(arguments);
@@ -298,14 +302,14 @@ fn a_password_is_not_shown() {
 
 /// The limits of the file hold for what is submitted; an operator's word is stronger and stays.
 #[test]
-fn the_limits_of_the_file_hold_below_an_operators() {
+fn file_limits_apply_below_operator_override() {
     let shell = shell("[concurrency.limits]\npartner = 3\n\"group:mail\" = 0\n");
     assert_eq!(
         shell.run(&["submit", "noop", "--group", "partner", "--limit", "9"]),
         "exit 0\n1\n",
         "a submit is weaker"
     );
-    let status = || shell.good(&["concurrency", "status"]);
+    let status = || shell.run_ok(&["concurrency", "status"]);
     assert_snapshot!(
         expect_numbers(&[0, 0, 0, 0, 1, 3, 0, 0, 0, 1], &status()),
         @"
@@ -314,10 +318,10 @@ fn the_limits_of_the_file_hold_below_an_operators() {
         group:partner         3     0        0        0  configuration        1
         "
     );
-    shell.good(&["concurrency", "set", "partner", "--limit", "1"]);
+    shell.run_ok(&["concurrency", "set", "partner", "--limit", "1"]);
     let worker = shell.run(&["worker", "--until-idle", "--max-concurrent", "noop=2"]);
     assert_snapshot!(
-        expect_output(0, &[1, 0, 0, 0, 0, 0, 0, 1, 16], &plain(&worker)),
+        expect_output(0, &[1, 0, 0, 0, 0, 0, 0, 1, 16], &normalize_output(&worker)),
         @r#"
         1 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
         note: the limit of "partner" stays 1, set by operator
@@ -329,11 +333,11 @@ fn the_limits_of_the_file_hold_below_an_operators() {
     assert_eq!(submit, "exit 0\n2\n", "a submit does not speak of it");
     let unset = shell.run(&["concurrency", "unset", "partner"]);
     assert_snapshot!(
-        expect_output(0, &[3], &plain(&unset)),
+        expect_output(0, &[3], &normalize_output(&unset)),
         @"group:partner is 3, set by configuration; `unset` again removes that"
     );
     shell.file("tidegate.toml", "[concurrency.limits]\npartner = 7\nnoop = 4\n");
-    shell.good(&["worker", "--until-idle", "--max-concurrent", "noop=2"]);
+    shell.run_ok(&["worker", "--until-idle", "--max-concurrent", "noop=2"]);
     // What the file no longer names stays; the file goes before a worker.
     assert_snapshot!(
         expect_numbers(&[0, 0, 0, 0, 1, 4, 0, 0, 0, 2, 7, 0, 0, 0, 4], &status()),
@@ -347,30 +351,30 @@ fn the_limits_of_the_file_hold_below_an_operators() {
 }
 
 #[test]
-fn a_job_has_the_limit_of_the_file_from_its_first_task() {
+fn file_limit_of_job_applies_from_its_first_task() {
     let shell = shell("[concurrency.limits]\n\"job:nightly\" = 2\n");
-    shell.good(&["submit", "noop", "--job", "nightly"]);
+    shell.run_ok(&["submit", "noop", "--job", "nightly"]);
     let capacity = |told: &str| {
         let line = told.lines().find(|line| line.starts_with("job:nightly"));
         line.map(|line| line.split_whitespace().nth(1) == Some("2"))
     };
-    let first = shell.good(&["concurrency", "status"]);
+    let first = shell.run_ok(&["concurrency", "status"]);
     assert_eq!(capacity(&first), Some(true), "{first}");
-    shell.good(&["worker", "--until-idle"]);
-    let then = shell.good(&["concurrency", "status"]);
+    shell.run_ok(&["worker", "--until-idle"]);
+    let then = shell.run_ok(&["concurrency", "status"]);
     assert!(then.contains("configuration") && capacity(&then) == Some(true), "{then}");
 }
 
 #[test]
-fn a_run_has_the_limits_of_the_configuration() {
+fn run_uses_configured_limits() {
     let limits = "[concurrency.limits]\nsleep = 2\nnoop = 3\n\"job:night\" = 4\n";
     let shell = shell(format!("{limits}[run]\nconcurrency = 3\n"));
     let file = "[[limit]]\ngroup = \"noop\"\ncapacity = 9\n[[job]]\nname = \"night\"\n\
                 [[task]]\nkind = \"sleep\"\ncount = 6\njob = \"night\"\npayload = { ms = 5 }\n";
     shell.file("a.toml", file);
-    let summary = shell.good(&["run", "a.toml"]);
+    let summary = shell.run_ok(&["run", "a.toml"]);
     assert!(summary.contains("violations: 0 in "), "{summary}");
-    let status = shell.good(&["concurrency", "status"]);
+    let status = shell.run_ok(&["concurrency", "status"]);
     for limit in ["group:sleep 2", "group:noop 9", "job:night 4"] {
         let is_it = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -382,21 +386,21 @@ fn a_run_has_the_limits_of_the_configuration() {
 
 /// What is set for the machine would falsify what is measured: here it would never end.
 #[test]
-fn a_measurement_goes_by_its_flags_alone() {
+fn bench_ignores_configuration() {
     let shell = shell("store = \"never.db\"\n[concurrency.limits]\nnoop = 0\nsleep = 0\n");
     let size = ["--tasks", "50", "--processes", "1", "--permits", "20", "--json"];
     let mut command = shell.command(&[&["bench", "limits"][..], &size].concat());
     let output = command.env("TIDEGATE_CONCURRENCY_LIMITS", "noop=0").output().expect("run");
-    let told = shown(&output);
+    let told = format_output(&output);
     assert!(told.contains("\"completed\":51,"), "{told}");
     assert!(!shell.path("never.db").exists(), "the store of the file was taken");
 }
 
 /// The lease of a worker is that of the file where no flag says another.
 #[test]
-fn the_lease_of_the_file_is_that_of_the_worker() {
+fn worker_uses_lease_of_the_file() {
     let shell = shell("[concurrency]\ndefault_lease_duration_secs = 7200\n");
-    shell.good(&["submit", "sleep", "--payload", "{\"ms\":600000}", "--limit", "1"]);
+    shell.run_ok(&["submit", "sleep", "--payload", "{\"ms\":600000}", "--limit", "1"]);
     let mut worker = shell.command(&["worker"]);
     let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
     let status = wait::until_some("the task is on a worker", || {
@@ -413,14 +417,14 @@ fn the_lease_of_the_file_is_that_of_the_worker() {
     let lease = status.lines().find(|line| line.contains("slot 0: ")).expect("a slot");
     let (_, lease) = lease.split_once(", ").expect("words of the lease");
     assert_eq!(crate::common::numbers(lease), [1, 59], "an hour and 59 minutes: {lease}");
-    assert_snapshot!(plain(lease), @"lease ends in T unless renewed");
+    assert_snapshot!(normalize_output(lease), @"lease ends in T unless renewed");
 }
 
 #[test]
-fn variables_are_checked_too_and_a_mistyped_one_is_noted() {
+fn invalid_variable_is_rejected_and_mistyped_one_is_noted() {
     let shell = Shell::new();
     let run = |name: &str, value: &str| {
-        shown(&shell.command(&["config"]).env(name, value).output().expect("run"))
+        format_output(&shell.command(&["config"]).env(name, value).output().expect("run"))
     };
     let cases: [(&str, &str, &[i64]); 4] = [
         ("WORKER_CONCURRENCY", "0", &[0, 1, 100_000]),
@@ -443,7 +447,7 @@ fn variables_are_checked_too_and_a_mistyped_one_is_noted() {
     );
     let told = run("TIDEGATE_WORKER_KINDS", "noop,slep");
     assert_snapshot!(
-        expect_output(1, &[], &plain(&told)),
+        expect_output(1, &[], &normalize_output(&told)),
         @"error: read TIDEGATE_WORKER_KINDS: unknown kind `slep`; did you mean `sleep`? Known: `noop`, `sleep`, `http`, `exec`"
     );
     let told = expect_exit(0, &run("TIDEGATE_STOER", "x"));
@@ -453,14 +457,14 @@ fn variables_are_checked_too_and_a_mistyped_one_is_noted() {
     );
     let mut command = shell.command(&["config"]);
     command.env("TIDEGATE_LOG", std::ffi::OsStr::from_bytes(b"\xff"));
-    let told = shown(&command.output().expect("run"));
+    let told = format_output(&command.output().expect("run"));
     assert_snapshot!(expect_exit(1, &told), @"error: TIDEGATE_LOG is not UTF-8");
     assert!(!run("TIDEGATE_PG_DIR", "x").contains("note"), "it is somebody else's");
 }
 
 /// Whatever is wrong is told with its place, and no store is made.
 #[test]
-fn bad_files_are_refused() {
+fn invalid_configuration_file_is_rejected() {
     let deep = format!("store = {}\n", "[".repeat(100_000));
     let cases: Vec<(&[u8], &str, &[i64])> = vec![
         (b"stroe = \"a.db\"\n", "1:1", &[]),
@@ -501,16 +505,16 @@ fn bad_files_are_refused() {
 }
 
 #[test]
-fn an_unknown_kind_is_refused() {
+fn unknown_kind_in_configuration_is_rejected() {
     let told = shell("worker.kinds = [\"noop\", \"slep\"]\n").run(&["config"]);
     assert_snapshot!(
-        expect_output(1, &[1, 25], &plain(&told)),
+        expect_output(1, &[1, 25], &normalize_output(&told)),
         @"error: tidegate.toml:1:25: unknown kind `slep`; did you mean `sleep`? Known: `noop`, `sleep`, `http`, `exec`"
     );
 }
 
 #[test]
-fn a_file_without_end_is_refused() {
+fn configuration_file_above_size_limit_is_rejected() {
     assert_snapshot!(
         expect_output(1, &[1_048_576], &shell("#".repeat((1 << 20) + 1)).run(&["config"])),
         @"error: tidegate.toml has more than 1048576 bytes, the most that a configuration may have"
@@ -522,15 +526,15 @@ fn a_file_without_end_is_refused() {
 }
 
 #[test]
-fn completions_come_for_every_shell_whatever_the_file_says() {
+fn shell_completions_are_printed_even_with_invalid_file() {
     let shell = shell("this is no TOML");
     for name in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = shell.good(&["completions", name]);
+        let script = shell.run_ok(&["completions", name]);
         assert!(script.contains("tidegate") && script.contains("until-idle"), "{name}");
     }
     let told = shell.run(&["completions", "tcsh"]);
     assert_snapshot!(
-        expect_output(2, &[], &plain(&told)),
+        expect_output(2, &[], &normalize_output(&told)),
         @"
         error: invalid value 'tcsh' for '<SHELL>'
         [possible values: bash, elvish, fish, powershell, zsh]
@@ -544,12 +548,12 @@ fn completions_come_for_every_shell_whatever_the_file_says() {
 
 /// A shell takes the script without complaint.
 #[test]
-fn bash_takes_its_completions() {
+fn bash_accepts_its_completions() {
     let shell = Shell::new();
-    shell.file("tidegate.bash", shell.good(&["completions", "bash"]));
+    shell.file("tidegate.bash", shell.run_ok(&["completions", "bash"]));
     let source = "set -eu; source ./tidegate.bash; complete -p tidegate";
     let mut command = Command::new("bash");
     let output = command.args(["-c", source]).current_dir(shell.path(".")).output();
-    let told = shown(&output.expect("run bash"));
+    let told = format_output(&output.expect("run bash"));
     assert!(told.starts_with("exit 0\ncomplete "), "{told}");
 }

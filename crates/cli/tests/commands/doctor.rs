@@ -1,12 +1,13 @@
 //! Corruptions planted by hand in the database: `doctor` says each of them in words, `--repair`
 //! mends it, and all work is done afterwards.
 
-use crate::common::{Shell, expect_exit, expect_numbers, expect_output, numbers, shown};
+use crate::common::{Shell, expect_exit, expect_numbers, expect_output, format_output, numbers};
 use insta::{allow_duplicates, assert_snapshot};
 use tidegate_core::{
-    Attempt, Claim, Exit, Finish, NewTask, Outcome, SetLimit, Source, Submission, WorkerId,
+    Attempt, CapacitySource, Claim, Completion, Finish, NewTask, Outcome, SetLimit, Submission,
+    WorkerId,
 };
-use tidegate_store::{OpenOptions, Opened};
+use tidegate_store::{OpenOptions, StoreHandle};
 use tidegate_testkit::conformance::fixture::settle;
 use tidegate_testkit::postgres::{Database, Server};
 
@@ -162,7 +163,7 @@ const CORRUPTIONS: [Corruption; 22] = [
 ];
 
 /// What only PostgreSQL keeps by hand.
-const BY_HAND: [Corruption; 4] = [
+const MANUAL_REPAIRS: [Corruption; 4] = [
     Corruption {
         name: "a group of slots with too large a part of the capacity",
         sqlite: "",
@@ -190,7 +191,7 @@ const BY_HAND: [Corruption; 4] = [
 ];
 
 /// A store that work goes on in.
-struct Busy {
+struct BusyStore {
     shell: Shell,
     url: String,
     running: Vec<Attempt>,
@@ -198,26 +199,26 @@ struct Busy {
     database: Option<Database>,
 }
 
-impl Busy {
+impl BusyStore {
     async fn on_sqlite() -> Self {
         let shell = Shell::new();
         let url = format!("sqlite:{}", shell.path("t.db").display());
-        Self::over(shell, url, None).await
+        Self::new(shell, url, None).await
     }
 
     async fn on_postgres() -> Self {
         let database = Server::shared().database();
-        Self::over(Shell::new(), database.url(), Some(database)).await
+        Self::new(Shell::new(), database.url(), Some(database)).await
     }
 
-    async fn over(shell: Shell, url: String, database: Option<Database>) -> Self {
-        let Opened { store, .. } = open(&url).await;
+    async fn new(shell: Shell, url: String, database: Option<Database>) -> Self {
+        let StoreHandle { store, .. } = open(&url).await;
         store.migrate().await.expect("migrate");
         let capacity = Some(2);
-        let set = SetLimit { name: "group:g".into(), capacity, source: Source::Operator };
+        let set = SetLimit { name: "group:g".into(), capacity, source: CapacitySource::Operator };
         store.set_limit(set).await.expect("set a limit");
         let new = || NewTask::new("noop", "null");
-        let limited = || NewTask { group: Some("g".into()), ..new() };
+        let limited = || NewTask { effective_group: Some("g".into()), ..new() };
         let keyed = NewTask { unique_key: Some("k".into()), ..new() };
         let late = NewTask { run_at: Some(9_000_000_000_000), ..new() };
         let tasks = vec![limited(), limited(), limited(), limited(), keyed, late];
@@ -241,7 +242,7 @@ impl Busy {
         Self { shell, url, running, database }
     }
 
-    async fn plant(&self, corruption: &Corruption) {
+    async fn corrupt(&self, corruption: &Corruption) {
         match &self.database {
             None => {
                 let connection = rusqlite::Connection::open(self.shell.path("t.db")).expect("open");
@@ -260,11 +261,11 @@ impl Busy {
 
     fn tidegate(&self, arguments: &[&str]) -> String {
         let output = self.shell.command(arguments).env("TIDEGATE_STORE", &self.url).output();
-        shown(&output.expect("run the binary"))
+        format_output(&output.expect("run the binary"))
     }
 
     /// What was done is done, and the rest is.
-    async fn work_off(&self, name: &str) {
+    async fn run_all(&self, name: &str) {
         finish(&*open(&self.url).await.store, &self.running).await;
         let hastened = self.tidegate(&["task", "retry", "6"]);
         allow_duplicates! {
@@ -282,7 +283,7 @@ impl Busy {
     }
 
     /// However it was mended, no second step runs beside the one that does.
-    async fn steps_keep_their_order(&self, name: &str) {
+    async fn assert_step_order(&self, name: &str) {
         let store = open(&self.url).await.store;
         store.claim(claim("steps", 0)).await.expect("claim none");
         settle(&*store).await;
@@ -291,7 +292,7 @@ impl Busy {
     }
 
     /// Returns what was found and how it was repaired.
-    async fn is_mended(&self, name: &str, found_numbers: &[&[i64]]) -> String {
+    async fn assert_repaired(&self, name: &str, found_numbers: &[&[i64]]) -> String {
         let found = self.tidegate(&["doctor"]);
         assert!(found.starts_with("exit 1\n"), "{name}: {found}");
         for wanted in found_numbers.iter().filter(|wanted| !wanted.is_empty()) {
@@ -306,14 +307,14 @@ impl Busy {
             assert_snapshot!(clean.lines().last().expect(name), @"clean: every rule holds");
         }
         if name != "running tasks without a lease" {
-            self.steps_keep_their_order(name).await;
+            self.assert_step_order(name).await;
         }
-        self.work_off(name).await;
+        self.run_all(name).await;
         format!("## {name}\n{}{}", expect_exit(1, &found), expect_exit(0, &repaired))
     }
 }
 
-async fn open(url: &str) -> Opened {
+async fn open(url: &str) -> StoreHandle {
     tidegate_store::open(url, OpenOptions::default()).await.expect("open")
 }
 
@@ -324,61 +325,61 @@ fn claim(queue: &str, tasks_max: u32) -> Claim {
         kinds: ["noop".into()].into(),
         tasks_max,
         lease_ms: LEASE_MS,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
 /// What a repair took back is lost, and runs again.
 async fn finish(store: &dyn tidegate_core::Store, attempts: &[Attempt]) {
     let outcome = Outcome::Completed(b"null".to_vec());
-    let exits = attempts.iter().map(|one| Exit {
+    let exits = attempts.iter().map(|one| Completion {
         task: one.task,
         token: one.token,
         outcome: outcome.clone(),
     });
-    store.finish(Finish { exits: exits.collect(), claim: None }).await.expect("finish");
+    store.finish(Finish { completions: exits.collect(), claim: None }).await.expect("finish");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_planted_in_sqlite_is_found_and_mended() {
+async fn doctor_finds_and_repairs_corruption_in_sqlite() {
     let mut texts = String::new();
     for corruption in &CORRUPTIONS {
-        let busy = Busy::on_sqlite().await;
-        busy.plant(corruption).await;
-        texts.push_str(&busy.is_mended(corruption.name, &[corruption.numbers]).await);
+        let busy = BusyStore::on_sqlite().await;
+        busy.corrupt(corruption).await;
+        texts.push_str(&busy.assert_repaired(corruption.name, &[corruption.numbers]).await);
     }
     assert_snapshot!(texts);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_planted_in_postgres_is_found_and_mended() {
+async fn doctor_finds_and_repairs_corruption_in_postgres() {
     let mut texts = String::new();
-    for corruption in CORRUPTIONS.iter().chain(&BY_HAND) {
-        let busy = Busy::on_postgres().await;
-        busy.plant(corruption).await;
-        texts.push_str(&busy.is_mended(corruption.name, &[corruption.numbers]).await);
+    for corruption in CORRUPTIONS.iter().chain(&MANUAL_REPAIRS) {
+        let busy = BusyStore::on_postgres().await;
+        busy.corrupt(corruption).await;
+        texts.push_str(&busy.assert_repaired(corruption.name, &[corruption.numbers]).await);
     }
     assert_snapshot!(texts);
 }
 
 /// One fault often comes with others.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_faults_at_once_are_mended() {
+async fn doctor_repairs_many_faults_at_once() {
     let mut texts = String::new();
     let together = [0, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 18, 19];
-    for busy in [Busy::on_sqlite().await, Busy::on_postgres().await] {
+    for busy in [BusyStore::on_sqlite().await, BusyStore::on_postgres().await] {
         for corruption in together {
-            busy.plant(&CORRUPTIONS[corruption]).await;
+            busy.corrupt(&CORRUPTIONS[corruption]).await;
         }
-        texts.push_str(&busy.is_mended("many", &[&[4], &[3]]).await);
+        texts.push_str(&busy.assert_repaired("many", &[&[4], &[3]]).await);
     }
     assert_snapshot!(texts);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sound_store_is_left_alone() {
+async fn doctor_leaves_consistent_store_unchanged() {
     let mut texts = String::new();
-    for busy in [Busy::on_sqlite().await, Busy::on_postgres().await] {
+    for busy in [BusyStore::on_sqlite().await, BusyStore::on_postgres().await] {
         let looked = busy.tidegate(&["doctor"]);
         assert_eq!(busy.tidegate(&["doctor", "--repair"]), looked);
         texts.push_str(&expect_output(0, &[9, 1, 3, 3, 2], &looked));
@@ -387,7 +388,7 @@ async fn a_sound_store_is_left_alone() {
         let told: serde_json::Value = serde_json::from_str(told).expect("JSON");
         let encrypted = busy.database.as_ref().map(|_| false);
         assert_eq!(told["connection"]["encrypted"], serde_json::json!(encrypted));
-        busy.work_off("sound").await;
+        busy.run_all("sound").await;
     }
     assert_snapshot!(
         texts,
@@ -402,9 +403,9 @@ async fn a_sound_store_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repair_is_told_to_programs() {
-    let busy = Busy::on_sqlite().await;
-    busy.plant(&CORRUPTIONS[8]).await;
+async fn doctor_prints_repairs_as_json() {
+    let busy = BusyStore::on_sqlite().await;
+    busy.corrupt(&CORRUPTIONS[8]).await;
     let told = busy.tidegate(&["doctor", "--repair", "--json"]);
     let mut lines = told.lines();
     assert_eq!(lines.next(), Some("exit 0"));
@@ -415,7 +416,7 @@ async fn a_repair_is_told_to_programs() {
     );
     let told: serde_json::Value = serde_json::from_str(told).expect("JSON");
     assert_eq!(told["clean"], true);
-    assert_eq!(told["repairs"][0]["repair"], "leave");
+    assert_eq!(told["repairs"][0]["repair"], "remove_position");
     assert_eq!(told["repairs"][0]["task"], 4711);
     assert_snapshot!(
         told["violations"][0]["rule"].as_str().unwrap_or_default(),

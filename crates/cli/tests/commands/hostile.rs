@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::process::{Output, Stdio};
 
-use crate::common::{Shell, shown};
+use crate::common::{Shell, format_output};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tidegate_core::bounds::{NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, PAYLOAD_DEPTH_MAX};
@@ -92,24 +92,24 @@ fn nested(depth: usize) -> String {
 }
 
 /// A store, and the binary on it.
-struct Bench {
+struct HostileHarness {
     shell: Shell,
     url: String,
     database: Option<Database>,
 }
 
-impl Bench {
+impl HostileHarness {
     fn on_sqlite() -> Self {
         let shell = Shell::new();
-        Self { url: "sqlite:t.db".to_owned(), shell, database: None }.made()
+        Self { url: "sqlite:t.db".to_owned(), shell, database: None }.migrated()
     }
 
     fn on_postgres() -> Self {
         let database = Server::shared().database();
-        Self { shell: Shell::new(), url: database.url(), database: Some(database) }.made()
+        Self { shell: Shell::new(), url: database.url(), database: Some(database) }.migrated()
     }
 
-    fn made(self) -> Self {
+    fn migrated(self) -> Self {
         self.good(&["migrate"]);
         self
     }
@@ -122,7 +122,7 @@ impl Bench {
         // Who does not read its input has said all it has to say without it.
         let _ = child.stdin.take().expect("stdin").write_all(stdin);
         let output = child.wait_with_output().expect("wait for the binary");
-        let told = shown(&output);
+        let told = format_output(&output);
         assert!(!told.contains("panicked"), "{arguments:?}: {told}");
         assert!(output.status.code().is_some(), "{arguments:?} was killed: {told}");
         output
@@ -137,7 +137,7 @@ impl Bench {
     fn good_with(&self, arguments: &[&str], stdin: &[u8]) -> String {
         let words: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         let output = self.output(&words, stdin);
-        assert!(output.status.success(), "{arguments:?}: {}", shown(&output));
+        assert!(output.status.success(), "{arguments:?}: {}", format_output(&output));
         String::from_utf8(output.stdout).expect("stdout is UTF-8")
     }
 
@@ -148,9 +148,9 @@ impl Bench {
     }
 
     /// Refused with an error that can be read on a terminal, and nothing is changed.
-    fn refused(&self, arguments: &[OsString], stdin: &[u8]) {
+    fn assert_refused(&self, arguments: &[OsString], stdin: &[u8]) {
         let output = self.output(arguments, stdin);
-        let told = shown(&output);
+        let told = format_output(&output);
         let shortened: Vec<String> = arguments.iter().map(|word| format!("{word:.60?}")).collect();
         assert!(matches!(output.status.code(), Some(1 | 2)), "{shortened:?}: {told:.300}");
         let talk = String::from_utf8(output.stderr).expect("stderr is UTF-8");
@@ -164,15 +164,15 @@ impl Bench {
         self.json(&["task", "list", "--max", "100000", "--json"]).len()
     }
 
-    fn is_sound(&self) {
+    fn assert_sound(&self) {
         self.good(&["doctor"]);
     }
 }
 
-fn each_store(case: impl Fn(&Bench)) {
-    for bench in [Bench::on_sqlite(), Bench::on_postgres()] {
+fn each_store(case: impl Fn(&HostileHarness)) {
+    for bench in [HostileHarness::on_sqlite(), HostileHarness::on_postgres()] {
         case(&bench);
-        bench.is_sound();
+        bench.assert_sound();
     }
 }
 
@@ -182,7 +182,7 @@ fn flag(flag: &str, value: &str) -> String {
 }
 
 #[test]
-fn names_come_back_from_every_command() {
+fn hostile_names_round_trip_through_every_command() {
     each_store(|bench| {
         // On PostgreSQL a command takes longer; the conformance suite has all names there.
         let step = if bench.database.is_some() { 4 } else { 1 };
@@ -192,14 +192,14 @@ fn names_come_back_from_every_command() {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             let id = bench.good(&[&["submit", "noop"], &names[..]].concat());
             let id = id.trim();
-            comes_back(bench, id, &name);
-            is_operated(bench, id, &name);
+            assert_round_trip(bench, id, &name);
+            assert_operations(bench, id, &name);
         }
     });
 }
 
 /// What `submit` was given is in every list, byte by byte.
-fn comes_back(bench: &Bench, id: &str, name: &str) {
+fn assert_round_trip(bench: &HostileHarness, id: &str, name: &str) {
     let shown = bench.json(&["task", "show", id, "--json"]);
     for field in ["queue", "group", "job", "workflow", "unique_key"] {
         assert_eq!(shown[0][field], name, "{field}");
@@ -222,7 +222,7 @@ fn comes_back(bench: &Bench, id: &str, name: &str) {
 }
 
 /// The verbs take it, too.
-fn is_operated(bench: &Bench, id: &str, name: &str) {
+fn assert_operations(bench: &HostileHarness, id: &str, name: &str) {
     let limit = format!("group:{name}");
     bench.good(&["concurrency", "set", "--limit", "3", "--dry-run", "--", &limit]);
     bench.good(&["concurrency", "set", "--limit", "3", "--", &limit]);
@@ -244,8 +244,8 @@ fn is_operated(bench: &Bench, id: &str, name: &str) {
 }
 
 #[test]
-fn names_on_a_terminal_stay_in_their_cells() {
-    let bench = Bench::on_sqlite();
+fn hostile_names_are_escaped_in_tables() {
+    let bench = HostileHarness::on_sqlite();
     bench.good(&["submit", "noop", "--queue", "\u{202e}eueuq", "--job", "\u{2066}job"]);
     for list in
         [&["task", "list"][..], &["queue", "list"], &["job", "list"], &["task", "show", "1"]]
@@ -256,13 +256,13 @@ fn names_on_a_terminal_stay_in_their_cells() {
 }
 
 #[test]
-fn bad_names_are_refused_by_every_command() {
+fn invalid_names_are_rejected_by_every_command() {
     each_store(|bench| {
         bench.good(&["submit", "noop"]);
         let before = bench.tasks();
         for name in bad_names() {
             for command in commands_with(&name) {
-                bench.refused(&command, b"");
+                bench.assert_refused(&command, b"");
             }
         }
         assert_eq!(bench.tasks(), before);
@@ -322,7 +322,7 @@ fn commands_with(name: &OsString) -> Vec<Vec<OsString>> {
 }
 
 #[test]
-fn payloads_come_back_byte_by_byte() {
+fn payload_is_stored_unchanged() {
     each_store(|bench| {
         for payload in good_payloads() {
             let id =
@@ -346,16 +346,16 @@ fn raw(object: &str, field: &str) -> String {
 }
 
 #[test]
-fn bad_payloads_are_refused() {
+fn invalid_payload_is_rejected() {
     each_store(|bench| {
         for payload in bad_payloads() {
             let words = ["submit", "noop", "--payload-file", "-"].map(OsString::from);
-            bench.refused(&words, &payload);
+            bench.assert_refused(&words, &payload);
             if payload.len() < 100_000 {
                 let payload = OsString::from_vec(payload);
                 let mut value = OsString::from("--payload=");
                 value.push(payload);
-                bench.refused(&["submit".into(), "noop".into(), value], b"");
+                bench.assert_refused(&["submit".into(), "noop".into(), value], b"");
             }
         }
         assert_eq!(bench.tasks(), 0);
@@ -364,7 +364,7 @@ fn bad_payloads_are_refused() {
 
 /// A line stands in a string of the payload as it is, whatever it looks like.
 #[test]
-fn lines_of_a_bulk_submit_come_back() {
+fn input_lines_of_bulk_submit_are_stored_unchanged() {
     each_store(|bench| {
         let names = good_names();
         let lines: String = names.iter().map(|name| format!("{name}\n")).collect();
@@ -377,10 +377,10 @@ fn lines_of_a_bulk_submit_come_back() {
         }
         let before = bench.tasks();
         for bad in [&b"caf\xe9\n"[..], b"\xed\xa0\x80\n"] {
-            bench.refused(&submit.map(OsString::from), bad);
+            bench.assert_refused(&submit.map(OsString::from), bad);
         }
         for bad in [&b"{\n"[..], b"nul\n", &[nested(100_000).as_bytes(), b"\n"].concat()] {
-            bench.refused(&["submit", "noop", "--each-line"].map(OsString::from), bad);
+            bench.assert_refused(&["submit", "noop", "--each-line"].map(OsString::from), bad);
         }
         assert_eq!(bench.tasks(), before);
     });
@@ -388,8 +388,8 @@ fn lines_of_a_bulk_submit_come_back() {
 
 /// Files that hold no configuration and no run.
 #[test]
-fn hostile_files_are_refused() {
-    let bench = Bench::on_sqlite();
+fn hostile_files_are_rejected() {
+    let bench = HostileHarness::on_sqlite();
     let deep = format!("a = {}", nested(100_000)).into_bytes();
     let long = format!("\"{}\" = 1", "k".repeat(1 << 20)).into_bytes();
     let files: [&[u8]; 9] = [
@@ -407,21 +407,21 @@ fn hostile_files_are_refused() {
         bench.shell.file("bad.toml", content);
         for command in [&["config", "--config", "bad.toml"][..], &["run", "bad.toml"]] {
             let words: Vec<OsString> = command.iter().map(OsString::from).collect();
-            bench.refused(&words, b"");
+            bench.assert_refused(&words, b"");
         }
     }
     for content in [&b"\xff\n"[..], b"{\n", &[nested(100_000).as_bytes(), b"\n"].concat()] {
         bench.shell.file("bad.jsonl", content);
         for command in [["run", "bad.jsonl"], ["verify", "bad.jsonl"]] {
-            bench.refused(&command.map(OsString::from), b"");
+            bench.assert_refused(&command.map(OsString::from), b"");
         }
     }
     assert_eq!(bench.tasks(), 0);
 }
 
 #[test]
-fn hostile_urls_are_refused() {
-    let bench = Bench::on_sqlite();
+fn hostile_urls_are_rejected() {
+    let bench = HostileHarness::on_sqlite();
     let urls = [
         "postgres://[::1",
         "postgres://\u{202e}/x",
@@ -436,9 +436,9 @@ fn hostile_urls_are_refused() {
     for url in urls {
         let command = ["task".into(), "list".into(), OsString::from(flag("store", url))];
         let output = bench.output(&command, b"");
-        let told = shown(&output);
+        let told = format_output(&output);
         assert!(!output.status.success() && !told.contains("secret"), "{url:?}: {told}");
     }
     let bytes = OsString::from_vec(b"--store=sqlite:\xff.db".to_vec());
-    bench.refused(&["task".into(), "list".into(), bytes], b"");
+    bench.assert_refused(&["task".into(), "list".into(), bytes], b"");
 }

@@ -2,7 +2,9 @@
 
 use std::process::{Child, Stdio};
 
-use crate::common::{Shell, Transcript, expect_exit, expect_numbers, expect_output, plain};
+use crate::common::{
+    Shell, Transcript, expect_exit, expect_numbers, expect_output, normalize_output,
+};
 use insta::{allow_duplicates, assert_snapshot};
 use tidegate_testkit::wait;
 
@@ -24,16 +26,16 @@ impl Drop for Worker {
     }
 }
 
-fn seen(shell: &Shell, arguments: &[&str]) -> String {
-    plain(&shell.run(arguments))
+fn normalized_output(shell: &Shell, arguments: &[&str]) -> String {
+    normalize_output(&shell.run(arguments))
 }
 
 #[test]
-fn a_job_is_made_and_changed() {
+fn job_set_creates_and_changes_job() {
     let shell = Shell::new();
     let set = ["job", "set", "crawl", "--concurrency", "2", "--delay", "500ms"];
     assert_snapshot!(
-        expect_output(0, &[2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], &seen(&shell, &set)),
+        expect_output(0, &[2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], &normalized_output(&shell, &set)),
         @r#"
         job concurrency min weight priority delay paused scheduled pending blocked processing completed failed cancelled
         crawl 2 0 1 0 T - 0 0 0 0 0 0 0
@@ -43,7 +45,7 @@ fn a_job_is_made_and_changed() {
     let set =
         ["job", "set", "crawl", "--min-concurrency", "1", "--weight", "4", "--priority", "-3"];
     assert_snapshot!(
-        expect_output(0, &[2, 1, 4, -3, 0, 0, 0, 0, 0, 0, 0], &seen(&shell, &set)),
+        expect_output(0, &[2, 1, 4, -3, 0, 0, 0, 0, 0, 0, 0], &normalized_output(&shell, &set)),
         @"
         job concurrency min weight priority delay paused scheduled pending blocked processing completed failed cancelled
         crawl 2 1 4 -3 T - 0 0 0 0 0 0 0
@@ -51,13 +53,13 @@ fn a_job_is_made_and_changed() {
     );
     let set = ["job", "set", "crawl", "--concurrency", "unset", "--delay", "0s"];
     assert_snapshot!(
-        expect_output(0, &[1, 4, -3, 0, 0, 0, 0, 0, 0, 0], &seen(&shell, &set)),
+        expect_output(0, &[1, 4, -3, 0, 0, 0, 0, 0, 0, 0], &normalized_output(&shell, &set)),
         @"
         job concurrency min weight priority delay paused scheduled pending blocked processing completed failed cancelled
         crawl - 1 4 -3 - - 0 0 0 0 0 0 0
         "
     );
-    let shown = shell.good(&["job", "list", "--json"]);
+    let shown = shell.run_ok(&["job", "list", "--json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
     let numbers = ["concurrency", "min_concurrency", "weight", "priority", "delay_ms"];
     let numbers = numbers.map(|key| shown[key].as_i64());
@@ -65,9 +67,9 @@ fn a_job_is_made_and_changed() {
 }
 
 #[test]
-fn bad_changes_of_jobs_say_what_is_wrong() {
+fn invalid_job_change_is_rejected_with_reason() {
     let shell = Shell::new();
-    shell.good(&["job", "set", "crawl", "--weight", "2"]);
+    shell.run_ok(&["job", "set", "crawl", "--weight", "2"]);
     let bad: [(i32, &[&str], &[i64]); 6] = [
         (1, &[], &[]),
         (1, &["--weight", "0"], &[0, 1, 1000]),
@@ -95,9 +97,10 @@ fn bad_changes_of_jobs_say_what_is_wrong() {
 
 /// A change is judged by what holds after it, whether it concerns one of the numbers or both.
 #[test]
-fn a_reserve_above_the_concurrency_is_refused() {
+fn min_concurrency_above_concurrency_is_rejected() {
     let shell = Shell::new();
-    let set = |flags: &[&str]| seen(&shell, &[&["job", "set", "crawl"], flags].concat());
+    let set =
+        |flags: &[&str]| normalized_output(&shell, &[&["job", "set", "crawl"], flags].concat());
     assert_snapshot!(
         expect_output(1, &[5, 2], &set(&["--concurrency", "2", "--min-concurrency", "5"])),
         @r#"error: the min_concurrency of job "crawl" is 5, and no more than 2 may run at once; lower it or raise the concurrency"#
@@ -161,19 +164,19 @@ fn a_reserve_above_the_concurrency_is_refused() {
 }
 
 #[test]
-fn a_job_is_paused_and_resumed() {
+fn job_is_paused_and_resumed() {
     let shell = Shell::new();
-    shell.good(&["submit", "noop", "--job", "nightly"]);
+    shell.run_ok(&["submit", "noop", "--job", "nightly"]);
     assert_snapshot!(
         expect_exit(0, &shell.run(&["job", "pause", "nightly"])),
         @r#"job "nightly" is paused; `tidegate job resume nightly` lets it go on"#
     );
     let _worker = Worker::start(&shell, &[]);
-    let other = shell.good(&["submit", "noop"]);
-    shell.good(&["task", "wait", other.trim(), "--timeout", "30s"]);
-    let why = shell.good(&["task", "explain", "1"]);
+    let other = shell.run_ok(&["submit", "noop"]);
+    shell.run_ok(&["task", "wait", other.trim(), "--timeout", "30s"]);
+    let why = shell.run_ok(&["task", "explain", "1"]);
     assert_snapshot!(
-        expect_numbers(&[1, 1], &plain(&why)),
+        expect_numbers(&[1, 1], &normalize_output(&why)),
         @"task 1 is blocked: it stands at place 1 in the line of job:nightly, which is paused; `tidegate job resume nightly` lets it go on, since T (D)"
     );
     assert_snapshot!(
@@ -188,9 +191,9 @@ fn a_job_is_paused_and_resumed() {
 }
 
 #[test]
-fn a_job_without_work_has_nothing_to_cancel() {
+fn job_cancel_without_tasks_cancels_nothing() {
     let shell = Shell::new();
-    shell.good(&["job", "set", "nightly", "--weight", "2"]);
+    shell.run_ok(&["job", "set", "nightly", "--weight", "2"]);
     assert_snapshot!(
         expect_exit(0, &shell.run(&["job", "cancel", "nightly"])),
         @r#"job "nightly" had no unfinished tasks; nothing was cancelled"#
@@ -199,30 +202,30 @@ fn a_job_without_work_has_nothing_to_cancel() {
 
 /// What runs is told, what waits ends, and the job can be used again.
 #[test]
-fn a_job_is_cancelled() {
+fn job_cancel_ends_running_and_waiting_tasks() {
     let shell = Shell::new();
-    shell.good(&["job", "set", "nightly", "--concurrency", "1"]);
+    shell.run_ok(&["job", "set", "nightly", "--concurrency", "1"]);
     for _ in 0..3 {
-        shell.good(&["submit", "sleep", "--payload", "{\"ms\": 600000}", "--job", "nightly"]);
+        shell.run_ok(&["submit", "sleep", "--payload", "{\"ms\": 600000}", "--job", "nightly"]);
     }
     let _worker = Worker::start(&shell, &[]);
-    wait::until("task 1 runs", || shell.good(&["task", "show", "1"]).contains("processing"));
+    wait::until("task 1 runs", || shell.run_ok(&["task", "show", "1"]).contains("processing"));
     assert_snapshot!(
         expect_numbers(&[3], shell.run(&["job", "cancel", "nightly"]).lines().last().unwrap_or_default()),
         @r#"job "nightly": 3 tasks cancelled, nothing is unfinished now"#
     );
     let states =
-        shell.good(&["task", "list", "--job", "nightly", "--state", "cancelled", "--json"]);
+        shell.run_ok(&["task", "list", "--job", "nightly", "--state", "cancelled", "--json"]);
     assert_eq!(states.lines().count(), 3);
-    shell.good(&["job", "pause", "nightly"]);
+    shell.run_ok(&["job", "pause", "nightly"]);
     let again = shell.run(&["job", "cancel", "nightly"]);
     assert_snapshot!(
-        expect_exit(0, &plain(&again)),
+        expect_exit(0, &normalize_output(&again)),
         @r#"job "nightly" had no unfinished tasks; nothing was cancelled; it stood still and goes on"#
     );
-    shell.good(&["submit", "noop", "--job", "nightly"]);
+    shell.run_ok(&["submit", "noop", "--job", "nightly"]);
     assert_eq!(shell.run(&["task", "wait", "4", "--timeout", "30s"]), "exit 0\nnull\n");
-    shell.good(&["doctor"]);
+    shell.run_ok(&["doctor"]);
 }
 
 /// A workflow of three steps whose second fails as long as a file is not there.
@@ -230,17 +233,17 @@ fn halted() -> (Shell, Worker) {
     let shell = Shell::new();
     let path = shell.path("mended").display().to_string();
     let cat = format!("{{\"argv\": [\"cat\", \"{path}\"]}}");
-    shell.good(&["submit", "noop", "--workflow", "order"]);
+    shell.run_ok(&["submit", "noop", "--workflow", "order"]);
     let step = ["submit", "exec", "--workflow", "order", "--max-attempts", "1", "--payload", &cat];
-    shell.good(&step);
-    shell.good(&["submit", "noop", "--workflow", "order"]);
+    shell.run_ok(&step);
+    shell.run_ok(&["submit", "noop", "--workflow", "order"]);
     let worker = Worker::start(&shell, &["--exec-allow", "cat"]);
     assert!(shell.run(&["task", "wait", "2", "--timeout", "30s"]).starts_with("exit 1"));
     (shell, worker)
 }
 
 #[test]
-fn a_halted_workflow_is_resumed() {
+fn workflow_paused_by_failure_is_resumed() {
     let (shell, _worker) = halted();
     let shown = shell.run(&["workflow", "show", "order"]);
     let told = "halted: task 2 has failed; `tidegate workflow resume order` tries it anew, `tidegate \
@@ -253,7 +256,10 @@ fn a_halted_workflow_is_resumed() {
         @r#"workflow "order" goes on with task 2, which is tried anew"#
     );
     assert_eq!(shell.run(&["task", "wait", "3", "--timeout", "30s"]), "exit 0\nnull\n");
-    assert_eq!(seen(&shell, &["workflow", "list"]).lines().last(), Some("order - 0 0 0 0 3 0 0"));
+    assert_eq!(
+        normalized_output(&shell, &["workflow", "list"]).lines().last(),
+        Some("order - 0 0 0 0 3 0 0")
+    );
     assert_snapshot!(
         expect_exit(0, &shell.run(&["workflow", "resume", "order"])),
         @r#"workflow "order" was not halted"#
@@ -261,7 +267,7 @@ fn a_halted_workflow_is_resumed() {
 }
 
 #[test]
-fn a_halted_workflow_is_skipped_and_cancelled() {
+fn workflow_paused_by_failure_is_skipped_or_cancelled() {
     let (shell, _worker) = halted();
     assert_snapshot!(
         expect_output(0, &[2], &shell.run(&["workflow", "skip", "order"])),
@@ -274,23 +280,26 @@ fn a_halted_workflow_is_skipped_and_cancelled() {
         expect_output(0, &[1], &shell.run(&["workflow", "cancel", "order"])),
         @r#"workflow "order": 1 step cancelled, nothing is unfinished now; it stood still and goes on"#
     );
-    assert_eq!(seen(&shell, &["workflow", "list"]).lines().last(), Some("order - 0 0 0 0 1 1 1"));
+    assert_eq!(
+        normalized_output(&shell, &["workflow", "list"]).lines().last(),
+        Some("order - 0 0 0 0 1 1 1")
+    );
 }
 
 #[test]
-fn a_workflow_goes_on_where_a_step_says_so() {
+fn workflow_continues_after_failure_with_on_failure_continue() {
     let shell = Shell::new();
     let fails =
         ["submit", "exec", "--workflow", "w", "--max-attempts", "1", "--on-failure", "continue"];
-    shell.good(&[&fails[..], &["--payload", "{\"argv\": [\"false\"]}"]].concat());
-    shell.good(&["submit", "noop", "--workflow", "w"]);
+    shell.run_ok(&[&fails[..], &["--payload", "{\"argv\": [\"false\"]}"]].concat());
+    shell.run_ok(&["submit", "noop", "--workflow", "w"]);
     let _worker = Worker::start(&shell, &["--exec-allow", "false"]);
     assert_eq!(shell.run(&["task", "wait", "2", "--timeout", "30s"]), "exit 0\nnull\n");
     let told = shell.run(&["submit", "noop", "--on-failure", "continue"]);
     assert!(told.starts_with("exit 2") && told.contains("--workflow"), "{told}");
     let told = shell.run(&["submit", "noop", "--workflow", "w", "--on-failure", "stop"]);
     assert_snapshot!(
-        expect_exit(2, &plain(&told)),
+        expect_exit(2, &normalize_output(&told)),
         @"
         error: invalid value 'stop' for '--on-failure <WORD>': unknown word `stop`; known: `halt`, `continue`
 

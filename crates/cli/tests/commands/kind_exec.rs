@@ -9,10 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::common::{Shell, expect_exit, expect_numbers, expect_output, plain};
+use crate::common::{Shell, expect_exit, expect_numbers, expect_output, normalize_output};
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use tidegate_core::{CancelOutcome, Release, ReleaseOutcome, TaskId};
+use tidegate_core::{CancelOutcome, ReleaseOutcome, ReleaseSlot, TaskId};
 use tidegate_testkit::wait;
 
 /// Submits one attempt of an `exec` task; its id, or why it is refused at the door.
@@ -27,14 +27,14 @@ fn submit(shell: &Shell, payload: &Value, more: &[&str]) -> Result<String, Strin
 }
 
 fn task(shell: &Shell, id: &str) -> Value {
-    serde_json::from_str(&shell.good(&["task", "show", id, "--json"])).expect("a task")
+    serde_json::from_str(&shell.run_ok(&["task", "show", id, "--json"])).expect("a task")
 }
 
 /// Does one task; gives it as it ended.
 fn done(allow: &str, payload: &Value) -> Value {
     let shell = Shell::new();
     let id = submit(&shell, payload, &[]).expect("a good payload");
-    shell.good(&["worker", "--until-idle", "--exec-allow", allow]);
+    shell.run_ok(&["worker", "--until-idle", "--exec-allow", allow]);
     task(&shell, &id)
 }
 
@@ -91,7 +91,7 @@ const REFUSED: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn nothing_starts_that_is_not_allowed() {
+fn exec_starts_only_allowed_commands() {
     let shell = Shell::new();
     let canary = shell.path("canary");
     let folder = shell.path("").to_string_lossy().trim_end_matches('/').to_owned();
@@ -136,7 +136,7 @@ fn make_evil(shell: &Shell, canary: &Path) {
 }
 
 #[test]
-fn keys_that_would_change_the_surroundings_are_unknown() {
+fn exec_payload_keys_that_change_environment_are_rejected() {
     let shell = Shell::new();
     let mut errors = String::new();
     for key in ["env", "cwd", "shell", "path", "user", "LD_PRELOAD"] {
@@ -148,7 +148,7 @@ fn keys_that_would_change_the_surroundings_are_unknown() {
 }
 
 #[test]
-fn too_much_is_refused() {
+fn exec_arguments_above_bounds_are_rejected() {
     let shell = Shell::new();
     let (many, mut errors) = (vec!["x"; 1001], String::new());
     for argv in [json!(many), json!(["echo", "x".repeat(128 << 10)])] {
@@ -165,7 +165,7 @@ fn too_much_is_refused() {
 }
 
 #[test]
-fn words_reach_the_command_as_they_are() {
+fn exec_arguments_are_passed_unchanged() {
     let shell = Shell::new();
     let canary = shell.path("canary").to_string_lossy().into_owned();
     let tricks = [
@@ -196,7 +196,7 @@ fn words_reach_the_command_as_they_are() {
 }
 
 #[test]
-fn a_link_that_changes_after_the_start_changes_nothing() {
+fn exec_symlink_changed_after_start_has_no_effect() {
     let shell = Shell::new();
     let canary = shell.path("canary");
     make_evil(&shell, &canary);
@@ -215,7 +215,7 @@ fn a_link_that_changes_after_the_start_changes_nothing() {
 }
 
 #[test]
-fn the_environment_is_empty_and_the_folder_is_gone_afterwards() {
+fn exec_environment_is_minimal_and_directory_is_removed() {
     let shell = Shell::new();
     let script = "env | cut -d= -f1 | sort | tr '\\n' ' '; pwd; ls -A; ls -l /proc/self/fd";
     let id = submit(&shell, &json!({ "argv": ["sh", "-c", script] }), &[]).expect("taken");
@@ -240,7 +240,7 @@ fn the_environment_is_empty_and_the_folder_is_gone_afterwards() {
 }
 
 #[test]
-fn how_a_command_ends_is_told() {
+fn exec_result_has_exit_code_and_output() {
     let sh = |script: &str| done("sh", &json!({ "argv": ["sh", "-c", script], "stdin": "in" }));
     assert_eq!(sh("cat")["result"], json!({ "exit": 0, "stdout": "in", "stderr": "" }));
     assert_snapshot!(
@@ -347,7 +347,7 @@ fn signal(worker: &Child, name: &str) {
 }
 
 #[test]
-fn nothing_is_left_when_the_worker_is_killed() {
+fn exec_processes_end_when_worker_is_killed() {
     let (_shell, _, worker, marker) = at_work(&[], &[]);
     end(worker);
     wait_for(&marker, 0);
@@ -355,7 +355,7 @@ fn nothing_is_left_when_the_worker_is_killed() {
 
 /// When the end of the attempt is told, everything is gone already.
 #[test]
-fn nothing_is_left_when_the_time_is_over() {
+fn exec_processes_end_at_timeout() {
     let (shell, id, worker, marker) = at_work(&["--timeout", "5s"], &[]);
     let task = until(&shell, &id, |task| task["finished_at"].is_number());
     assert_eq!(alive(&marker), Vec::<String>::new());
@@ -367,7 +367,7 @@ fn nothing_is_left_when_the_time_is_over() {
 }
 
 #[test]
-fn nothing_is_left_when_the_worker_is_told_to_stop() {
+fn exec_processes_end_when_worker_stops() {
     let (shell, id, mut worker, marker) = at_work(&[], &[]);
     signal(&worker, "-TERM");
     assert_eq!(alive(&marker).len(), FAMILY, "the first signal lets it finish");
@@ -384,7 +384,7 @@ fn nothing_is_left_when_the_worker_is_told_to_stop() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_when_the_task_is_cancelled() {
+async fn exec_processes_end_when_task_is_cancelled() {
     let (shell, id, worker, marker) = at_work(&[], &["--lease", "2s"]);
     let told = shell.store().await.cancel(vec![TaskId(id.parse().unwrap())]).await;
     assert_eq!(told.expect("cancel"), [CancelOutcome::Requested]);
@@ -396,11 +396,11 @@ async fn nothing_is_left_when_the_task_is_cancelled() {
 
 /// The lease is taken away behind the worker's back.
 #[tokio::test]
-async fn nothing_is_left_when_the_lease_is_lost() {
+async fn exec_processes_end_when_lease_is_lost() {
     let (shell, _, worker, marker) =
         at_work(&["--limit", "1"], &["--lease", "3s", "--max-concurrent", "exec=1"]);
-    let slot = Release { limit: "group:exec".to_owned(), slot: 0 };
-    let told = shell.store().await.release(slot).await.expect("release");
+    let slot = ReleaseSlot { limit: "group:exec".to_owned(), slot: 0 };
+    let told = shell.store().await.release_slot(slot).await.expect("release");
     assert!(matches!(told, ReleaseOutcome::Released(_)), "{told:?}");
     wait_for(&marker, 0);
     end(worker);
@@ -409,7 +409,7 @@ async fn nothing_is_left_when_the_lease_is_lost() {
 /// Whoever runs from the guard by making a successor and ending, over and over, is caught. It would
 /// end by itself, after longer than the test waits.
 #[test]
-fn a_daemon_that_forks_for_ever_is_left_nowhere() {
+fn exec_daemon_that_keeps_forking_is_ended() {
     let (shell, marker) = (Shell::new(), marker());
     let again =
         r#"setsid sh -c "eval \"\$next\"" x MARKER & sleep 0.02;"#.replace("MARKER", &marker);
@@ -431,7 +431,7 @@ fn a_daemon_that_forks_for_ever_is_left_nowhere() {
 
 /// A frozen worker can end nothing: the guard does it before somebody else may have the task.
 #[test]
-fn nothing_is_left_when_the_lease_is_over() {
+fn exec_processes_end_when_lease_expires() {
     let (shell, id, worker, marker) = at_work(&[], &["--lease", "2s"]);
     signal(&worker, "-STOP");
     wait_for(&marker, 0);
@@ -441,16 +441,16 @@ fn nothing_is_left_when_the_lease_is_over() {
 }
 
 #[test]
-fn a_lease_that_is_renewed_lets_a_command_run() {
+fn exec_command_outlives_lease_that_is_renewed() {
     let shell = Shell::new();
     let id = submit(&shell, &json!({ "argv": ["sleep", "3"] }), &[]).expect("taken");
-    shell.good(&["worker", "--until-idle", "--exec-allow", "sleep", "--lease", "1s"]);
+    shell.run_ok(&["worker", "--until-idle", "--exec-allow", "sleep", "--lease", "1s"]);
     let task = task(&shell, &id);
     assert_eq!(task["result"]["exit"], 0, "{task}");
 }
 
 #[test]
-fn what_a_command_leaves_behind_ends_with_it() {
+fn exec_background_processes_end_with_the_command() {
     let marker = marker();
     let script = format!("sleep {marker} & setsid sleep {marker} & echo done");
     let task = done("sh", &json!({ "argv": ["sh", "-c", script] }));
@@ -460,7 +460,7 @@ fn what_a_command_leaves_behind_ends_with_it() {
 
 /// A guard that is killed itself cannot end what it guards; the worker ends its group.
 #[test]
-fn a_guard_that_is_killed_takes_the_group_along() {
+fn exec_process_group_ends_when_guard_is_killed() {
     let (shell, marker) = (Shell::new(), marker());
     let script = format!("sleep {marker} & sleep {marker}");
     let id = submit(&shell, &json!({ "argv": ["sh", "-c", script] }), &[]).expect("taken");
@@ -486,7 +486,7 @@ fn a_guard_that_is_killed_takes_the_group_along() {
 }
 
 #[test]
-fn without_a_permission_a_worker_takes_no_such_task() {
+fn exec_without_allow_flag_is_not_served() {
     let shell = Shell::new();
     let told = shell.run(&["worker", "--kinds", "exec", "--until-idle"]);
     assert_snapshot!(
@@ -495,14 +495,14 @@ fn without_a_permission_a_worker_takes_no_such_task() {
     );
     let told = shell.run(&["worker", "--exec-allow", "no-such-command"]);
     assert_snapshot!(
-        expect_output(1, &[], &plain(&told)),
+        expect_output(1, &[], &normalize_output(&told)),
         @r#"error: read --exec-allow "no-such-command": there is no command "no-such-command" in the folders of PATH"#
     );
     shell.file("a.toml", "[[task]]\nkind = \"exec\"\npayload = { argv = [\"echo\", \"{n}\"] }\n");
     let told = shell.run(&["run", "a.toml"]);
     assert_snapshot!(
-        expect_exit(1, &plain(&told)),
+        expect_exit(1, &normalize_output(&told)),
         @"error: the file has tasks of kind `exec`, which does nothing that is not allowed; add `--exec-allow COMMAND`"
     );
-    shell.good(&["run", "a.toml", "--exec-allow", "echo"]);
+    shell.run_ok(&["run", "a.toml", "--exec-allow", "echo"]);
 }

@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Shell, expect_exit, expect_numbers, expect_output, plain};
-use crate::web::Web;
+use crate::common::{Shell, expect_exit, expect_numbers, expect_output, normalize_output};
+use crate::web::TestWebServer;
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tidegate_core::{CancelOutcome, TaskId};
@@ -23,11 +23,11 @@ fn submit(shell: &Shell, payload: &Value) -> Result<String, String> {
 }
 
 fn task(shell: &Shell, id: &str) -> Value {
-    serde_json::from_str(&shell.good(&["task", "show", id, "--json"])).expect("a task")
+    serde_json::from_str(&shell.run_ok(&["task", "show", id, "--json"])).expect("a task")
 }
 
 fn work(shell: &Shell, allow: &str) {
-    shell.good(&["worker", "--until-idle", "--http-allow", allow]);
+    shell.run_ok(&["worker", "--until-idle", "--http-allow", allow]);
 }
 
 /// Does one task; gives it as it ended.
@@ -55,9 +55,9 @@ fn without_port(text: &str, port: u16) -> String {
 }
 
 /// A listener that nobody may connect to.
-struct Trap(TcpListener);
+struct ForbiddenListener(TcpListener);
 
-impl Trap {
+impl ForbiddenListener {
     fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
         listener.set_nonblocking(true).expect("set nonblocking");
@@ -70,7 +70,7 @@ impl Trap {
 
     /// A connection waits to be accepted even if its other end is closed.
     #[track_caller]
-    fn saw_nothing(&self) {
+    fn assert_no_connection(&self) {
         let seen = self.0.accept();
         assert!(seen.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock), "{seen:?}");
     }
@@ -155,8 +155,8 @@ const TRICKS: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn tricks_with_addresses_are_refused() {
-    let (shell, trap) = (Shell::new(), Trap::new());
+fn http_rejects_disguised_addresses() {
+    let (shell, trap) = (Shell::new(), ForbiddenListener::new());
     let (mut submitted, mut errors) = (Vec::new(), String::new());
     for (name, url, words) in TRICKS {
         let url = url.replace("{port}", &trap.port().to_string());
@@ -177,13 +177,13 @@ fn tricks_with_addresses_are_refused() {
         errors.push_str(&format!("{name}: {error}\n"));
     }
     assert_snapshot!(without_port(&errors, trap.port()));
-    trap.saw_nothing();
+    trap.assert_no_connection();
 }
 
 /// Shows that the trap of the tricks would have been found.
 #[test]
-fn an_address_is_the_same_however_it_is_written() {
-    let (shell, web) = (Shell::new(), Web::start());
+fn http_accepts_every_notation_of_allowed_address() {
+    let (shell, web) = (Shell::new(), TestWebServer::start());
     let hosts = ["127.0.0.1", "2130706433", "0x7f.1", "[::ffff:127.0.0.1]", "127。0。0。1"];
     let submit = |host: &str| {
         submit(&shell, &json!({ "url": format!("http://{host}:{}/text", web.port()) }))
@@ -216,8 +216,8 @@ const REDIRECTS: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn redirects_to_where_nobody_may_call_are_refused() {
-    let (shell, trap, web) = (Shell::new(), Trap::new(), Web::start());
+fn http_rejects_redirect_to_forbidden_address() {
+    let (shell, trap, web) = (Shell::new(), ForbiddenListener::new(), TestWebServer::start());
     let (port, own) = (trap.port().to_string(), web.port().to_string());
     let submitted = REDIRECTS.iter().map(|(name, to, words)| {
         let to = to.replace("{port}", &port).replace("{own}", &own);
@@ -235,12 +235,12 @@ fn redirects_to_where_nobody_may_call_are_refused() {
         errors.push_str(&format!("{name}: {error}\n"));
     }
     assert_snapshot!(without_port(&without_port(&errors, trap.port()), web.port()));
-    trap.saw_nothing();
+    trap.assert_no_connection();
 }
 
 #[test]
-fn a_redirect_is_followed_only_where_asked_for() {
-    let web = Web::start();
+fn http_follows_redirect_only_if_requested() {
+    let web = TestWebServer::start();
     let allow = format!("localhost:{}", web.port());
     let url = format!("http://localhost:{}/to?/to?/text", web.port());
     let mut payload = json!({ "url": url });
@@ -260,8 +260,8 @@ fn a_redirect_is_followed_only_where_asked_for() {
 }
 
 #[test]
-fn another_host_does_not_learn_the_keys() {
-    let (first, second) = (Web::start(), Web::start());
+fn http_redirect_to_another_host_omits_credentials() {
+    let (first, second) = (TestWebServer::start(), TestWebServer::start());
     let allow = format!("127.0.0.1:{},127.0.0.1:{}", first.port(), second.port());
     let call = |to: String, status: &str| {
         let payload = json!({
@@ -285,8 +285,8 @@ fn another_host_does_not_learn_the_keys() {
 }
 
 #[test]
-fn a_request_is_sent_as_asked() {
-    let web = Web::start();
+fn http_request_is_sent_as_specified() {
+    let web = TestWebServer::start();
     let payload = json!({
         "url": format!("http://127.0.0.1:{}/echo?a=b#c", web.port()),
         "method": "PUT",
@@ -302,8 +302,8 @@ fn a_request_is_sent_as_asked() {
 }
 
 #[test]
-fn the_status_decides() {
-    let web = Web::start();
+fn http_status_determines_outcome() {
+    let web = TestWebServer::start();
     let call = |path: &str, expect: Value| {
         let url = format!("http://127.0.0.1:{}/{path}?secret=1", web.port());
         done("127.0.0.1", &json!({ "url": url, "expect": expect }))
@@ -322,8 +322,8 @@ fn the_status_decides() {
 }
 
 #[test]
-fn a_large_body_is_cut() {
-    let web = Web::start();
+fn http_large_body_is_truncated() {
+    let web = TestWebServer::start();
     let task =
         done("127.0.0.1", &json!({ "url": format!("http://127.0.0.1:{}/large", web.port()) }));
     assert_eq!(task["result"]["truncated"], true);
@@ -331,8 +331,8 @@ fn a_large_body_is_cut() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_and_one_that_says_too_much() {
-    let web = Web::start();
+fn http_silent_server_and_oversized_headers_fail() {
+    let web = TestWebServer::start();
     let url = |path: &str| format!("http://127.0.0.1:{}/{path}", web.port());
     let silent = done("127.0.0.1", &json!({ "url": url("silent"), "timeout_ms": 200 }));
     assert_snapshot!(
@@ -344,14 +344,14 @@ fn a_server_that_does_not_answer_and_one_that_says_too_much() {
 }
 
 #[test]
-fn a_busy_server_is_left_alone_as_long_as_it_asks() {
-    let (shell, web) = (Shell::new(), Web::start());
+fn http_retry_waits_for_retry_after() {
+    let (shell, web) = (Shell::new(), TestWebServer::start());
     let payload = json!({ "url": format!("http://127.0.0.1:{}/busy", web.port()) }).to_string();
-    let id = shell.good(&["submit", "http", "--payload", &payload]);
+    let id = shell.run_ok(&["submit", "http", "--payload", &payload]);
     let mut worker = shell.command(&["worker", "--http-allow", "127.0.0.1"]);
     let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
     let task = wait::until_some("one attempt is spent", || {
-        Some(task(&shell, id.trim())).filter(|task| task["spent"] == 1)
+        Some(task(&shell, id.trim())).filter(|task| task["attempts_used"] == 1)
     });
     worker.kill().expect("kill the worker");
     worker.wait().expect("wait");
@@ -361,7 +361,7 @@ fn a_busy_server_is_left_alone_as_long_as_it_asks() {
 }
 
 #[tokio::test]
-async fn a_cancel_closes_the_connection() {
+async fn http_connection_is_closed_on_cancel() {
     let (shell, listener) = (Shell::new(), TcpListener::bind("127.0.0.1:0").expect("listen"));
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
     let id = submit(&shell, &json!({ "url": url, "timeout_ms": 600_000 })).expect("taken");
@@ -378,8 +378,8 @@ async fn a_cancel_closes_the_connection() {
 }
 
 #[test]
-fn without_a_permission_a_worker_takes_no_such_task() {
-    let (shell, web) = (Shell::new(), Web::start());
+fn http_without_allow_flag_is_not_served() {
+    let (shell, web) = (Shell::new(), TestWebServer::start());
     let url = format!("http://127.0.0.1:{}/text", web.port());
     let id = submit(&shell, &json!({ "url": url })).expect("taken");
     let told = shell.run(&["worker", "--kinds", "http", "--until-idle"]);
@@ -387,21 +387,21 @@ fn without_a_permission_a_worker_takes_no_such_task() {
         expect_exit(1, &told),
         @"error: kind `http` does nothing that is not allowed; add `--http-allow HOST`"
     );
-    let why = shell.good(&["task", "explain", &id]);
+    let why = shell.run_ok(&["task", "explain", &id]);
     assert_snapshot!(
-        expect_numbers(&[1], &plain(&why)),
+        expect_numbers(&[1], &normalize_output(&why)),
         @r#"task 1 is pending: it is ready, and no live worker serves kind "http" in queue "default"; start one with `tidegate worker --queues default --http-allow HOST`, since T (D)"#
     );
     let bad = shell.run(&["worker", "--http-allow", "http://a.example"]);
     assert_snapshot!(
-        expect_output(1, &[], &plain(&bad)),
+        expect_output(1, &[], &normalize_output(&bad)),
         @r#"error: read --http-allow "http://a.example": it names a host, not a URL; write for example api.example.com"#
     );
 }
 
 /// Needs `openssl` to make a certificate and to serve it.
 #[test]
-fn https_is_spoken_with_whom_the_machine_trusts() {
+fn https_requires_certificate_trusted_by_system() {
     let shell = Shell::new();
     let names = "subjectAltName=DNS:localhost,IP:127.0.0.1";
     let made = Command::new("openssl")

@@ -1,13 +1,13 @@
 //! Limits by hand: what `concurrency` says and does.
 
-use crate::common::{Shell, expect_exit, expect_output, plain};
+use crate::common::{Shell, expect_exit, expect_output, normalize_output};
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use tidegate_core::{Kind, Registration, WorkerId};
 
 /// The name of every scope begins a whole name, also where there are no such limits.
 #[test]
-fn a_limit_of_another_scope_is_not_made_that_of_a_group() {
+fn limit_name_with_unsupported_scope_is_rejected() {
     let shell = shell();
     assert_snapshot!(
         expect_exit(1, &shell.run(&["concurrency", "set", "queue:mail", "--limit", "1"])),
@@ -32,13 +32,13 @@ fn a_limit_of_another_scope_is_not_made_that_of_a_group() {
 }
 
 #[test]
-fn a_limit_that_is_not_there_cannot_be_unset() {
+fn unset_of_missing_limit_is_rejected() {
     let shell = shell();
     assert_snapshot!(
         expect_exit(1, &shell.run(&["concurrency", "unset", "nosuch"])),
         @r#"error: there is no limit "group:nosuch"; `tidegate concurrency status` lists all"#
     );
-    shell.good(&["concurrency", "set", "mail", "--limit", "1"]);
+    shell.run_ok(&["concurrency", "set", "mail", "--limit", "1"]);
     assert_snapshot!(
         expect_exit(1, &shell.run(&["concurrency", "unset", "mial"])),
         @r#"error: there is no limit "group:mial"; did you mean "group:mail"?"#
@@ -47,9 +47,9 @@ fn a_limit_that_is_not_there_cannot_be_unset() {
 
 /// A mistyped group shows as one that nobody has used.
 #[test]
-fn a_limit_that_something_uses_is_not_called_unused() {
+fn new_limit_note_is_printed_only_if_limit_is_unused() {
     let shell = shell();
-    shell.good(&["submit", "noop", "--group", "mail"]);
+    shell.run_ok(&["submit", "noop", "--group", "mail"]);
     let set = |group: &str| shell.run(&["concurrency", "set", group, "--limit", "1"]);
     assert_snapshot!(
         expect_output(0, &[1], &set("mial")),
@@ -67,7 +67,7 @@ fn a_limit_that_something_uses_is_not_called_unused() {
 }
 
 #[test]
-fn a_history_without_records_proves_nothing() {
+fn verify_of_empty_history_is_rejected() {
     let shell = shell();
     shell.file("a.jsonl", "");
     assert_snapshot!(
@@ -77,7 +77,7 @@ fn a_history_without_records_proves_nothing() {
 }
 
 #[test]
-fn a_history_that_is_not_there_is_told_once() {
+fn verify_of_missing_history_prints_one_error() {
     assert_snapshot!(
         expect_output(1, &[2], &shell().run(&["verify", "nofile"])),
         @"error: read history nofile: No such file or directory (os error 2)"
@@ -85,12 +85,12 @@ fn a_history_that_is_not_there_is_told_once() {
 }
 
 #[test]
-fn a_file_can_be_asked_to_be_quicker() {
+fn store_url_sets_synchronous_mode() {
     let shell = Shell::new();
     let url = "sqlite:quick.db?synchronous=normal";
-    assert_eq!(shell.good(&["submit", "noop", "--store", url]), "1\n");
+    assert_eq!(shell.run_ok(&["submit", "noop", "--store", url]), "1\n");
     assert!(shell.path("quick.db").exists());
-    shell.good(&["doctor", "--store", url]);
+    shell.run_ok(&["doctor", "--store", url]);
     assert_snapshot!(
         expect_exit(1, &shell.run(&["doctor", "--store", "sqlite:quick.db?synchronous=of"])),
         @r#"error: "sqlite:quick.db?synchronous=of" has the unknown setting "synchronous=of"; known are synchronous=full and synchronous=normal"#
@@ -100,12 +100,12 @@ fn a_file_can_be_asked_to_be_quicker() {
 /// A store that knows the kinds and has no limit.
 fn shell() -> Shell {
     let shell = Shell::new();
-    shell.good(&["migrate"]);
+    shell.run_ok(&["migrate"]);
     shell
 }
 
 #[test]
-fn a_refused_submit_sets_no_limit() {
+fn rejected_submit_sets_no_limit() {
     let shell = shell();
     let refused = shell.run(&["submit", "noop", "--limit", "3", "--weight", "4"]);
     assert_snapshot!(
@@ -114,16 +114,16 @@ fn a_refused_submit_sets_no_limit() {
     );
     let status = shell.run(&["concurrency", "status"]);
     assert_snapshot!(
-        expect_output(0, &[], &plain(&status)),
+        expect_output(0, &[], &normalize_output(&status)),
         @"no limits; `tidegate concurrency set GROUP --limit N` sets one"
     );
 }
 
 #[test]
-fn unset_brings_back_what_was_below_and_then_removes_it() {
+fn unset_restores_next_source_and_then_removes_limit() {
     let shell = shell();
-    shell.good(&["submit", "noop", "--limit", "3"]);
-    shell.good(&["concurrency", "set", "noop", "--limit", "5"]);
+    shell.run_ok(&["submit", "noop", "--limit", "3"]);
+    shell.run_ok(&["concurrency", "set", "noop", "--limit", "5"]);
     let unset = || shell.run(&["concurrency", "unset", "noop"]);
     assert_snapshot!(
         expect_output(0, &[3], &unset()),
@@ -152,13 +152,13 @@ async fn registers_kind(shell: &Shell, kind: &str, worker: &str, capacity: Optio
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_brings_another_limit_says_so() {
+async fn worker_warns_when_its_limit_replaces_another() {
     let shell = shell();
     registers_kind(&shell, "noop", "one", Some(2)).await;
     let worker = |limit| shell.run(&["worker", "--until-idle", "--max-concurrent", limit]);
     let told = worker("noop=5");
     assert_snapshot!(
-        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 2, 5, 1, 16], &plain(&told)),
+        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 2, 5, 1, 16], &normalize_output(&told)),
         @r#"
         0 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
         warning: the limit of "noop" was 2 and is 5 now: of what live workers bring the latest counts; 1 live worker brings another
@@ -171,7 +171,7 @@ async fn a_worker_that_brings_another_limit_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_that_disagree_about_a_limit_are_shown() {
+async fn status_shows_workers_that_disagree_about_a_limit() {
     let shell = shell();
     registers(&shell, "one", Some(500)).await;
     let status = || shell.run(&["concurrency", "status"]);
@@ -212,7 +212,7 @@ async fn workers_that_disagree_about_a_limit_are_shown() {
           live workers disagree: 500 by 1 worker, 10 by 2 workers, no limit by 1 worker; the latest that brings one counts
         "
     );
-    shell.good(&["concurrency", "set", "mail", "--limit", "7"]);
+    shell.run_ok(&["concurrency", "set", "mail", "--limit", "7"]);
     assert_snapshot!(
         expect_output(0, &[7, 0, 0, 0, 3, 10, 500, 1, 10, 2, 1], &one()),
         @"
@@ -225,18 +225,19 @@ async fn workers_that_disagree_about_a_limit_are_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_workers_registered_is_in_the_json() {
+async fn registered_capacities_are_in_json() {
     let shell = shell();
     registers(&shell, "one", Some(500)).await;
     registers(&shell, "two", None).await;
     let limit: Value =
-        serde_json::from_str(&shell.good(&["concurrency", "status", "--json"])).expect("JSON");
-    assert_eq!(limit["base"], json!([500, "registration"]));
+        serde_json::from_str(&shell.run_ok(&["concurrency", "status", "--json"])).expect("JSON");
+    assert_eq!(limit["capacity_without_override"], json!([500, "registration"]));
     let said = json!([{"worker": "one", "capacity": 500}, {"worker": "two", "capacity": null}]);
     assert_eq!((&limit["registered"], &limit["disagree"]), (&said, &json!(true)));
-    let workers = shell.good(&["workers", "--json"]);
+    let workers = shell.run_ok(&["workers", "--json"]);
     let workers: Vec<Value> =
         workers.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let registered: Vec<&Value> = workers.iter().map(|worker| &worker["registered"]).collect();
+    let registered: Vec<&Value> =
+        workers.iter().map(|worker| &worker["registered_capacities"]).collect();
     assert_eq!(registered, [&json!({"mail": 500}), &json!({"mail": null})]);
 }

@@ -2,7 +2,9 @@
 
 use std::process::{Child, Stdio};
 
-use crate::common::{Shell, Transcript, expect_exit, expect_numbers, expect_output, plain};
+use crate::common::{
+    Shell, Transcript, expect_exit, expect_numbers, expect_output, normalize_output,
+};
 use insta::assert_snapshot;
 
 use serde_json::Value;
@@ -14,32 +16,32 @@ use tidegate_testkit::wait;
 /// job `nightly`; 7 is not due; 8 failed for good; 9 is completed.
 fn store() -> Shell {
     let shell = Shell::new();
-    shell.good(&["concurrency", "set", "partner", "--limit", "2"]);
+    shell.run_ok(&["concurrency", "set", "partner", "--limit", "2"]);
     for _ in 0..3 {
-        shell.good(&["submit", "sleep", "--payload", "{\"ms\": 60000}", "--group", "partner"]);
+        shell.run_ok(&["submit", "sleep", "--payload", "{\"ms\": 60000}", "--group", "partner"]);
     }
     for _ in 0..2 {
-        shell.good(&["submit", "noop", "--workflow", "order", "--queue", "later"]);
+        shell.run_ok(&["submit", "noop", "--workflow", "order", "--queue", "later"]);
     }
-    shell.good(&["submit", "noop", "--job", "nightly", "--queue", "later"]);
-    shell.good(&["submit", "noop", "--delay", "1h"]);
+    shell.run_ok(&["submit", "noop", "--job", "nightly", "--queue", "later"]);
+    shell.run_ok(&["submit", "noop", "--delay", "1h"]);
     let hangs = ["submit", "sleep", "--payload", "{\"ms\": 60000}", "--queue", "now"];
-    shell.good(&[&hangs[..], &["--timeout", "10ms", "--max-attempts", "1"]].concat());
-    shell.good(&["submit", "noop", "--payload", "{\"n\": 1}", "--queue", "now"]);
-    shell.good(&["concurrency", "set", "partner", "--limit", "0"]);
+    shell.run_ok(&[&hangs[..], &["--timeout", "10ms", "--max-attempts", "1"]].concat());
+    shell.run_ok(&["submit", "noop", "--payload", "{\"n\": 1}", "--queue", "now"]);
+    shell.run_ok(&["concurrency", "set", "partner", "--limit", "0"]);
     let until = ["worker", "--queues", "now", "--until-idle"];
-    let mut worker = Running::start(&shell, &until);
-    shell.good(&["task", "wait", "9"]);
+    let mut worker = WorkerProcess::start(&shell, &until);
+    shell.run_ok(&["task", "wait", "9"]);
     assert!(shell.run(&["task", "wait", "8"]).starts_with("exit 1\n"));
     worker.stop();
-    shell.good(&["concurrency", "set", "partner", "--limit", "2"]);
+    shell.run_ok(&["concurrency", "set", "partner", "--limit", "2"]);
     shell
 }
 
 /// A process that does not outlive the test.
-struct Running(Child);
+struct WorkerProcess(Child);
 
-impl Running {
+impl WorkerProcess {
     fn start(shell: &Shell, arguments: &[&str]) -> Self {
         let mut command = shell.command(arguments);
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -53,7 +55,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for WorkerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -61,10 +63,10 @@ impl Drop for Running {
 }
 
 /// Starts a worker that runs tasks 1 and 2 for the rest of the test.
-fn with_worker(shell: &Shell) -> Running {
-    let worker = Running::start(shell, &["worker", "--queues", "default", "--lease", "60s"]);
+fn with_worker(shell: &Shell) -> WorkerProcess {
+    let worker = WorkerProcess::start(shell, &["worker", "--queues", "default", "--lease", "60s"]);
     let held = || {
-        let limit = json(&shell.good(&["concurrency", "status", "partner", "--json"]));
+        let limit = json(&shell.run_ok(&["concurrency", "status", "partner", "--json"]));
         let on_a_worker = |holder: &Value| !holder["worker"].is_null();
         let holders = limit[0]["holders"].as_array().expect("holders").clone();
         holders.iter().filter(|holder| on_a_worker(holder)).count() == 2 && limit[0]["waiting"] == 1
@@ -78,16 +80,17 @@ fn json(lines: &str) -> Vec<Value> {
 }
 
 fn states(shell: &Shell, ids: &[&str]) -> Vec<Value> {
-    let state = |id: &&str| json(&shell.good(&["task", "show", id, "--json"]))[0]["state"].clone();
+    let state =
+        |id: &&str| json(&shell.run_ok(&["task", "show", id, "--json"]))[0]["state"].clone();
     ids.iter().map(state).collect()
 }
 
-fn seen(shell: &Shell, arguments: &[&str]) -> String {
-    plain(&shell.run(arguments))
+fn normalized_output(shell: &Shell, arguments: &[&str]) -> String {
+    normalize_output(&shell.run(arguments))
 }
 
 #[test]
-fn tasks_are_listed() {
+fn task_list_filters_and_pages() {
     let shell = store();
     let mut transcript = Transcript::of(&shell);
     transcript
@@ -98,7 +101,7 @@ fn tasks_are_listed() {
         .run(0, &["task", "list", "--kind", "nope", "--json"]);
     assert_snapshot!(transcript);
     let ids = |arguments: &[&str]| {
-        let tasks = json(&shell.good(arguments));
+        let tasks = json(&shell.run_ok(arguments));
         tasks.iter().map(|task| task["id"].as_u64().expect("an id")).collect::<Vec<_>>()
     };
     assert_eq!(ids(&["task", "list", "--queue", "later", "--json"]), [4, 5, 6]);
@@ -115,10 +118,10 @@ fn tasks_are_listed() {
 }
 
 #[test]
-fn a_task_is_shown() {
+fn task_show_prints_every_field() {
     let shell = store();
     assert_snapshot!(
-        expect_output(0, &[9, 1, 0, 0, 5, 1], &seen(&shell, &["task", "show", "9"])),
+        expect_output(0, &[9, 1, 0, 0, 5, 1], &normalized_output(&shell, &["task", "show", "9"])),
         @r#"
         id 9
         kind noop
@@ -134,7 +137,7 @@ fn a_task_is_shown() {
         result null
         "#
     );
-    let whole = json(&shell.good(&["task", "show", "9", "--json"]));
+    let whole = json(&shell.run_ok(&["task", "show", "9", "--json"]));
     assert_eq!(whole[0]["state"], "completed");
     let mut names: Vec<&String> = whole[0].as_object().expect("an object").keys().collect();
     names.sort_unstable();
@@ -149,9 +152,9 @@ fn a_task_is_shown() {
         "unique_key",
         "weight",
         "priority",
-        "spent",
+        "attempts_used",
         "max_attempts",
-        "deaths",
+        "crashes",
         "created_at",
         "run_at",
         "finished_at",
@@ -165,37 +168,40 @@ fn a_task_is_shown() {
 }
 
 #[test]
-fn a_task_says_why_it_waits() {
+fn task_explain_prints_why_task_waits() {
     let shell = store();
     let _worker = with_worker(&shell);
     assert_eq!(states(&shell, &["3", "4"]), ["blocked", "pending"]);
     assert_snapshot!(
-        expect_output(0, &[3, 1, 2, 2, 0, 1, 1, 2], &seen(&shell, &["task", "explain", "3"])),
+        expect_output(0, &[3, 1, 2, 2, 0, 1, 1, 2], &normalized_output(&shell, &["task", "explain", "3"])),
         @"
         task 3 is blocked: it stands at place 1 in the line of group:partner (2 of 2 slots held), since T (D)
         slot 0: task 1 (sleep) on worker W, lease ends in T unless renewed
         slot 1: task 2 (sleep) on worker W, lease ends in T unless renewed
         "
     );
-    let told = json(&shell.good(&["task", "explain", "3", "--json"]));
-    assert_eq!((&told[0]["reason"]["place"], &told[0]["estimate_ms"]), (&1.into(), &Value::Null));
+    let told = json(&shell.run_ok(&["task", "explain", "3", "--json"]));
+    assert_eq!(
+        (&told[0]["reason"]["queue_position"], &told[0]["estimated_wait_ms"]),
+        (&1.into(), &Value::Null)
+    );
     assert_snapshot!(
-        expect_output(0, &[4], &seen(&shell, &["task", "explain", "4"])),
+        expect_output(0, &[4], &normalized_output(&shell, &["task", "explain", "4"])),
         @r#"task 4 is pending: it is ready, and no live worker serves kind "noop" in queue "later"; start one with `tidegate worker --queues later`, since T (D)"#
     );
-    shell.good(&["queue", "pause", "later"]);
+    shell.run_ok(&["queue", "pause", "later"]);
     assert_snapshot!(
-        expect_output(0, &[4], &seen(&shell, &["task", "explain", "4"])),
+        expect_output(0, &[4], &normalized_output(&shell, &["task", "explain", "4"])),
         @r#"task 4 is pending: it is ready; queue "later" is paused for T, `tidegate queue resume later` lets it go on, since T (D)"#
     );
 }
 
 #[test]
-fn tasks_are_cancelled_and_retried_by_id() {
+fn task_cancel_and_retry_by_id_print_outcomes() {
     let shell = store();
     let _worker = with_worker(&shell);
     assert_snapshot!(
-        expect_output(1, &[1, 4, 9, 99], &seen(&shell, &["task", "cancel", "1", "4", "9", "99"])),
+        expect_output(1, &[1, 4, 9, 99], &normalized_output(&shell, &["task", "cancel", "1", "4", "9", "99"])),
         @"
         task 1 runs; its worker is told with the next heartbeat
         task 4 is cancelled
@@ -204,7 +210,7 @@ fn tasks_are_cancelled_and_retried_by_id() {
         "
     );
     assert_snapshot!(
-        expect_output(1, &[4, 7, 8, 9, 5, 5, 99], &seen(&shell, &["task", "retry", "4", "7", "8", "9", "5", "99"])),
+        expect_output(1, &[4, 7, 8, 9, 5, 5, 99], &normalized_output(&shell, &["task", "retry", "4", "7", "8", "9", "5", "99"])),
         @"
         task 4 starts anew
         task 7 is due now
@@ -221,11 +227,11 @@ fn tasks_are_cancelled_and_retried_by_id() {
 }
 
 #[test]
-fn tasks_are_cancelled_and_retried_by_filter() {
+fn task_cancel_and_retry_by_filter_change_matching_tasks() {
     let shell = store();
-    let meant = seen(&shell, &["task", "cancel", "--queue", "later", "--dry-run"]);
+    let meant = normalized_output(&shell, &["task", "cancel", "--queue", "later", "--dry-run"]);
     assert_snapshot!(
-        expect_output(0, &[4, 0, 5, 5, 0, 5, 6, 0, 5, 3], &plain(&meant)),
+        expect_output(0, &[4, 0, 5, 5, 0, 5, 6, 0, 5, 3], &normalize_output(&meant)),
         @"
         id kind state queue job workflow failed attempts age error
         4 noop pending later - order 0 of 5 T -
@@ -236,16 +242,16 @@ fn tasks_are_cancelled_and_retried_by_filter() {
     );
     assert_eq!(meant.lines().count(), 6, "{meant}");
     assert_snapshot!(
-        expect_output(0, &[3, 3], &seen(&shell, &["task", "cancel", "--queue", "later"])),
+        expect_output(0, &[3, 3], &normalized_output(&shell, &["task", "cancel", "--queue", "later"])),
         @"3 tasks met the filter, 3 cancelled, or told to stop"
     );
     // Only what failed, unless a state is named.
     assert_snapshot!(
-        expect_output(0, &[0, 0], &seen(&shell, &["task", "retry", "--queue", "later"])),
+        expect_output(0, &[0, 0], &normalized_output(&shell, &["task", "retry", "--queue", "later"])),
         @"0 tasks met the filter, 0 brought back"
     );
     assert_snapshot!(
-        expect_output(0, &[3, 3], &seen(&shell, &["task", "retry", "--queue", "later", "--state", "cancelled"])),
+        expect_output(0, &[3, 3], &normalized_output(&shell, &["task", "retry", "--queue", "later", "--state", "cancelled"])),
         @"3 tasks met the filter, 3 brought back"
     );
     let retried = shell.run(&["task", "retry", "--all", "--json"]);
@@ -259,7 +265,7 @@ fn tasks_are_cancelled_and_retried_by_filter() {
     );
     // What waits is left alone.
     assert_snapshot!(
-        expect_output(0, &[0], &seen(&shell, &["task", "retry", "--state", "pending", "--all", "--dry-run"])),
+        expect_output(0, &[0], &normalized_output(&shell, &["task", "retry", "--state", "pending", "--all", "--dry-run"])),
         @"0 tasks would be retried; nothing was changed"
     );
     assert_snapshot!(
@@ -281,7 +287,7 @@ fn tasks_are_cancelled_and_retried_by_filter() {
 }
 
 #[test]
-fn many_tasks_are_changed_in_steps() {
+fn task_cancel_of_many_tasks_runs_in_batches() {
     let shell = Shell::new();
     let lines = (0..1500).map(|line| format!("{line}\n")).collect::<String>();
     shell.file("lines", lines);
@@ -295,7 +301,7 @@ fn many_tasks_are_changed_in_steps() {
     );
     let meant = shell.run(&["task", "retry", "--state", "cancelled", "--all", "--dry-run"]);
     assert_snapshot!(
-        expect_output(0, &[1, 0, 5, 2, 0, 5, 3, 0, 5, 4, 0, 5, 5, 0, 5, 6, 0, 5, 7, 0, 5, 8, 0, 5, 9, 0, 5, 10, 0, 5, 11, 0, 5, 12, 0, 5, 13, 0, 5, 14, 0, 5, 15, 0, 5, 16, 0, 5, 17, 0, 5, 18, 0, 5, 19, 0, 5, 20, 0, 5, 1500], &plain(&meant)),
+        expect_output(0, &[1, 0, 5, 2, 0, 5, 3, 0, 5, 4, 0, 5, 5, 0, 5, 6, 0, 5, 7, 0, 5, 8, 0, 5, 9, 0, 5, 10, 0, 5, 11, 0, 5, 12, 0, 5, 13, 0, 5, 14, 0, 5, 15, 0, 5, 16, 0, 5, 17, 0, 5, 18, 0, 5, 19, 0, 5, 20, 0, 5, 1500], &normalize_output(&meant)),
         @"
         id kind state queue job workflow failed attempts age error
         1 noop cancelled default - - 0 of 5 T -
@@ -325,55 +331,55 @@ fn many_tasks_are_changed_in_steps() {
 }
 
 #[test]
-fn a_wait_prints_the_result() {
+fn task_wait_prints_the_result() {
     let shell = store();
     assert_eq!(states(&shell, &["7", "8"]), ["scheduled", "failed"]);
     assert_eq!(shell.run(&["task", "wait", "9"]), "exit 0\nnull\n");
     let failed = shell.run(&["task", "wait", "9", "8"]);
     assert_snapshot!(
-        expect_output(1, &[8, 10], &plain(&failed)),
+        expect_output(1, &[8, 10], &normalize_output(&failed)),
         @"
         null
         null
         task 8 is failed: timed out after 10ms
         "
     );
-    let whole = json(&shell.good(&["task", "wait", "9", "--json"]));
+    let whole = json(&shell.run_ok(&["task", "wait", "9", "--json"]));
     assert_eq!((&whole[0]["state"], &whole[0]["payload"]["n"]), (&"completed".into(), &1.into()));
     assert_snapshot!(
-        expect_output(1, &[7], &seen(&shell, &["task", "wait", "7", "--timeout", "50ms"])),
+        expect_output(1, &[7], &normalized_output(&shell, &["task", "wait", "7", "--timeout", "50ms"])),
         @"error: the time is up; task 7 is scheduled: it is due in T (D)"
     );
     assert_snapshot!(
         expect_output(1, &[99], &shell.run(&["task", "wait", "99"])),
         @"error: there is no task 99, or it has ended and was removed; see `tidegate task list`"
     );
-    shell.good(&["task", "retry", "7"]);
-    let _worker = Running::start(&shell, &["worker"]);
+    shell.run_ok(&["task", "retry", "7"]);
+    let _worker = WorkerProcess::start(&shell, &["worker"]);
     assert_eq!(shell.run(&["task", "wait", "7", "--timeout", "30s"]), "exit 0\nnull\n");
 }
 
 #[test]
-fn jobs_are_shown() {
+fn job_list_and_show_print_jobs() {
     let shell = store();
     assert_snapshot!(
-        expect_output(0, &[0, 1, 0, 0, 0, 1, 0, 0, 0, 0], &seen(&shell, &["job", "list"])),
+        expect_output(0, &[0, 1, 0, 0, 0, 1, 0, 0, 0, 0], &normalized_output(&shell, &["job", "list"])),
         @"
         job concurrency min weight priority delay paused scheduled pending blocked processing completed failed cancelled
         nightly - 0 1 0 - - 0 0 1 0 0 0 0
         "
     );
     assert_snapshot!(
-        expect_output(0, &[0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1], &seen(&shell, &["job", "show", "nightly"])),
+        expect_output(0, &[0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1], &normalized_output(&shell, &["job", "show", "nightly"])),
         @"
         job concurrency min weight priority delay paused scheduled pending blocked processing completed failed cancelled
         nightly - 0 1 0 - - 0 0 1 0 0 0 0
         0 of its slots are held, 1 wait for one; `tidegate concurrency status job:nightly` names them
         "
     );
-    let whole = json(&shell.good(&["job", "show", "nightly", "--json"]));
+    let whole = json(&shell.run_ok(&["job", "show", "nightly", "--json"]));
     assert_eq!((&whole[0]["name"], &whole[0]["limit"]["held"]), (&"nightly".into(), &0.into()));
-    assert_eq!(json(&shell.good(&["job", "list", "--json"])).len(), 1);
+    assert_eq!(json(&shell.run_ok(&["job", "list", "--json"])).len(), 1);
     assert_snapshot!(
         expect_exit(1, &shell.run(&["job", "show", "nihgtly"])),
         @r#"error: there is no job "nihgtly"; did you mean "nightly"?"#
@@ -381,25 +387,25 @@ fn jobs_are_shown() {
 }
 
 #[test]
-fn workflows_are_shown() {
+fn workflow_list_and_show_print_steps() {
     let shell = store();
     assert_eq!(states(&shell, &["4", "5"]), ["pending", "blocked"]);
     assert_snapshot!(
-        expect_output(0, &[0, 1, 1, 0, 0, 0, 0], &seen(&shell, &["workflow", "list"])),
+        expect_output(0, &[0, 1, 1, 0, 0, 0, 0], &normalized_output(&shell, &["workflow", "list"])),
         @"
         workflow halted by scheduled pending blocked processing completed failed cancelled
         order - 0 1 1 0 0 0 0
         "
     );
     assert_snapshot!(
-        expect_output(0, &[1, 4, 2, 5], &seen(&shell, &["workflow", "show", "order"])),
+        expect_output(0, &[1, 4, 2, 5], &normalized_output(&shell, &["workflow", "show", "order"])),
         @"
         step task kind state ended error
         1 4 noop pending - -
         2 5 noop blocked - -
         "
     );
-    let steps = json(&shell.good(&["workflow", "show", "order", "--json", "--max", "1"]));
+    let steps = json(&shell.run_ok(&["workflow", "show", "order", "--json", "--max", "1"]));
     assert_eq!((steps.len(), &steps[0]["id"]), (1, &4.into()));
     assert_snapshot!(
         expect_exit(1, &shell.run(&["workflow", "show", "x"])),
@@ -408,13 +414,13 @@ fn workflows_are_shown() {
 }
 
 #[test]
-fn queues_are_paused_and_resumed() {
+fn queue_is_paused_and_resumed() {
     let shell = store();
     assert_snapshot!(
-        expect_exit(0, &seen(&shell, &["queue", "pause", "later"])),
+        expect_exit(0, &normalized_output(&shell, &["queue", "pause", "later"])),
         @r#"queue "later" is paused; `tidegate queue resume later` lets it go on"#
     );
-    let listed = expect_exit(0, &seen(&shell, &["queue", "list"]));
+    let listed = expect_exit(0, &normalized_output(&shell, &["queue", "list"]));
     let rows: Vec<&str> = listed.lines().take(3).collect();
     assert_snapshot!(
         expect_numbers(&[1, 0, 3, 0, 0, 0, 1, 2, 0, 0], &rows.join("\n")),
@@ -425,14 +431,14 @@ fn queues_are_paused_and_resumed() {
         "
     );
     assert_snapshot!(
-        expect_exit(0, &seen(&shell, &["queue", "pause", "later"])),
+        expect_exit(0, &normalized_output(&shell, &["queue", "pause", "later"])),
         @r#"queue "later" is paused already; `tidegate queue resume later` lets it go on"#
     );
-    let queues = json(&shell.good(&["queue", "list", "--json"]));
+    let queues = json(&shell.run_ok(&["queue", "list", "--json"]));
     assert!(queues[0]["paused_at"].is_null() && queues[1]["paused_at"].is_i64());
-    let _worker = Running::start(&shell, &["worker", "--queues", "later,open"]);
-    let open = shell.good(&["submit", "noop", "--queue", "open"]);
-    shell.good(&["task", "wait", open.trim(), "--timeout", "30s"]);
+    let _worker = WorkerProcess::start(&shell, &["worker", "--queues", "later,open"]);
+    let open = shell.run_ok(&["submit", "noop", "--queue", "open"]);
+    shell.run_ok(&["task", "wait", open.trim(), "--timeout", "30s"]);
     assert_eq!(shell.run(&["task", "wait", "6", "--timeout", "0s"]).lines().next(), Some("exit 1"));
     assert_snapshot!(
         expect_exit(0, &shell.run(&["queue", "resume", "later"])),
@@ -446,14 +452,14 @@ fn queues_are_paused_and_resumed() {
 }
 
 #[test]
-fn workers_are_listed() {
+fn worker_list_prints_capacity_and_kinds() {
     let shell = store();
     let _worker = with_worker(&shell);
-    let listed = json(&shell.good(&["workers", "--json"]));
+    let listed = json(&shell.run_ok(&["workers", "--json"]));
     let busy: Vec<&Value> = listed.iter().filter(|worker| worker["running"] == 2).collect();
     assert_eq!(busy.len(), 1, "{listed:?}");
     assert_eq!(busy[0]["queues"], serde_json::json!(["default"]));
-    let table = seen(&shell, &["workers"]);
+    let table = normalized_output(&shell, &["workers"]);
     assert_snapshot!(
         table.lines().nth(1).expect("a head"),
         @"worker running free memory accepts queues kinds seen again within"
@@ -462,7 +468,7 @@ fn workers_are_listed() {
         table.lines().any(|line| line.contains(" 2 ") && line.ends_with(" default noop,sleep T")),
         "{table}"
     );
-    assert_eq!(busy[0]["report"]["maximum"], 16, "{listed:?}");
+    assert_eq!(busy[0]["report"]["concurrency"], 16, "{listed:?}");
     assert_snapshot!(
         expect_exit(0, &Shell::new().run(&["workers", "--store", "memory:"])),
         @"no worker lives; start one with `tidegate worker --store memory:`"
@@ -470,10 +476,10 @@ fn workers_are_listed() {
 }
 
 #[test]
-fn a_limit_is_shown_with_its_slots_and_its_line() {
+fn concurrency_status_prints_slots_and_waiters() {
     let shell = store();
     let _worker = with_worker(&shell);
-    let one = seen(&shell, &["concurrency", "status", "partner"]);
+    let one = normalized_output(&shell, &["concurrency", "status", "partner"]);
     let row = one.lines().nth(2).expect("a row").to_owned();
     assert!(row.starts_with("group:partner 2 2 1 ") && row.ends_with(" operator 3"), "{row}");
     assert_snapshot!(
@@ -486,7 +492,7 @@ fn a_limit_is_shown_with_its_slots_and_its_line() {
         place 1: task 3 (sleep), waits for T
         "
     );
-    let all = seen(&shell, &["concurrency", "status"]);
+    let all = normalized_output(&shell, &["concurrency", "status"]);
     let (_, details) =
         all.split_once("\n\n").expect("a part for each limit with slots or a wait queue");
     assert_snapshot!(
@@ -500,22 +506,22 @@ fn a_limit_is_shown_with_its_slots_and_its_line() {
         slot 0: task 4 (noop), not running
         "
     );
-    let limits = json(&shell.good(&["concurrency", "status", "--json"]));
+    let limits = json(&shell.run_ok(&["concurrency", "status", "--json"]));
     let limit = limits.iter().find(|limit| limit["name"] == "group:partner").expect("the limit");
     assert_eq!(limit["holders"][1]["task"], 2);
     assert_eq!(limit["line"][0]["task"], 3);
-    assert!(limit["refused"].as_i64() >= Some(1));
+    assert!(limit["parked_total"].as_i64() >= Some(1));
 }
 
 #[test]
-fn a_dry_run_says_what_a_limit_would_do() {
+fn concurrency_set_dry_run_prints_effect() {
     let shell = store();
     let _worker = with_worker(&shell);
     for _ in 0..2 {
-        shell.good(&["submit", "noop", "--queue", "later"]);
+        shell.run_ok(&["submit", "noop", "--queue", "later"]);
     }
     let set = |group: &str, limit: &str| {
-        seen(&shell, &["concurrency", "set", group, "--limit", limit, "--dry-run"])
+        normalized_output(&shell, &["concurrency", "set", group, "--limit", limit, "--dry-run"])
     };
     assert_snapshot!(
         expect_output(0, &[5, 2, 2, 1, 3], &set("partner", "5")),
@@ -544,22 +550,22 @@ fn a_dry_run_says_what_a_limit_would_do() {
         "
     );
     let effect = ["concurrency", "set", "partner", "--limit", "3", "--dry-run", "--json"];
-    assert_eq!(json(&shell.good(&effect))[0]["admits"], serde_json::json!([3]));
-    let limits = json(&shell.good(&["concurrency", "status", "--json"]));
+    assert_eq!(json(&shell.run_ok(&effect))[0]["admits"], serde_json::json!([3]));
+    let limits = json(&shell.run_ok(&["concurrency", "status", "--json"]));
     assert!(limits.iter().all(|limit| limit["name"] != "group:noop"), "nothing was changed");
 }
 
 #[test]
-fn a_dry_run_promises_nothing_to_whom_nobody_serves() {
+fn concurrency_set_dry_run_excludes_unserved_tasks() {
     let shell = store();
     let _worker = with_worker(&shell);
-    shell.good(&["submit", "noop", "--queue", "unserved", "--group", "solo", "--limit", "1"]);
+    shell.run_ok(&["submit", "noop", "--queue", "unserved", "--group", "solo", "--limit", "1"]);
     wait::until("it is passed over", || {
-        let limits = json(&shell.good(&["concurrency", "status", "solo", "--json"]));
-        limits[0]["line"][0]["class"] == "no_worker"
+        let limits = json(&shell.run_ok(&["concurrency", "status", "solo", "--json"]));
+        limits[0]["line"][0]["wait_reason"] == "no_worker"
     });
     assert_snapshot!(
-        expect_output(0, &[3, 1, 0, 1], &seen(&shell, &["concurrency", "set", "solo", "--limit", "3", "--dry-run"])),
+        expect_output(0, &[3, 1, 0, 1], &normalized_output(&shell, &["concurrency", "set", "solo", "--limit", "3", "--dry-run"])),
         @"
         group:solo would be 3 instead of 1; 0 held
         1 task would go on waiting
@@ -569,32 +575,32 @@ fn a_dry_run_promises_nothing_to_whom_nobody_serves() {
 }
 
 #[test]
-fn what_went_wrong_before_is_not_told_of_what_ended_well() {
+fn task_explain_of_completed_task_omits_earlier_error() {
     let shell = Shell::new();
-    shell.good(&["submit", "sleep", "--payload", r#"{"ms": 1, "fail_attempts": 1}"#]);
-    shell.good(&["worker", "--until-idle"]);
-    let told = seen(&shell, &["task", "explain", "1"]);
+    shell.run_ok(&["submit", "sleep", "--payload", r#"{"ms": 1, "fail_attempts": 1}"#]);
+    shell.run_ok(&["worker", "--until-idle"]);
+    let told = normalized_output(&shell, &["task", "explain", "1"]);
     assert_snapshot!(
-        expect_output(0, &[1], &plain(&told)),
+        expect_output(0, &[1], &normalize_output(&told)),
         @"task 1 is completed: it has ended well, since T (D)"
     );
     assert!(!told.contains("fail_attempts"), "{told}");
 }
 
 #[test]
-fn a_slot_is_taken_back_only_by_force() {
+fn concurrency_release_requires_force() {
     let shell = store();
     let _worker = with_worker(&shell);
     assert_snapshot!(
-        expect_output(1, &[0, 1], &seen(&shell, &["concurrency", "release", "partner", "0"])),
+        expect_output(1, &[0, 1], &normalized_output(&shell, &["concurrency", "release", "partner", "0"])),
         @"error: slot 0: task 1 (sleep) on worker W, lease ends in T unless renewed; its handler may still be running. --force takes the slot all the same"
     );
     assert_snapshot!(
-        expect_output(0, &[0, 1, 1], &seen(&shell, &["concurrency", "release", "partner", "0", "--force"])),
+        expect_output(0, &[0, 1, 1], &normalized_output(&shell, &["concurrency", "release", "partner", "0", "--force"])),
         @"slot 0 of group:partner is taken from task 1; `tidegate task explain 1` says where it is"
     );
     wait::until("the next in line runs", || {
-        json(&shell.good(&["task", "show", "3", "--json"]))[0]["state"] == "processing"
+        json(&shell.run_ok(&["task", "show", "3", "--json"]))[0]["state"] == "processing"
     });
     assert_snapshot!(
         expect_output(1, &[7], &shell.run(&["concurrency", "release", "partner", "7", "--force"])),
@@ -607,36 +613,36 @@ fn a_slot_is_taken_back_only_by_force() {
 }
 
 #[test]
-fn what_was_kept_long_enough_is_removed() {
+fn prune_removes_unused_limits() {
     let shell = store();
     assert_snapshot!(
         expect_output(0, &[0, 0, 0], &shell.run(&["prune"])),
         @"removed 0 tasks, 0 limits and 0 kinds"
     );
-    shell.good(&["concurrency", "set", "idle", "--limit", "1"]);
-    shell.good(&["concurrency", "unset", "idle"]);
+    shell.run_ok(&["concurrency", "set", "idle", "--limit", "1"]);
+    shell.run_ok(&["concurrency", "unset", "idle"]);
     assert_eq!(shell.run(&["prune", "--json"]), "exit 0\n{\"tasks\":0,\"limits\":1,\"kinds\":0}\n");
 }
 
 /// Who leaves is not waited for.
 #[test]
-fn a_worker_that_has_ended_is_not_listed() {
+fn deregistered_worker_is_not_listed() {
     let shell = Shell::new();
-    shell.good(&["submit", "noop"]);
-    shell.good(&["worker", "--until-idle"]);
-    assert_eq!(shell.good(&["workers"]), "");
-    shell.good(&["submit", "noop"]);
-    let told = shell.good(&["task", "explain", "2"]);
+    shell.run_ok(&["submit", "noop"]);
+    shell.run_ok(&["worker", "--until-idle"]);
+    assert_eq!(shell.run_ok(&["workers"]), "");
+    shell.run_ok(&["submit", "noop"]);
+    let told = shell.run_ok(&["task", "explain", "2"]);
     assert_snapshot!(
-        expect_numbers(&[2], &plain(&told)),
+        expect_numbers(&[2], &normalize_output(&told)),
         @r#"task 2 is pending: it is ready, and no live worker serves kind "noop" in queue "default"; start one with `tidegate worker --queues default`, since T (D)"#
     );
 }
 
 #[test]
-fn lists_of_an_empty_store_say_so() {
+fn lists_of_empty_store_print_a_note() {
     let shell = Shell::new();
-    shell.good(&["migrate"]);
+    shell.run_ok(&["migrate"]);
     let said = |arguments: &[&str]| shell.run(arguments);
     assert_snapshot!(
         expect_exit(0, &said(&["job", "list"])),
@@ -656,9 +662,9 @@ fn lists_of_an_empty_store_say_so() {
 
 /// With `TIDEGATE_LOG=tidegate_store=debug` each request to the store is a line, without its payload.
 #[test]
-fn log_of_the_store_shows_each_request_and_no_payload() {
+fn store_log_shows_each_request_without_payload() {
     let shell = Shell::new();
-    shell.good(&["migrate"]);
+    shell.run_ok(&["migrate"]);
     let submit = ["submit", "noop", "--payload", "\"s3cr3t\""];
     let log = |levels: &str| {
         let output = shell.command(&submit).env("TIDEGATE_LOG", levels).output().expect("submit");

@@ -12,7 +12,7 @@ const SETTINGS: [&str; 4] =
 const ACCESS: &str = "local all all trust\nhostssl all all all trust\n";
 
 fn server() -> OwnServer {
-    let server = OwnServer::make(&SETTINGS);
+    let server = OwnServer::init(&SETTINGS);
     let (certificate, key) = Authority::new("private CA").server("localhost");
     server.write("server.crt", &certificate);
     server.write("server.key", &key);
@@ -27,8 +27,8 @@ async fn command_closes_its_connections_in_order() {
     let (server, shell) = (server(), Shell::new());
     let port = server.port();
     let url = format!("postgres://postgres@localhost:{port}/postgres?sslmode=require");
-    shell.good(&["migrate", "--store", &url]);
-    shell.good(&["task", "list", "--store", &url]);
+    shell.run_ok(&["migrate", "--store", &url]);
+    shell.run_ok(&["task", "list", "--store", &url]);
     let hint = shell.run(&["workers", "--store", &url.replace("postgres@", "postgres:secret@")]);
     let command = format!("start one with `tidegate worker --store '{url}'`");
     assert!(hint.contains(&command) && !hint.contains("secret"), "{hint}");

@@ -32,7 +32,7 @@ impl Shell {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         command.args(arguments).current_dir(self.folder.path()).stdin(Stdio::null());
-        without_settings(&mut command);
+        clear_environment(&mut command);
         command
     }
 
@@ -46,15 +46,15 @@ impl Shell {
     /// Runs a command; gives its exit code, stdout and stderr.
     #[allow(dead_code, reason = "not every test binary needs it")]
     pub(crate) fn run(&self, arguments: &[&str]) -> String {
-        shown(&self.command(arguments).output().expect("run the binary"))
+        format_output(&self.command(arguments).output().expect("run the binary"))
     }
 
     /// Runs a command that must succeed; gives its stdout.
     #[allow(dead_code, reason = "not every test binary needs it")]
     #[track_caller]
-    pub(crate) fn good(&self, arguments: &[&str]) -> String {
+    pub(crate) fn run_ok(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().expect("run the binary");
-        assert!(output.status.success(), "{arguments:?}: {}", shown(&output));
+        assert!(output.status.success(), "{arguments:?}: {}", format_output(&output));
         String::from_utf8(output.stdout).expect("stdout is UTF-8")
     }
 }
@@ -77,7 +77,7 @@ impl<'a> Transcript<'a> {
     #[track_caller]
     pub(crate) fn run(&mut self, code: i32, arguments: &[&str]) -> &mut Self {
         let output = self.shell.command(arguments).output().expect("run the binary");
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", shown(&output));
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", format_output(&output));
         self.add(arguments, &output)
     }
 
@@ -90,7 +90,7 @@ impl<'a> Transcript<'a> {
         let words: Vec<String> = arguments.iter().map(quoted).collect();
         self.text.push_str(&format!("$ tidegate {}\n", words.join(" ")));
         for stream in [&output.stdout, &output.stderr] {
-            self.text.push_str(&plain(&String::from_utf8_lossy(stream)));
+            self.text.push_str(&normalize_output(&String::from_utf8_lossy(stream)));
         }
         self
     }
@@ -103,7 +103,7 @@ impl std::fmt::Display for Transcript<'_> {
 }
 
 /// Takes away what the environment sets for the binary.
-pub(crate) fn without_settings(command: &mut Command) {
+pub(crate) fn clear_environment(command: &mut Command) {
     const BARE: [&str; 5] = [
         "CLAIM_BATCH_SIZE",
         "MAX_CONCURRENT_TASKS",
@@ -120,7 +120,7 @@ pub(crate) fn without_settings(command: &mut Command) {
 }
 
 /// An exit code and both streams as one text.
-pub(crate) fn shown(output: &Output) -> String {
+pub(crate) fn format_output(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let code = output.status.code().map_or_else(|| "none".to_owned(), |code| code.to_string());
     format!("exit {code}\n{}{}", text(&output.stdout), text(&output.stderr))
@@ -184,7 +184,7 @@ pub(crate) fn numbers(text: &str) -> Vec<i64> {
 /// Returns [`plain`] text with `N` for each number: the wording beside numbers that differ from run to run.
 #[allow(dead_code, reason = "not every test binary needs it")]
 pub(crate) fn without_numbers(text: &str) -> String {
-    let text = plain(text);
+    let text = normalize_output(text);
     let mut words = Vec::new();
     for word in text.split_inclusive([' ', '\n']) {
         let bare = word.trim_matches(|c: char| !c.is_ascii_digit());
@@ -205,7 +205,7 @@ fn take_digits<'a>(text: &'a str, digits: &mut String) -> &'a str {
 
 /// Output without what differs from run to run: durations, dates, worker ids, widths.
 #[allow(dead_code, reason = "not every test binary needs it")]
-pub(crate) fn plain(text: &str) -> String {
+pub(crate) fn normalize_output(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
         let mut words: Vec<String> = Vec::new();

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::common::{Shell, shown};
+use crate::common::{Shell, format_output};
 use serde_json::{Value, json};
-use tidegate_engine::metrics::about::ALL;
+use tidegate_engine::metrics::descriptors::ALL;
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name)
@@ -21,7 +21,7 @@ fn promtool(arguments: &[&str], folder: &Path) {
     let output =
         crate::prometheus::program("promtool").args(arguments).current_dir(folder).output();
     let output = output.expect("run promtool");
-    assert!(output.status.success(), "{arguments:?}: {}", shown(&output));
+    assert!(output.status.success(), "{arguments:?}: {}", format_output(&output));
 }
 
 /// The rest of lines that begin so.
@@ -53,7 +53,7 @@ fn assert_known(text: &str) {
 }
 
 #[test]
-fn the_rules_are_good_and_fire_on_their_faults() {
+fn alert_rules_are_valid_and_fire() {
     promtool(&["check", "config", "prometheus.yml"], &path("prometheus"));
     promtool(&["test", "rules", "rules_test.yml"], &path("prometheus"));
     assert_known(&text("prometheus/rules.yml"));
@@ -69,7 +69,7 @@ fn every_alert_is_tested() {
 }
 
 #[test]
-fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
+fn alerts_and_runbooks_match() {
     let rules = text("prometheus/rules.yml");
     let alerts = after(&rules, "- alert: ");
     assert!(alerts.len() >= 7, "{alerts:?}");
@@ -93,7 +93,7 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
 
 /// Commands that a runbook names can be typed.
 #[test]
-fn the_commands_of_the_runbooks_exist() {
+fn runbook_commands_exist() {
     let shell = Shell::new();
     let mut commands = BTreeSet::new();
     for entry in std::fs::read_dir(path("runbooks")).expect("runbooks") {
@@ -107,7 +107,7 @@ fn the_commands_of_the_runbooks_exist() {
     for command in commands {
         let given = |word| if ["N", "ID"].contains(&word) { "1" } else { word };
         let words: Vec<&str> = command.split_whitespace().map(given).collect();
-        let help = shell.good(&[&words[..], &["--help"]].concat());
+        let help = shell.run_ok(&[&words[..], &["--help"]].concat());
         for flag in words.iter().filter(|word| word.starts_with("--")) {
             assert!(help.contains(flag), "{command}: there is no {flag}");
         }
@@ -116,7 +116,7 @@ fn the_commands_of_the_runbooks_exist() {
 
 /// Prometheus takes every query of the dashboard, and knows what it asks for.
 #[test]
-fn the_dashboard_asks_for_what_there_is() {
+fn dashboard_queries_use_known_metrics() {
     let panels = panels();
     let rule = |(number, expr): (usize, &String)| {
         let expr = expr.replace("$__rate_interval", "5m");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{Shell, shown};
+use crate::common::{Shell, format_output};
 
 const RUN_FILE: &str = "docs/reference/run-file.md";
 const KINDS: &str = "docs/reference/kinds.md";
@@ -58,7 +58,7 @@ fn known(file: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_run_file_in_the_documentation_runs() {
+fn documented_run_files_run() {
     for path in [RUN_FILE, LIMIT_CALLS] {
         let page = page(path);
         let mut files = blocks(&page, "toml");
@@ -70,13 +70,13 @@ fn every_run_file_in_the_documentation_runs() {
             shell.file(name, &text);
             let told = shell.run(&["run", name]);
             assert!(told.starts_with("exit 0\n"), "{path}:{line}: {told}");
-            shell.good(&["doctor", "--at-rest"]);
+            shell.run_ok(&["doctor", "--at-rest"]);
         }
     }
 }
 
 #[test]
-fn the_reference_has_every_section_and_key() {
+fn run_file_reference_lists_every_section_and_key() {
     let page = page(RUN_FILE);
     let sections = known("[[nonsense]]\n");
     let headings: BTreeSet<String> = page
@@ -100,7 +100,7 @@ fn the_reference_has_every_section_and_key() {
 }
 
 #[test]
-fn the_reference_has_every_kind_and_its_payload() {
+fn kind_reference_lists_every_kind_and_payload() {
     let (run_file, page) = (page(RUN_FILE), page(KINDS));
     let kinds = known("[[task]]\nkind = \"nonsense\"\n");
     for kind in kinds.iter().filter(|kind| *kind != "noop") {
@@ -124,11 +124,11 @@ fn paste(shell: &Shell, commands: &str) -> String {
         .env_remove("TIDEGATE_STORE")
         .stdin(Stdio::null())
         .output();
-    shown(&output.expect("run a shell"))
+    format_output(&output.expect("run a shell"))
 }
 
 #[test]
-fn the_commands_of_the_guide_work_as_pasted() {
+fn limit_calls_guide_commands_run() {
     let page = page(LIMIT_CALLS);
     let shell = Shell::new();
     shell.file("partner.toml", &blocks(&page, "toml")[0].1);
@@ -138,7 +138,7 @@ fn the_commands_of_the_guide_work_as_pasted() {
 }
 
 #[test]
-fn the_payloads_of_the_reference_are_taken() {
+fn kind_reference_payloads_are_accepted() {
     let is_submit = |text: &String| text.contains("tidegate submit");
     let texts = blocks(&page(KINDS), "sh").into_iter().map(|(_, text)| text);
     let submits: String = texts.filter(is_submit).collect();
@@ -146,7 +146,7 @@ fn the_payloads_of_the_reference_are_taken() {
 }
 
 #[test]
-fn the_workers_of_the_reference_start() {
+fn kind_reference_worker_commands_start() {
     let is_worker = |text: &String| text.contains("tidegate worker");
     let texts = blocks(&page(KINDS), "sh").into_iter().map(|(_, text)| text);
     let workers: Vec<String> = texts.filter(is_worker).collect();
@@ -159,7 +159,7 @@ fn the_workers_of_the_reference_start() {
 
 /// Links from one page to another lead somewhere, and so do their anchors.
 #[test]
-fn links_between_pages_lead_somewhere() {
+fn documentation_links_resolve() {
     let mut pages = vec![PathBuf::from("README.md")];
     pages.extend(["ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(PathBuf::from));
     let mut folders = vec![PathBuf::from("docs")];

@@ -9,9 +9,9 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{Shell, numbers, plain, without_numbers, without_settings};
+use crate::common::{Shell, clear_environment, normalize_output, numbers, without_numbers};
 use insta::assert_snapshot;
-use tidegate_core::requests::FallbackReason;
+use tidegate_core::request_stats::FallbackReason;
 use tidegate_testkit::postgres::Server;
 use tidegate_testkit::wait;
 
@@ -89,7 +89,7 @@ fn session(shell: &Shell, steps: &[Step]) -> Vec<String> {
         .current_dir(shell.path("."))
         .env("PATH", format!("{}:{path}", binary.display()))
         .stdin(Stdio::null());
-    without_settings(&mut command);
+    clear_environment(&mut command);
     let output = command.output().expect("run bash");
     let text = String::from_utf8(output.stdout).expect("UTF-8").replace(&port, PORT);
     // The shell's own word about a job that was killed.
@@ -116,7 +116,7 @@ fn is_true(path: &str) {
     for (number, content) in tomls(&page(path)).into_iter().enumerate() {
         let name = format!("{number}.toml");
         shell.file(&name, content);
-        shell.good(&["config", "--config", &name]);
+        shell.run_ok(&["config", "--config", &name]);
     }
     if std::env::var_os("TIDEGATE_BLESS").is_some() {
         std::fs::write(file(path), blessed(&page(path), &steps, &printed)).expect("write a page");
@@ -124,7 +124,12 @@ fn is_true(path: &str) {
     }
     for (step, printed) in steps.iter().zip(printed) {
         if let Some(output) = &step.output {
-            assert_eq!(plain(&printed), plain(output), "{path}:{}", step.line);
+            assert_eq!(
+                normalize_output(&printed),
+                normalize_output(output),
+                "{path}:{}",
+                step.line
+            );
         }
     }
 }
@@ -135,11 +140,13 @@ fn blessed(page: &str, steps: &[Step], printed: &[String]) -> String {
     let mut page = page.to_owned();
     for (step, printed) in steps.iter().zip(printed) {
         let Some(output) = &step.output else { continue };
-        if plain(printed) == plain(output) {
+        if normalize_output(printed) == normalize_output(output) {
             continue;
         }
         let kept: Vec<&str> = output.lines().collect();
-        let same = |line: &str| kept.iter().copied().find(|kept| plain(kept) == plain(line));
+        let same = |line: &str| {
+            kept.iter().copied().find(|kept| normalize_output(kept) == normalize_output(line))
+        };
         let lines = printed.lines().map(|line| format!("{}\n", same(line).unwrap_or(line)));
         let block = |text: &str| format!("```sh\n{}```\n\n```text\n{text}```\n", step.commands);
         let updated = page.replacen(&block(output), &block(&lines.collect::<String>()), 1);
@@ -160,39 +167,39 @@ fn blessed_page_has_the_printed_output_and_keeps_lines_that_differ_in_time_only(
 }
 
 #[test]
-fn the_quick_start_is_true() {
+fn quick_start_commands_print_documented_output() {
     is_true(QUICK_START);
 }
 
 #[test]
-fn limits_per_tenant_are_true() {
+fn per_tenant_limits_guide_prints_documented_output() {
     is_true("docs/guides/per-tenant-limits.md");
 }
 
 #[test]
-fn ordered_work_is_true() {
+fn ordered_work_guide_prints_documented_output() {
     is_true("docs/guides/ordered-work.md");
 }
 
 #[test]
-fn many_processes_are_true() {
+fn many_processes_guide_prints_documented_output() {
     is_true("docs/guides/many-processes.md");
 }
 
 #[test]
-fn many_in_flight_are_true() {
+fn many_in_flight_guide_prints_documented_output() {
     is_true("docs/guides/many-in-flight.md");
 }
 
 #[test]
-fn what_is_stuck_is_true() {
+fn stuck_task_guide_prints_documented_output() {
     is_true("docs/guides/when-something-is-stuck.md");
 }
 
 /// Whoever reads only the README kills a worker and has a thousand results, by the commands that the
 /// quick start goes through.
 #[test]
-fn the_tour_of_the_readme_ends_with_a_thousand_results() {
+fn readme_tour_completes_a_thousand_tasks() {
     let is_tour = |step: &Step| step.commands.contains("--each-line");
     let tour: Vec<Step> = steps(&page("README.md")).into_iter().filter(is_tour).collect();
     assert_eq!(tour.len(), 1, "the tour of the commands");
@@ -217,13 +224,13 @@ fn the_tour_of_the_readme_ends_with_a_thousand_results() {
 }
 
 #[test]
-fn connections_to_postgres_are_true() {
+fn postgres_connection_guide_prints_documented_output() {
     is_true("docs/guides/connect-to-postgres.md");
 }
 
 /// The binary lists the parameters that it knows when it refuses one.
 #[test]
-fn every_parameter_of_a_postgres_url_is_in_the_guide() {
+fn postgres_connection_guide_lists_every_url_parameter() {
     let url = "postgres://host/db?unknown=1";
     let printed = Shell::new().run(&["doctor", "--store", url]);
     let (_, known) = printed.trim_end().split_once("known are ").expect("a list of parameters");
@@ -237,7 +244,7 @@ fn every_parameter_of_a_postgres_url_is_in_the_guide() {
 
 /// Every guide is run here, in the tests of the documentation, or where there is a PostgreSQL.
 #[test]
-fn every_fallback_reason_is_explained() {
+fn every_fallback_reason_is_documented() {
     let guide = page("docs/guides/why-is-it-slow.md");
     for reason in FallbackReason::ALL {
         let row = format!("\n| `{}` |", reason.as_str());
@@ -246,7 +253,7 @@ fn every_fallback_reason_is_explained() {
 }
 
 #[test]
-fn every_guide_is_tried() {
+fn every_guide_is_tested() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides");
     let sql = include_str!("../../../testkit/tests/postgres/sql.rs");
     let tests = [include_str!("guides.rs"), include_str!("documentation.rs"), sql].concat();

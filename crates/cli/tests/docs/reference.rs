@@ -11,7 +11,7 @@ fn path(page: &str) -> PathBuf {
 
 #[track_caller]
 fn check(page: &str) {
-    let made = Shell::new().good(&["reference", page]);
+    let made = Shell::new().run_ok(&["reference", page]);
     if std::env::var_os("TIDEGATE_BLESS").is_some() {
         std::fs::write(path(page), &made).expect("write a page");
     }
@@ -22,31 +22,31 @@ fn check(page: &str) {
 }
 
 #[test]
-fn the_page_of_the_commands_is_as_the_code_makes_it() {
+fn command_reference_is_up_to_date() {
     check("commands");
 }
 
 #[test]
-fn the_page_of_the_configuration_is_as_the_code_makes_it() {
+fn configuration_reference_is_up_to_date() {
     check("configuration");
 }
 
 #[test]
-fn the_page_of_the_metrics_is_as_the_code_makes_it() {
+fn metrics_reference_is_up_to_date() {
     check("metrics");
 }
 
 /// Every example of the page is a good file, the one with every setting too.
 #[test]
-fn the_examples_of_the_configuration_are_good() {
-    let page = Shell::new().good(&["reference", "configuration"]);
+fn configuration_reference_examples_are_valid() {
+    let page = Shell::new().run_ok(&["reference", "configuration"]);
     let examples: Vec<&str> = page.split("```toml\n").skip(1).collect();
     assert!(examples.len() > 10, "{}", examples.len());
     for example in examples {
         let example = example.split("```").next().unwrap_or_default();
         let shell = Shell::new();
         shell.file("tidegate.toml", example);
-        let held = shell.good(&["config"]);
+        let held = shell.run_ok(&["config"]);
         assert!(held.contains("tidegate.toml:"), "{example}: {held}");
     }
 }
@@ -55,7 +55,7 @@ fn the_examples_of_the_configuration_are_good() {
 #[test]
 fn help_of_every_command_matches_its_snapshot() {
     let (shell, mut text) = (Shell::new(), String::new());
-    let page = shell.good(&["reference", "commands"]);
+    let page = shell.run_ok(&["reference", "commands"]);
     let heading =
         |line: &str| line.trim_start_matches('#').strip_prefix(" tidegate").map(str::to_owned);
     let names: Vec<String> =
@@ -63,7 +63,7 @@ fn help_of_every_command_matches_its_snapshot() {
     assert!(names.len() > 30, "{names:?}");
     for name in [String::new()].iter().chain(&names) {
         let words: Vec<&str> = name.split_whitespace().chain(["--help"]).collect();
-        text.push_str(&format!("$ tidegate {}\n{}\n", words.join(" "), shell.good(&words)));
+        text.push_str(&format!("$ tidegate {}\n{}\n", words.join(" "), shell.run_ok(&words)));
     }
     assert_snapshot!(text);
 }

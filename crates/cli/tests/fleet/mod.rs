@@ -1,6 +1,6 @@
 //! Worker processes on one store, seen by the records that they write.
 
-pub(crate) mod server;
+pub(crate) mod barrier;
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -12,9 +12,10 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate_core::{JobSpec, NewTask, Submission, TaskId};
 use tidegate_measure::history::{
-    Enter, Expected, Outcome, Process, Record, Report, Signal as Signalled, Writer, verify,
+    ExpectedLimits, Outcome, Process, Record, Report, SignalRecord as Signalled, StartRecord,
+    Writer, verify,
 };
-use tidegate_store::{OpenOptions, Opened};
+use tidegate_store::{OpenOptions, StoreHandle};
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::wait;
 use tokio::runtime::Runtime;
@@ -22,21 +23,21 @@ use tokio::runtime::Runtime;
 use crate::common::Shell;
 
 /// No test waits longer than this for a record.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Tasks in one submit.
-const LOT: usize = 1_000;
+const SUBMIT_TASKS: usize = 1_000;
 
 /// A store of its own, and worker processes on it. They are killed with the value.
 pub(crate) struct Fleet {
     shell: Shell,
     url: String,
     runtime: Runtime,
-    opened: Option<Opened>,
+    opened: Option<StoreHandle>,
     workers: Vec<Child>,
     readers: Vec<JoinHandle<()>>,
-    tell: Sender<Record>,
-    told: Receiver<Record>,
+    sender: Sender<Record>,
+    receiver: Receiver<Record>,
     /// What was told so far.
     pub(crate) records: Vec<Record>,
     /// Gone after everything that uses it.
@@ -48,10 +49,10 @@ impl Fleet {
     pub(crate) fn on_each_store() -> [Self; 2] {
         let database = Server::shared().database();
         let url = database.url();
-        [Self::on("sqlite:tidegate.db".to_owned(), None), Self::on(url, Some(database))]
+        [Self::new("sqlite:tidegate.db".to_owned(), None), Self::new(url, Some(database))]
     }
 
-    fn on(url: String, database: Option<Database>) -> Self {
+    fn new(url: String, database: Option<Database>) -> Self {
         let shell = Shell::new();
         let url = match url.strip_prefix("sqlite:") {
             Some(file) => format!("sqlite:{}", shell.path(file).display()),
@@ -63,7 +64,7 @@ impl Fleet {
             opened.store.migrate().await.expect("migrate");
             opened
         });
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         Self {
             shell,
             url,
@@ -71,14 +72,14 @@ impl Fleet {
             opened: Some(opened),
             workers: Vec::new(),
             readers: Vec::new(),
-            tell,
-            told,
+            sender,
+            receiver,
             records: Vec::new(),
             _database: database,
         }
     }
 
-    fn opened(&self) -> &Opened {
+    fn opened(&self) -> &StoreHandle {
         self.opened.as_ref().expect("open to the end")
     }
 
@@ -87,7 +88,7 @@ impl Fleet {
         let store = &self.opened().store;
         let submit = async {
             let mut ids = Vec::new();
-            for tasks in tasks.chunks(LOT) {
+            for tasks in tasks.chunks(SUBMIT_TASKS) {
                 let (jobs, tasks) = (jobs.to_vec(), tasks.to_vec());
                 let submission = Submission { jobs, tasks, ..Submission::default() };
                 ids.extend(store.submit(submission).await.expect("submit"));
@@ -109,7 +110,7 @@ impl Fleet {
         let pipe = self.shell.path(&format!("worker-{number}"));
         let made = Command::new("mkfifo").arg(&pipe).status().expect("run mkfifo");
         assert!(made.success(), "no pipe for the history");
-        let (path, tell) = (pipe.clone(), self.tell.clone());
+        let (path, tell) = (pipe.clone(), self.sender.clone());
         self.readers.push(std::thread::spawn(move || {
             let lines = BufReader::new(File::open(path).expect("open the pipe")).lines();
             for line in lines {
@@ -123,7 +124,7 @@ impl Fleet {
         command.stdout(log.try_clone().expect("a handle")).stderr(log);
         self.workers.push(command.spawn().expect("start a worker"));
         let pid = self.pid(number);
-        self.until(
+        self.wait_for(
             "the first claim of a worker",
             |record| matches!(record, Record::Claim(claim) if claim.process.pid == pid),
         );
@@ -142,9 +143,9 @@ impl Fleet {
 
     /// Returns the first record from now on that is what is waited for.
     #[track_caller]
-    pub(crate) fn until(&mut self, what: &str, is_it: impl Fn(&Record) -> bool) -> Record {
+    pub(crate) fn wait_for(&mut self, what: &str, is_it: impl Fn(&Record) -> bool) -> Record {
         loop {
-            let record = self.told.recv_timeout(PATIENCE);
+            let record = self.receiver.recv_timeout(RECORD_TIMEOUT);
             let record = record.unwrap_or_else(|_| panic!("waited in vain for {what}"));
             self.records.push(record.clone());
             if is_it(&record) {
@@ -155,8 +156,8 @@ impl Fleet {
 
     /// Waits for the next handler that enters.
     #[track_caller]
-    pub(crate) fn next_enter(&mut self) -> Enter {
-        match self.until("a handler", |record| matches!(record, Record::Enter(_))) {
+    pub(crate) fn wait_for_start(&mut self) -> StartRecord {
+        match self.wait_for("a handler", |record| matches!(record, Record::Enter(_))) {
             Record::Enter(enter) => enter,
             _ => unreachable!("it is an enter"),
         }
@@ -164,21 +165,21 @@ impl Fleet {
 
     /// Waits until so many attempts have ended in this way, from the first of all on.
     #[track_caller]
-    pub(crate) fn until_ended(&mut self, number: usize, outcome: Outcome) {
-        let so_far = self.records.iter().filter(|record| is_exit(record, outcome)).count();
+    pub(crate) fn wait_for_outcomes(&mut self, number: usize, outcome: Outcome) {
+        let so_far = self.records.iter().filter(|record| is_completion(record, outcome)).count();
         for done in so_far..number {
             let what = format!("{number} to be {outcome:?}, of which {done} are");
-            self.until(&what, |record| is_exit(record, outcome));
+            self.wait_for(&what, |record| is_completion(record, outcome));
         }
     }
 
     /// Waits until so many handlers have entered, from the first of all on; their tasks, in this order.
     #[track_caller]
-    pub(crate) fn until_entered(&mut self, number: usize) -> Vec<i64> {
-        for _ in enters(&self.records).count()..number {
-            self.next_enter();
+    pub(crate) fn wait_for_starts(&mut self, number: usize) -> Vec<i64> {
+        for _ in start_records(&self.records).count()..number {
+            self.wait_for_start();
         }
-        enters(&self.records).map(|enter| enter.task).collect()
+        start_records(&self.records).map(|enter| enter.task).collect()
     }
 
     /// Kills a worker at once; returns when it is dead, with the time of that.
@@ -193,13 +194,13 @@ impl Fleet {
     }
 
     /// Asks a worker to let what runs finish, and to end.
-    pub(crate) fn ask_to_end(&self, worker: usize) {
+    pub(crate) fn terminate(&self, worker: usize) {
         kill_process(Pid::from_child(&self.workers[worker]), Signal::TERM).expect("send a signal");
     }
 
     /// Waits until a worker has said something.
     #[track_caller]
-    pub(crate) fn has_said(&self, worker: usize, text: &str) {
+    pub(crate) fn wait_for_log(&self, worker: usize, text: &str) {
         let log = self.shell.path(&format!("worker-{worker}.log"));
         wait::until(&format!("the log has {text:?}"), || {
             std::fs::read_to_string(&log).is_ok_and(|log| log.contains(text))
@@ -211,21 +212,21 @@ impl Fleet {
     }
 
     /// Ends all that live, and takes in the rest of their records.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn end_all(&mut self) {
         for worker in 0..self.workers.len() {
             if self.workers[worker].try_wait().expect("look").is_none() {
-                self.ask_to_end(worker);
+                self.terminate(worker);
                 assert!(self.wait(worker).success(), "a worker fails as it ends");
             }
         }
         for reader in self.readers.drain(..) {
             reader.join().expect("a pipe is read to its end");
         }
-        self.records.extend(self.told.try_iter());
+        self.records.extend(self.receiver.try_iter());
     }
 
     /// What the history proves.
-    pub(crate) fn report(&self, expected: &Expected) -> Report {
+    pub(crate) fn report(&self, expected: &ExpectedLimits) -> Report {
         let path = self.shell.path("history");
         // Somebody may have asked before.
         let _ = std::fs::remove_file(&path);
@@ -236,10 +237,10 @@ impl Fleet {
 
     /// All is done, nothing is left over, and no rule was broken.
     #[track_caller]
-    pub(crate) fn is_clean(&self) -> Report {
-        let report = self.report(&Expected::default());
-        assert!(report.clean(), "{report}");
-        self.shell.good(&["doctor", "--at-rest", "--store", &self.url]);
+    pub(crate) fn assert_clean(&self) -> Report {
+        let report = self.report(&ExpectedLimits::default());
+        assert!(report.is_clean(), "{report}");
+        self.shell.run_ok(&["doctor", "--at-rest", "--store", &self.url]);
         report
     }
 
@@ -265,12 +266,12 @@ impl Drop for Fleet {
     }
 }
 
-pub(crate) fn is_exit(record: &Record, outcome: Outcome) -> bool {
+pub(crate) fn is_completion(record: &Record, outcome: Outcome) -> bool {
     matches!(record, Record::Exit(exit) if exit.outcome == outcome)
 }
 
 /// The handlers that entered.
-pub(crate) fn enters(records: &[Record]) -> impl Iterator<Item = &Enter> {
+pub(crate) fn start_records(records: &[Record]) -> impl Iterator<Item = &StartRecord> {
     records.iter().filter_map(|record| match record {
         Record::Enter(enter) => Some(enter),
         _ => None,

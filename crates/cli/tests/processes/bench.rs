@@ -2,13 +2,13 @@
 
 use crate::common::Shell;
 use serde_json::Value;
-use tidegate_measure::server::Programs;
+use tidegate_measure::postgres_server::Programs;
 use tidegate_testkit::postgres::{Database, Server};
 
 /// The lines that a scenario gives.
 fn lines(shell: &Shell, url: &str, arguments: &[&str]) -> Vec<Value> {
     let all = [&["bench"], arguments, &["--json", "--store", url]].concat();
-    let told = shell.good(&all);
+    let told = shell.run_ok(&all);
     told.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
@@ -26,7 +26,7 @@ fn has(line: &Value, figures: &[&str]) {
 }
 
 #[test]
-fn a_limit_is_measured_beside_none_and_beside_the_raw_loop() {
+fn limit_scenarios_report_unlimited_and_raw_loop_rates() {
     for way in ["concurrency-enabled", "concurrency-mixed", "concurrency-high"] {
         let [line] = &measured(&[way, "--tasks", "500", "--rounds", "1"])[..] else {
             panic!("{way} gives one line");
@@ -37,7 +37,7 @@ fn a_limit_is_measured_beside_none_and_beside_the_raw_loop() {
 }
 
 #[test]
-fn failures_and_progress_are_measured_with_and_without_a_limit() {
+fn failure_and_progress_scenarios_report_with_and_without_limit() {
     for scenario in ["failures", "progress"] {
         let size = ["--tasks", "400", "--rounds", "1", "--batch", "20", "--percent", "10"];
         let [unlimited, limited] = &measured(&[&[scenario][..], &size].concat())[..] else {
@@ -53,7 +53,7 @@ fn failures_and_progress_are_measured_with_and_without_a_limit() {
 }
 
 #[test]
-fn a_drain_is_measured_beside_the_raw_loop() {
+fn drain_scenarios_report_raw_loop_rate() {
     let baseline = measured(&["concurrency-baseline", "--tasks", "500", "--rounds", "1"]);
     let drain =
         ["throughput", "--tasks", "500", "--rounds", "1", "--batch", "10", "--processes", "1"];
@@ -64,19 +64,19 @@ fn a_drain_is_measured_beside_the_raw_loop() {
 }
 
 #[test]
-fn a_limit_is_applied_to_a_backlog_in_steps() {
+fn limit_on_backlog_scenario_reports_steps() {
     let lines = measured(&["limit-on-backlog", "--tasks", "2000", "--before", "1s"]);
     has(&lines[0], &["ratio", "raw_per_s", "before_per_s", "step_max", "set_s"]);
 }
 
 #[test]
-fn claims_are_measured_under_a_held_snapshot() {
+fn held_snapshot_scenario_reports_pages_per_task() {
     let lines = measured(&["held-snapshot", "--tasks", "3000", "--hold", "100ms"]);
     has(&lines[0], &["ratio", "raw_per_s", "pages_per_task", "pages_per_task_without", "held_s"]);
 }
 
 #[test]
-fn plans_are_recorded_and_compared() {
+fn explain_scenario_records_and_compares_plans() {
     let (shell, url) = (Shell::new(), Server::shared().url("postgres"));
     let arguments = ["explain", "--tasks", "3000", "--folder", "plans"];
     let plans = |lines: &[Value]| -> Vec<String> {
@@ -99,7 +99,7 @@ fn plans_are_recorded_and_compared() {
 
 /// On a server of its own, with a store on SQLite beside it, and with workers that are killed.
 #[test]
-fn the_use_of_quotas_is_measured() {
+fn job_quota_scenario_reports_usage() {
     let programs = Programs::find(None).expect("find a PostgreSQL");
     let bin = programs.bin().to_str().expect("a plain path");
     let size = ["--jobs", "5", "--concurrency", "2", "--processes", "2", "--seed", "7"];
@@ -110,7 +110,7 @@ fn the_use_of_quotas_is_measured() {
     for (store, faults) in stores.into_iter().zip([&killed[..], &[]]) {
         let shell = Shell::new();
         let all = ["bench", "job-quota", "--json", "--tasks", "120"];
-        let told = shell.good(&[&all[..], store, &size, &time, &window, faults].concat());
+        let told = shell.run_ok(&[&all[..], store, &size, &time, &window, faults].concat());
         let line: Value = serde_json::from_str(&told).expect("JSON");
         has(&line, &["ratio", "running", "job_min", "claims", "claim_p99_ms", "claim_max_ms"]);
         assert_eq!((&line["violations"], &line["extra"]["held_max"]), (&0.into(), &2.into()));
@@ -120,7 +120,7 @@ fn the_use_of_quotas_is_measured() {
 }
 
 #[test]
-fn a_window_that_outlasts_the_jobs_is_a_fault() {
+fn job_quota_scenario_fails_if_window_outlasts_jobs() {
     let shell = Shell::new();
     let mut arguments = vec!["bench", "job-quota", "--store", "sqlite:tasks.db", "--jobs", "2"];
     arguments.extend(["--tasks", "4", "--processes", "1", "--answer-ms-min", "1"]);

@@ -5,10 +5,10 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{Shell, shown, without_settings};
+use crate::common::{Shell, clear_environment, format_output};
 use crate::pty::Terminal;
 use rustix::process::{Pid, Signal, kill_process};
-use tidegate_measure::server::{BIN_VARIABLE, Programs};
+use tidegate_measure::postgres_server::{BIN_VARIABLE, Programs};
 use tidegate_testkit::postgres::Server;
 use tidegate_testkit::tier::Cases;
 use tidegate_testkit::wait;
@@ -38,7 +38,7 @@ fn bash(shell: &Shell, commands: &str) -> Command {
         .env("PATH", format!("{}:{path}", binary.display()))
         .env("HOME", shell.path("."))
         .stdin(Stdio::null());
-    without_settings(&mut command);
+    clear_environment(&mut command);
     // Some examples start a server.
     let programs = Programs::find(None).expect("find a PostgreSQL");
     command.env(BIN_VARIABLE, programs.bin());
@@ -47,7 +47,7 @@ fn bash(shell: &Shell, commands: &str) -> Command {
 
 /// Pastes commands that end by themselves.
 fn paste(shell: &Shell, commands: &str) -> String {
-    shown(&bash(shell, commands).output().expect("run bash"))
+    format_output(&bash(shell, commands).output().expect("run bash"))
 }
 
 /// Pastes a command that lasts, and presses Ctrl-C when it has done what is asked.
@@ -56,13 +56,13 @@ fn paste_until(shell: &Shell, command: &str, is_done: impl Fn() -> bool) -> Stri
     let child = bash.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start bash");
     wait::until(&format!("{command} does its work"), is_done);
     kill_process(Pid::from_child(&child), Signal::INT).expect("press Ctrl-C");
-    shown(&child.wait_with_output().expect("wait for bash"))
+    format_output(&child.wait_with_output().expect("wait for bash"))
 }
 
 /// Looks at the screen of a command, and leaves it.
 fn look(shell: &Shell, command: &str, text: &str) -> String {
     let mut terminal = Terminal::start(&bash(shell, &format!("exec {command}")), 100, 30);
-    terminal.shows(&[text]);
+    terminal.wait_for_text(&[text]);
     terminal.type_in("q");
     format!("exit {}\n", terminal.end().code().expect("a code"))
 }
@@ -91,7 +91,7 @@ fn busy() -> Shell {
     );
     let mut worker = shell.command(&["worker", "--queues", "slow", "--lease", "1h"]);
     let mut worker = worker.stderr(Stdio::null()).stdout(Stdio::null()).spawn().expect("start");
-    let running = || shell.good(&["task", "list", "--state", "processing", "--json"]);
+    let running = || shell.run_ok(&["task", "list", "--state", "processing", "--json"]);
     wait::until("four tasks run", || running().lines().count() == 4);
     worker.kill().expect("kill");
     worker.wait().expect("wait");
@@ -108,7 +108,7 @@ fn easy() -> Shell {
 /// Where all is done.
 fn done() -> Shell {
     let shell = easy();
-    shell.good(&["worker", "--until-idle"]);
+    shell.run_ok(&["worker", "--until-idle"]);
     shell
 }
 
@@ -121,7 +121,7 @@ fn clone() -> Shell {
 }
 
 fn is_over(shell: &Shell) -> bool {
-    shell.good(&["task", "list", "--state", "completed", "--json"]).lines().count() == TASKS
+    shell.run_ok(&["task", "list", "--state", "completed", "--json"]).lines().count() == TASKS
 }
 
 /// Runs one line of an example as it stands.
@@ -173,7 +173,7 @@ fn is_measured(example: &str) -> bool {
 }
 
 #[test]
-fn every_example_runs() {
+fn command_reference_examples_run() {
     let ran = all_run(|example| !is_measured(example));
     assert!(ran > 30, "{ran} examples ran");
 }
@@ -181,7 +181,7 @@ fn every_example_runs() {
 /// The small tier runs the first command of the README; the scenarios take minutes. Short runs of them are in
 /// `bench.rs`.
 #[test]
-fn every_measurement_runs() {
+fn command_reference_measurements_run() {
     let (has_scenarios, number) = Cases { small: (false, 1), full: (true, 21) }.of_this_run();
     let ran = all_run(|example| {
         is_measured(example) && (has_scenarios || example.starts_with("tidegate run"))

@@ -4,10 +4,10 @@
 
 use std::process::Output;
 
-use crate::common::{Shell, expect_exit, plain, shown};
+use crate::common::{Shell, expect_exit, format_output, normalize_output};
 use insta::assert_snapshot;
 use serde_json::Value;
-use tidegate_measure::server::Programs;
+use tidegate_measure::postgres_server::Programs;
 use tidegate_testkit::postgres::Server;
 
 /// Runs a scenario on a server of its own.
@@ -19,7 +19,7 @@ fn bench(arguments: &[&str]) -> (Output, Value) {
     all.extend(["--pg-bin", bin]);
     let output = Shell::new().command(&all).output().expect("run the scenario");
     let line = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", shown(&output)));
+        .unwrap_or_else(|error| panic!("{error}: {}", format_output(&output)));
     (output, line)
 }
 
@@ -27,41 +27,41 @@ const CHANGES: [&str; 7] =
     ["limit-changes", "--seconds", "3", "--processes", "3", "--interval", "50ms"];
 
 #[test]
-fn no_commit_exceeds_a_limit_that_changes_all_the_time() {
+fn limit_changes_scenario_has_no_violation() {
     let (output, line) = bench(&CHANGES);
-    assert!(output.status.success(), "{}", shown(&output));
-    assert_eq!(line["violations"], 0, "{}", shown(&output));
+    assert!(output.status.success(), "{}", format_output(&output));
+    assert_eq!(line["violations"], 0, "{}", format_output(&output));
     let figure = |name: &str| line["extra"][name].as_u64().unwrap_or_default();
     for name in ["changes", "commits", "taken", "drains"] {
-        assert!(figure(name) > 4, "{name}: {}", shown(&output));
+        assert!(figure(name) > 4, "{name}: {}", format_output(&output));
     }
 }
 
 #[test]
-fn an_audit_that_is_told_of_lower_limits_fails() {
+fn limit_changes_scenario_with_secretly_raised_limit_fails() {
     let mut arguments = CHANGES.to_vec();
     arguments.push("--secretly-raise");
     let (output, line) = bench(&arguments);
-    assert!(!output.status.success(), "{}", shown(&output));
-    assert!(line["extra"]["audit_violations"].as_u64() > Some(0), "{}", shown(&output));
-    assert!(shown(&output).contains("took slots of"), "{}", shown(&output));
+    assert!(!output.status.success(), "{}", format_output(&output));
+    assert!(line["extra"]["audit_violations"].as_u64() > Some(0), "{}", format_output(&output));
+    assert!(format_output(&output).contains("took slots of"), "{}", format_output(&output));
 }
 
 #[test]
-fn a_server_whose_log_cannot_be_read_is_told_of() {
+fn limit_changes_scenario_without_logical_wal_is_rejected() {
     let database = Server::shared().database();
     let told = Shell::new().run(&["bench", "limit-changes", "--store", &database.url()]);
     assert!(told.starts_with("exit 1\n"), "{told}");
     assert!(told.contains("wal_level = logical"), "{told}");
     let told = Shell::new().run(&["bench", "limit-changes", "--store", "sqlite:tasks.db"]);
     assert_snapshot!(
-        expect_exit(1, &plain(&told)),
+        expect_exit(1, &normalize_output(&told)),
         @"error: the audit reads the log of a PostgreSQL; --store has to name one"
     );
 }
 
 #[test]
-fn crashes_of_the_server_lose_nothing() {
+fn restarts_scenario_loses_no_task() {
     let (output, line) = bench(&[
         "restarts",
         "--restarts",
@@ -75,22 +75,22 @@ fn crashes_of_the_server_lose_nothing() {
         "--lease",
         "5s",
     ]);
-    assert!(output.status.success(), "{}", shown(&output));
-    assert_eq!(line["violations"], 0, "{}", shown(&output));
-    assert_eq!(line["extra"]["restarts"], 2, "{}", shown(&output));
-    assert!(line["extra"]["resumed_max_ms"].as_f64() > Some(0.0), "{}", shown(&output));
+    assert!(output.status.success(), "{}", format_output(&output));
+    assert_eq!(line["violations"], 0, "{}", format_output(&output));
+    assert_eq!(line["extra"]["restarts"], 2, "{}", format_output(&output));
+    assert!(line["extra"]["resumed_max_ms"].as_f64() > Some(0.0), "{}", format_output(&output));
 }
 
 #[test]
-fn killed_workers_lose_nothing() {
+fn chaos_scenario_on_postgres_loses_no_task() {
     let database = Server::shared().database();
     let shell = Shell::new();
     let url = database.url();
     let mut arguments = vec!["bench", "chaos", "--json", "--store", &url, "--seed", "7"];
     arguments.extend(["--processes", "4", "--tasks", "1000", "--kills", "10"]);
     let output = shell.command(&arguments).output().expect("run the scenario");
-    assert!(output.status.success(), "{}", shown(&output));
+    assert!(output.status.success(), "{}", format_output(&output));
     let line: Value = serde_json::from_slice(&output.stdout).expect("a line");
     assert_eq!((&line["violations"], &line["extra"]["kills"]), (&0.into(), &10.into()));
-    shell.good(&["doctor", "--at-rest", "--store", &url]);
+    shell.run_ok(&["doctor", "--at-rest", "--store", &url]);
 }

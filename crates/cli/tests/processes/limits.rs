@@ -47,7 +47,7 @@ fn verify(shell: &Shell, limits: &[&str]) -> String {
 const LIMITS: [&str; 4] = ["group:one=1", "group:four=4", "group:five-hundred=500", "job:quota=8"];
 
 #[test]
-fn limits_are_kept_and_reached() {
+fn limits_scenario_keeps_and_reaches_limits() {
     let shell = Shell::new();
     let (good, line, said) =
         bench(&shell, "limits", &["--hold-ms", "900", "--histories", "histories"]);
@@ -64,11 +64,11 @@ fn limits_are_kept_and_reached() {
         .find(|line| line.contains("group:four") && line.starts_with("  "))
         .expect(&report);
     assert_snapshot!(without_numbers(violation), @"N: task N entered group:four as holder N of N");
-    shell.good(&["doctor", "--at-rest", "--store", "sqlite:tasks.db"]);
+    shell.run_ok(&["doctor", "--at-rest", "--store", "sqlite:tasks.db"]);
 }
 
 #[test]
-fn a_limit_that_was_secretly_raised_is_found() {
+fn limits_scenario_finds_secretly_raised_limit() {
     let shell = Shell::new();
     let (good, line, said) = bench(&shell, "limits", &["--hold-ms", "900", "--secretly-raise"]);
     assert!(!good, "{line}\n{said}");
@@ -76,7 +76,7 @@ fn a_limit_that_was_secretly_raised_is_found() {
 }
 
 #[test]
-fn killed_workers_lose_nothing_and_leave_nothing_over() {
+fn chaos_scenario_on_sqlite_loses_no_task_and_leaks_no_slot() {
     let shell = Shell::new();
     let kills = setting("TIDEGATE_KILLS", 20);
     let (good, line, said) = bench(&shell, "chaos", &["--kills", &kills, "--lease", "2s"]);
@@ -84,5 +84,5 @@ fn killed_workers_lose_nothing_and_leave_nothing_over() {
     assert_eq!(line["violations"], 0, "{said}");
     assert_eq!(line["extra"]["kills"].to_string(), kills, "{said}");
     assert!(line["extra"]["recovered"].as_u64() > Some(0), "{line}\n{said}");
-    shell.good(&["doctor", "--at-rest", "--store", "sqlite:tasks.db"]);
+    shell.run_ok(&["doctor", "--at-rest", "--store", "sqlite:tasks.db"]);
 }

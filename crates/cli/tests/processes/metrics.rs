@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::Shell;
-use crate::prometheus::{Prometheus, Watched, get, program, send, until};
+use crate::prometheus::{MetricsWorker, Prometheus, get, program, send, wait_for};
 use insta::assert_snapshot;
 use serde_json::Value;
 use tidegate_core::{NewTask, Store as _, Submission};
 use tidegate_engine::metrics::Sampler;
-use tidegate_engine::metrics::about::ALL;
+use tidegate_engine::metrics::descriptors::ALL;
 use tidegate_engine::{Metrics, Shutdown};
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
@@ -26,20 +26,20 @@ const DASHBOARD: &str = include_str!("../../../../deploy/grafana/tidegate.json")
 const OF_POOLS: &str = "tidegate_store_connections";
 
 /// Submits some of everything and waits until the worker has done it.
-fn work(shell: &Shell, store: &[&str], worker: &Watched) {
+fn work(shell: &Shell, store: &[&str], worker: &MetricsWorker) {
     let submit = |arguments: &[&str]| {
-        shell.good(&[&["submit"], arguments, store].concat());
+        shell.run_ok(&[&["submit"], arguments, store].concat());
     };
     (0..6).for_each(|_| submit(&["sleep", "--payload", "{\"ms\":200}", "--job", "nightly"]));
-    shell.good(&[&["concurrency", "set", "job:nightly", "--limit", "4"], store].concat());
+    shell.run_ok(&[&["concurrency", "set", "job:nightly", "--limit", "4"], store].concat());
     submit(&["noop"]);
     let page = format!("{{\"url\":\"http://{}/healthz\"}}", worker.address);
     submit(&["http", "--payload", &page]);
     let ended = |kind: &str| {
         let labels = format!("{{kind={kind:?},outcome=\"completed\"}}");
-        worker.number(&format!("tidegate_worker_tasks_completed_total{labels}"))
+        worker.series_value(&format!("tidegate_worker_tasks_completed_total{labels}"))
     };
-    until("the tasks to end", || {
+    wait_for("the tasks to end", || {
         let all = [ended("sleep"), ended("noop"), ended("http")];
         (all == [Some(6.0), Some(1.0), Some(1.0)]).then_some(())
     });
@@ -78,28 +78,31 @@ fn known(prometheus: &Prometheus) -> BTreeSet<String> {
 fn scraped(store: &[&str], has_pool: bool) {
     let shell = Shell::new();
     let more = ["--max-concurrent", "sleep=2", "--http-allow", "127.0.0.1"];
-    let worker = Watched::start(&shell, &[&more, store].concat());
+    let worker = MetricsWorker::start(&shell, &[&more, store].concat());
     let prometheus = Prometheus::start(&shell, RULES);
-    prometheus.watch(&shell, &[&worker]);
+    prometheus.scrape_workers(&shell, &[&worker]);
     // Of what a counter has counted before the first look no rate is known.
-    prometheus.find("tidegate_worker_tasks_completed_total{kind='sleep',outcome='completed'} == 0");
+    prometheus.wait_for_result(
+        "tidegate_worker_tasks_completed_total{kind='sleep',outcome='completed'} == 0",
+    );
     work(&shell, store, &worker);
 
-    prometheus.find("sum(tidegate_worker_tasks_completed_total{outcome='completed'}) == 8");
-    prometheus.find("max(tidegate_concurrency_slots_limit{limit='group:sleep'}) == 2");
-    prometheus.find(
+    prometheus
+        .wait_for_result("sum(tidegate_worker_tasks_completed_total{outcome='completed'}) == 8");
+    prometheus.wait_for_result("max(tidegate_concurrency_slots_limit{limit='group:sleep'}) == 2");
+    prometheus.wait_for_result(
         "sum(tidegate_concurrency_acquisition_total{limit='group:sleep',result='acquired'}) == 6",
     );
-    prometheus.find("sum(tidegate_job_tasks_total{job_name='nightly'}) == 6");
-    prometheus.find("tidegate_http_request_seconds_count{status='2xx'} == 1");
-    prometheus.find("max(tidegate_tasks{state='completed'}) == 8");
-    prometheus.find("tidegate_worker_in_flight_tasks == 0");
-    prometheus.find("sum(rate(tidegate_worker_tasks_completed_total[1m])) > 0");
+    prometheus.wait_for_result("sum(tidegate_job_tasks_total{job_name='nightly'}) == 6");
+    prometheus.wait_for_result("tidegate_http_request_seconds_count{status='2xx'} == 1");
+    prometheus.wait_for_result("max(tidegate_tasks{state='completed'}) == 8");
+    prometheus.wait_for_result("tidegate_worker_in_flight_tasks == 0");
+    prometheus.wait_for_result("sum(rate(tidegate_worker_tasks_completed_total[1m])) > 0");
     let all: BTreeSet<String> = ALL.iter().map(|about| about.name.to_owned()).collect();
     let wanted = all.into_iter().filter(|name| has_pool || !name.starts_with(OF_POOLS)).collect();
     assert_eq!(known(&prometheus), wanted);
     for query in panels().iter().filter(|query| has_pool || !query.contains(OF_POOLS)) {
-        prometheus.find(query);
+        prometheus.wait_for_result(query);
     }
     assert_eq!(prometheus.query("ALERTS{alertstate='firing'}"), [], "all is well");
 
@@ -110,12 +113,12 @@ fn scraped(store: &[&str], has_pool: bool) {
 }
 
 #[test]
-fn prometheus_scrapes_a_worker_on_sqlite() {
+fn prometheus_scrapes_worker_on_sqlite() {
     scraped(&["--store", "sqlite:tasks.db"], false);
 }
 
 #[test]
-fn prometheus_scrapes_a_worker_on_postgres() {
+fn prometheus_scrapes_worker_on_postgres() {
     let database = Server::shared().database();
     scraped(&["--store", &database.url()], true);
 }
@@ -129,131 +132,132 @@ fn impatient() -> String {
 }
 
 #[test]
-fn alerts_fire_on_their_faults() {
+fn alerts_fire_on_worker_crash() {
     let shell = Shell::new();
     let prometheus = Prometheus::start(&shell, &impatient());
-    prometheus.fires("TidegateNoWorkerAccepting");
-    let watcher = Watched::start(&shell, &["--kinds", "noop"]);
-    let mut dies = Watched::start(&shell, &["--kinds", "sleep", "--lease", "12s"]);
-    prometheus.watch(&shell, &[&watcher, &dies]);
-    prometheus.find("tidegate_leases_expired_total == 0");
-    until("workers that take tasks", || {
+    prometheus.wait_for_alert("TidegateNoWorkerAccepting");
+    let watcher = MetricsWorker::start(&shell, &["--kinds", "noop"]);
+    let mut dies = MetricsWorker::start(&shell, &["--kinds", "sleep", "--lease", "12s"]);
+    prometheus.scrape_workers(&shell, &[&watcher, &dies]);
+    prometheus.wait_for_result("tidegate_leases_expired_total == 0");
+    wait_for("workers that take tasks", || {
         let firing = prometheus.query("ALERTS{alertname='TidegateNoWorkerAccepting'}");
         firing.is_empty().then_some(())
     });
 
     for _ in 0..3 {
-        shell.good(&["submit", "sleep", "--payload", "{\"ms\":600000}"]);
+        shell.run_ok(&["submit", "sleep", "--payload", "{\"ms\":600000}"]);
     }
-    until("three to run", || {
-        (dies.number("tidegate_worker_in_flight_tasks") == Some(3.0)).then_some(())
+    wait_for("three to run", || {
+        (dies.series_value("tidegate_worker_in_flight_tasks") == Some(3.0)).then_some(())
     });
     dies.kill();
     // Until its lease is over the store holds what nobody runs.
-    prometheus.fires("TidegateTaskCountLeak");
-    prometheus.fires("TidegateLeasesExpired");
+    prometheus.wait_for_alert("TidegateTaskCountLeak");
+    prometheus.wait_for_alert("TidegateLeasesExpired");
 
-    let heir = Watched::start(&shell, &["--kinds", "sleep", "--max-concurrent", "sleep=3"]);
-    prometheus.watch(&shell, &[&watcher, &heir]);
-    prometheus.find("max(tidegate_concurrency_slots_active{limit='group:sleep'}) == 3");
+    let heir = MetricsWorker::start(&shell, &["--kinds", "sleep", "--max-concurrent", "sleep=3"]);
+    prometheus.scrape_workers(&shell, &[&watcher, &heir]);
+    prometheus.wait_for_result("max(tidegate_concurrency_slots_active{limit='group:sleep'}) == 3");
     assert_eq!(prometheus.query("ALERTS{alertname='TidegateHoldersOverLimit'}"), []);
-    shell.good(&["concurrency", "set", "sleep", "--limit", "1"]);
-    prometheus.fires("TidegateHoldersOverLimit");
+    shell.run_ok(&["concurrency", "set", "sleep", "--limit", "1"]);
+    prometheus.wait_for_alert("TidegateHoldersOverLimit");
 
     watcher.drain();
     heir.drain();
-    prometheus.fires("TidegateNoWorkerAccepting");
+    prometheus.wait_for_alert("TidegateNoWorkerAccepting");
     assert_eq!(get(&heir.address, "/healthz").unwrap().0, 503, "it drains");
 }
 
 #[test]
 fn alerts_fire_on_long_waits() {
     let shell = Shell::new();
-    let worker = Watched::start(&shell, &["--concurrency", "2", "--max-concurrent", "sleep=1"]);
+    let worker =
+        MetricsWorker::start(&shell, &["--concurrency", "2", "--max-concurrent", "sleep=1"]);
     let prometheus = Prometheus::start(&shell, &impatient());
-    prometheus.watch(&shell, &[&worker]);
-    prometheus.find("tidegate_worker_slots == 2");
+    prometheus.scrape_workers(&shell, &[&worker]);
+    prometheus.wait_for_result("tidegate_worker_slots == 2");
     // One of them runs at a time: the others wait for the limit.
     let long = ["submit", "sleep", "--payload", "{\"ms\":1000}"];
-    (0..5).for_each(|_| drop(shell.good(&long)));
-    prometheus.fires("TidegateLimitWaitHigh");
+    (0..5).for_each(|_| drop(shell.run_ok(&long)));
+    prometheus.wait_for_alert("TidegateLimitWaitHigh");
     // No limit applies to these: they wait for the worker.
     let call = ["submit", "exec", "--payload", "{\"argv\":[\"sleep\",\"1\"]}"];
     drop(worker);
-    (0..8).for_each(|_| drop(shell.good(&call)));
-    let worker = Watched::start(&shell, &["--concurrency", "1", "--exec-allow", "sleep"]);
-    prometheus.watch(&shell, &[&worker]);
-    prometheus.fires("TidegateWorkerWaitHigh");
+    (0..8).for_each(|_| drop(shell.run_ok(&call)));
+    let worker = MetricsWorker::start(&shell, &["--concurrency", "1", "--exec-allow", "sleep"]);
+    prometheus.scrape_workers(&shell, &[&worker]);
+    prometheus.wait_for_alert("TidegateWorkerWaitHigh");
 }
 
 /// A job waits for a worker that has others to do first: its few tasks are all ready, and none begins.
 fn starves(store: &[&str]) {
     let shell = Shell::new();
-    let good = |words: &[&str]| shell.good(&[words, store].concat());
-    let worker = Watched::start(&shell, &[&["--concurrency", "1"], store].concat());
+    let good = |words: &[&str]| shell.run_ok(&[words, store].concat());
+    let worker = MetricsWorker::start(&shell, &[&["--concurrency", "1"], store].concat());
     let prometheus = Prometheus::start(&shell, &impatient());
-    prometheus.watch(&shell, &[&worker]);
+    prometheus.scrape_workers(&shell, &[&worker]);
     good(&["submit", "sleep", "--payload", "{\"ms\":600000}", "--job", "greedy"]);
-    prometheus.find("max(tidegate_job_in_flight_tasks{job_name='greedy'}) == 1");
+    prometheus.wait_for_result("max(tidegate_job_in_flight_tasks{job_name='greedy'}) == 1");
     for job in ["greedy", "nightly"] {
         let task = ["submit", "sleep", "--payload", "{\"ms\":1}", "--job", job];
         (0..3).for_each(|_| drop(good(&task)));
     }
-    let starved = prometheus.fires("TidegateJobStarved");
+    let starved = prometheus.wait_for_alert("TidegateJobStarved");
     assert!(starved.iter().all(|labels| labels["job_name"] == "nightly"), "{starved:?}");
-    prometheus.find("max(tidegate_job_oldest_wait_seconds{job_name='greedy'}) > 1");
-    prometheus.find("max(tidegate_job_slots_active{job_name='nightly'}) == 3");
-    prometheus.find("max(tidegate_job_slots_waiting{job_name='nightly'}) == 0");
+    prometheus.wait_for_result("max(tidegate_job_oldest_wait_seconds{job_name='greedy'}) > 1");
+    prometheus.wait_for_result("max(tidegate_job_slots_active{job_name='nightly'}) == 3");
+    prometheus.wait_for_result("max(tidegate_job_slots_waiting{job_name='nightly'}) == 0");
     // Where every task waits for a worker, more of them would help.
-    prometheus.find("max(tidegate_workers_wanted) == 6");
+    prometheus.wait_for_result("max(tidegate_workers_wanted) == 6");
     assert_eq!(prometheus.query("ALERTS{alertname='TidegateNoWorkerAccepting'}"), [], "it is full");
     good(&["job", "pause", "nightly"]);
-    until("a pause to end the alert", || {
+    wait_for("a pause to end the alert", || {
         prometheus.query("ALERTS{alertname='TidegateJobStarved'}").is_empty().then_some(())
     });
 }
 
 #[test]
-fn an_alert_fires_on_a_job_that_starves_on_sqlite() {
+fn alert_fires_on_starving_job_on_sqlite() {
     starves(&["--store", "sqlite:tasks.db"]);
 }
 
 #[test]
-fn an_alert_fires_on_a_job_that_starves_on_postgres() {
+fn alert_fires_on_starving_job_on_postgres() {
     let database = Server::shared().database();
     starves(&["--store", &database.url()]);
 }
 
 /// Somebody else holds a lock that every call needs.
 #[tokio::test(flavor = "multi_thread")]
-async fn alerts_fire_on_a_store_that_does_not_answer() {
+async fn alert_fires_on_unresponsive_store() {
     let database = Server::shared().database();
     let shell = Shell::new();
-    let worker = Watched::start(&shell, &["--store", &database.url()]);
+    let worker = MetricsWorker::start(&shell, &["--store", &database.url()]);
     let prometheus = Prometheus::start(&shell, &impatient());
-    prometheus.watch(&shell, &[&worker]);
-    prometheus.find("tidegate_sample_age_seconds < 3");
+    prometheus.scrape_workers(&shell, &[&worker]);
+    prometheus.wait_for_result("tidegate_sample_age_seconds < 3");
     let client = connect(&database).await;
     client.batch_execute("BEGIN; LOCK TABLE tidegate.limits").await.expect("lock");
-    prometheus.fires("TidegateSampleOld");
+    prometheus.wait_for_alert("TidegateSampleOld");
     client.batch_execute("ROLLBACK").await.expect("unlock");
 }
 
 /// A program with a small pool submits more at once than it has connections, to a store that does not
 /// answer. The command line's worker has more connections than it makes calls.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_alert_fires_on_a_pool_that_is_full() {
+async fn alert_fires_on_full_connection_pool() {
     let database = Server::shared().database();
     let options = Options { pool_size: 2, ..Options::default() };
     let store = Arc::new(Postgres::connect(&database.url(), options).await.expect("connect"));
     store.migrate().await.expect("migrate");
     let metrics = Metrics::new();
     tokio::spawn(Sampler::new(&metrics, store.clone()).run(Shutdown::new()));
-    let address = serve(move || metrics.encode());
+    let address = serve(move || metrics.encode_text());
     let shell = Shell::new();
     let prometheus = Prometheus::start(&shell, &impatient());
-    prometheus.watch_at(&shell, &[&address]);
-    prometheus.find("tidegate_store_connections == 2");
+    prometheus.scrape_addresses(&shell, &[&address]);
+    prometheus.wait_for_result("tidegate_store_connections == 2");
     let client = connect(&database).await;
     client.batch_execute("BEGIN; LOCK TABLE tidegate.tasks").await.expect("lock");
     let submit = || {
@@ -262,12 +266,12 @@ async fn an_alert_fires_on_a_pool_that_is_full() {
         tokio::spawn(async move { store.submit(submission).await })
     };
     let submits: Vec<_> = (0..3).map(|_| submit()).collect();
-    prometheus.fires("TidegatePoolFull");
+    prometheus.wait_for_alert("TidegatePoolFull");
     client.batch_execute("ROLLBACK").await.expect("unlock");
     for submit in submits {
         submit.await.expect("no panic").expect("it is stored");
     }
-    prometheus.find("tidegate_store_connections_waiting == 0");
+    prometheus.wait_for_result("tidegate_store_connections_waiting == 0");
 }
 
 /// Serves a text to whoever asks; its address.
@@ -290,27 +294,27 @@ fn serve(text: impl Fn() -> String + Send + 'static) -> String {
 
 /// Somebody else holds the lease of a worker that is dead, so that nobody can end it.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_alert_fires_on_leases_that_nobody_ends() {
+async fn alert_fires_on_overdue_leases() {
     let database = Server::shared().database();
     let url = database.url();
     let shell = Shell::new();
     let store = ["--store", &url];
-    let watcher = Watched::start(&shell, &[&store[..], &["--kinds", "noop"]].concat());
+    let watcher = MetricsWorker::start(&shell, &[&store[..], &["--kinds", "noop"]].concat());
     let more = ["--kinds", "sleep", "--lease", "5s"];
-    let mut dies = Watched::start(&shell, &[&store[..], &more].concat());
+    let mut dies = MetricsWorker::start(&shell, &[&store[..], &more].concat());
     let prometheus = Prometheus::start(&shell, &impatient());
-    prometheus.watch(&shell, &[&watcher]);
+    prometheus.scrape_workers(&shell, &[&watcher]);
     let task = ["submit", "sleep", "--payload", "{\"ms\":600000}"];
-    shell.good(&[&task[..], &store].concat());
-    until("it to run", || {
-        (dies.number("tidegate_worker_in_flight_tasks") == Some(1.0)).then_some(())
+    shell.run_ok(&[&task[..], &store].concat());
+    wait_for("it to run", || {
+        (dies.series_value("tidegate_worker_in_flight_tasks") == Some(1.0)).then_some(())
     });
     dies.kill();
     let client = connect(&database).await;
     client.batch_execute("BEGIN; SELECT FROM tidegate.leases FOR UPDATE").await.expect("lock");
-    prometheus.fires("TidegateLeasesOverdue");
+    prometheus.wait_for_alert("TidegateLeasesOverdue");
     client.batch_execute("ROLLBACK").await.expect("unlock");
-    prometheus.find("max(tidegate_leases_overdue) == 0");
+    prometheus.wait_for_result("max(tidegate_leases_overdue) == 0");
 }
 
 async fn connect(database: &Database) -> Client {
@@ -322,15 +326,15 @@ async fn connect(database: &Database) -> Client {
 
 /// However many tasks wait and however long: a line when the limit is reached, one when it is left.
 #[test]
-fn a_limit_that_is_reached_is_told_of_once() {
+fn reached_limit_is_logged_once() {
     let shell = Shell::new();
-    let worker = Watched::start(&shell, &["--max-concurrent", "sleep=2"]);
+    let worker = MetricsWorker::start(&shell, &["--max-concurrent", "sleep=2"]);
     for _ in 0..30 {
-        shell.good(&["submit", "sleep", "--payload", "{\"ms\":1000}", "--job", "nightly"]);
+        shell.run_ok(&["submit", "sleep", "--payload", "{\"ms\":1000}", "--job", "nightly"]);
     }
     let mut told = Vec::new();
     while !told.iter().any(|line: &String| line.contains("the limit is left")) {
-        let line = worker.said.recv_timeout(Duration::from_secs(60)).expect("a line");
+        let line = worker.stderr_lines.recv_timeout(Duration::from_secs(60)).expect("a line");
         if line.contains("the limit is") {
             told.push(line);
         }
@@ -344,15 +348,15 @@ fn a_limit_that_is_reached_is_told_of_once() {
 
 /// A store that does not answer is no reason to wait for the metrics.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_hangs_does_not_delay_a_scrape() {
+async fn unresponsive_store_does_not_delay_scrape() {
     let database = Server::shared().database();
     let shell = Shell::new();
-    let worker = Watched::start(&shell, &["--store", &database.url()]);
-    until("the first reading", || worker.number("tidegate_workers"));
+    let worker = MetricsWorker::start(&shell, &["--store", &database.url()]);
+    wait_for("the first reading", || worker.series_value("tidegate_workers"));
     let client = connect(&database).await;
     client.batch_execute("BEGIN; LOCK TABLE tidegate.limits").await.expect("lock");
-    until("a reading that hangs", || {
-        worker.number("tidegate_sample_age_seconds").filter(|age| *age > 8.0)
+    wait_for("a reading that hangs", || {
+        worker.series_value("tidegate_sample_age_seconds").filter(|age| *age > 8.0)
     });
     let scrape = tokio::task::spawn_blocking(move || worker.scrape());
     let text =
@@ -362,9 +366,9 @@ async fn a_store_that_hangs_does_not_delay_a_scrape() {
 }
 
 #[test]
-fn the_endpoint_refuses_what_is_not_for_it() {
+fn metrics_endpoint_rejects_invalid_requests() {
     let shell = Shell::new();
-    let worker = Watched::start(&shell, &[]);
+    let worker = MetricsWorker::start(&shell, &[]);
     let status = |target: &str| get(&worker.address, target).map(|(status, _)| status).unwrap_or(0);
     assert_eq!(status("/healthz"), 200);
     assert_eq!(status("/"), 404);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::{Shell, expect_exit, without_numbers};
 use insta::assert_snapshot;
 use rustix::process::{Pid, Signal, kill_process};
-use tidegate_core::{ErrorKind, Inspect, NewTask, State, Store, Submission, TaskId};
+use tidegate_core::{ErrorKind, NewTask, Store, StoreReader, Submission, TaskId, TaskState};
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::wait;
@@ -33,7 +33,7 @@ const MORE: &[(&str, &str)] = &[(
 const OTHER: &[(&str, &str)] =
     &[MORE[0], ("9999_other", "ALTER TABLE tidegate.paused_queues RENAME TO q;")];
 
-struct Fleet {
+struct MigratingFleet {
     shell: Shell,
     url: String,
     store: Postgres,
@@ -41,7 +41,7 @@ struct Fleet {
     _database: Database,
 }
 
-impl Drop for Fleet {
+impl Drop for MigratingFleet {
     fn drop(&mut self) {
         for worker in &mut self.workers {
             let _ = worker.kill();
@@ -50,7 +50,7 @@ impl Drop for Fleet {
     }
 }
 
-impl Fleet {
+impl MigratingFleet {
     async fn start() -> Self {
         let database = Server::shared().database();
         let url = database.url();
@@ -79,16 +79,17 @@ impl Fleet {
     }
 
     /// One task after another is submitted and runs to its end.
-    async fn goes_on(&self, tasks: usize) {
+    async fn assert_progress(&self, tasks: usize) {
         for _ in 0..tasks {
-            tokio::time::timeout(TASK_MAX, self.runs_one()).await.expect("the fleet waits");
+            tokio::time::timeout(TASK_MAX, self.assert_runs_task()).await.expect("the fleet waits");
         }
     }
 
-    async fn runs_one(&self) {
+    async fn assert_runs_task(&self) {
         let task = self.submit().await;
         let state = async || self.store.task(task).await.expect("task").expect("it is kept").state;
-        wait::until_async("the task completes", async || state().await == State::Completed).await;
+        wait::until_async("the task completes", async || state().await == TaskState::Completed)
+            .await;
     }
 
     /// Workers end when they are told to, and none of them had anything to complain about.
@@ -114,7 +115,7 @@ async fn connect(url: &str) -> Client {
 }
 
 /// Waits until a migration has been refused a lock: it is tried again and again.
-async fn until_it_tries(client: &Client) {
+async fn wait_for_attempt(client: &Client) {
     let waits = "SELECT count(*) FROM pg_stat_activity
                  WHERE datname = current_database() AND query LIKE '-- Online:%'";
     let count = async || client.query_one(waits, &[]).await.expect("look").get::<_, i64>(0);
@@ -122,9 +123,9 @@ async fn until_it_tries(client: &Client) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_go_on_while_the_schema_is_migrated() {
-    let mut fleet = Fleet::start().await;
-    fleet.goes_on(5).await;
+async fn workers_continue_during_migration() {
+    let mut fleet = MigratingFleet::start().await;
+    fleet.assert_progress(5).await;
     let mut other = connect(&fleet.url).await;
     let looker = connect(&fleet.url).await;
     let long = other.transaction().await.expect("begin");
@@ -132,13 +133,13 @@ async fn workers_go_on_while_the_schema_is_migrated() {
         .await
         .expect("look");
     let newer = fleet.store.clone();
-    let migration = tokio::spawn(async move { newer.migrate_more(MORE).await });
-    until_it_tries(&looker).await;
-    fleet.goes_on(20).await;
+    let migration = tokio::spawn(async move { newer.migrate_with_extra(MORE).await });
+    wait_for_attempt(&looker).await;
+    fleet.assert_progress(20).await;
     assert!(!migration.is_finished(), "it waits for the long transaction");
     long.commit().await.expect("commit");
     migration.await.expect("it ends").expect("migrate");
-    fleet.goes_on(20).await;
+    fleet.assert_progress(20).await;
     fleet.store.migrate().await.expect("a program of the version before goes on");
     let submitted = fleet.shell.run(&["submit", "noop", "--store", &fleet.url]);
     assert!(submitted.starts_with("exit 0\n"), "and starts: {submitted}");
@@ -148,18 +149,18 @@ async fn workers_go_on_while_the_schema_is_migrated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_migration_that_live_workers_cannot_bear_is_refused() {
-    let mut fleet = Fleet::start().await;
-    fleet.goes_on(5).await;
-    let refused = fleet.store.migrate_more(OTHER).await.expect_err("workers live");
+async fn migration_that_live_workers_do_not_support_is_rejected() {
+    let mut fleet = MigratingFleet::start().await;
+    fleet.assert_progress(5).await;
+    let refused = fleet.store.migrate_with_extra(OTHER).await.expect_err("workers live");
     assert_eq!(refused.kind(), ErrorKind::Incompatible);
     let workers = fleet.store.workers().await.expect("workers");
     for worker in workers {
         assert!(refused.to_string().contains(&*worker.id.0), "{refused}");
     }
-    fleet.goes_on(5).await;
+    fleet.assert_progress(5).await;
     fleet.stop();
-    fleet.store.migrate_more(OTHER).await.expect("nobody lives");
+    fleet.store.migrate_with_extra(OTHER).await.expect("nobody lives");
     let told = fleet.shell.run(&["submit", "noop", "--store", &fleet.url]);
     assert_snapshot!(
         without_numbers(&expect_exit(1, &told)),
@@ -169,7 +170,7 @@ async fn a_migration_that_live_workers_cannot_bear_is_refused() {
 
 /// Whoever looks at a database that nobody has migrated is told what to do.
 #[test]
-fn a_database_without_a_schema_names_the_command() {
+fn database_without_schema_names_migrate_command() {
     let database = Server::shared().empty_database();
     let (shell, url) = (Shell::new(), database.url());
     let commands = [
@@ -199,6 +200,6 @@ fn a_database_without_a_schema_names_the_command() {
         let says = told.starts_with("exit 1\nerror: ") && told.contains("run `tidegate migrate`");
         assert!(says, "{command}: {told}");
     }
-    shell.good(&["migrate", "--store", &url]);
-    shell.good(&["task", "list", "--store", &url]);
+    shell.run_ok(&["migrate", "--store", &url]);
+    shell.run_ok(&["task", "list", "--store", &url]);
 }

@@ -19,7 +19,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{Metric, metric, number_data_point};
 use opentelemetry_proto::tonic::trace::v1::Span;
-use tidegate_engine::metrics::about::ALL;
+use tidegate_engine::metrics::descriptors::ALL;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
@@ -86,12 +86,12 @@ fn text(attributes: &[KeyValue], name: &str) -> Option<String> {
 
 async fn good(shell: &Arc<Shell>, arguments: &[&str]) -> String {
     let (shell, arguments) = (shell.clone(), arguments.join("\n"));
-    let run = move || shell.good(&arguments.split('\n').collect::<Vec<_>>());
+    let run = move || shell.run_ok(&arguments.split('\n').collect::<Vec<_>>());
     tokio::task::spawn_blocking(run).await.expect("no panic")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_follows_from_its_submit_and_metrics_are_sent() {
+async fn attempt_span_links_to_submit_span_and_metrics_are_exported() {
     let collector = Collector::default();
     let url = collector.start().await;
     let shell = Arc::new(Shell::new());
@@ -147,10 +147,10 @@ async fn a_run_follows_from_its_submit_and_metrics_are_sent() {
 }
 
 #[test]
-fn a_collector_that_is_away_keeps_nobody_from_working() {
+fn unreachable_collector_does_not_block_commands() {
     let shell = Shell::new();
-    shell.good(&["submit", "noop", "--otlp", "http://127.0.0.1:1"]);
-    shell.good(&["worker", "--until-idle", "--otlp", "http://127.0.0.1:1"]);
+    shell.run_ok(&["submit", "noop", "--otlp", "http://127.0.0.1:1"]);
+    shell.run_ok(&["worker", "--until-idle", "--otlp", "http://127.0.0.1:1"]);
     let told = shell.run(&["submit", "noop", "--otlp", "https://collector.example"]);
     assert!(told.starts_with("exit 1\n") && told.contains("http://HOST:PORT"), "{told}");
 }

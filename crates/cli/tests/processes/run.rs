@@ -5,7 +5,8 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use crate::common::{
-    Shell, expect_exit, expect_numbers, expect_output, numbers, plain, shown, without_numbers,
+    Shell, expect_exit, expect_numbers, expect_output, format_output, normalize_output, numbers,
+    without_numbers,
 };
 use insta::{allow_duplicates, assert_snapshot};
 use tidegate_engine::time;
@@ -43,10 +44,10 @@ steps = [{ kind = "noop" }, { kind = "sleep", payload = { ms = 1 } }]
 "#;
 
 #[test]
-fn a_file_is_worked_off_within_its_limits() {
+fn run_completes_file_within_its_limits() {
     let shell = Shell::new();
     shell.file("a.toml", FILE);
-    let summary = shell.good(&["run", "a.toml"]);
+    let summary = shell.run_ok(&["run", "a.toml"]);
     let of =
         |start: &str| numbers(summary.lines().find(|line| line.starts_with(start)).expect(start));
     assert_eq!(of("66 tasks ")[0], 66, "{summary}");
@@ -72,7 +73,7 @@ fn a_file_is_worked_off_within_its_limits() {
         violations: N in N attempts (N workflows in order)
         "
     );
-    shell.good(&["doctor", "--at-rest"]);
+    shell.run_ok(&["doctor", "--at-rest"]);
     let again = shell.run(&["run", "a.toml"]);
     // A finished file begins anew.
     let again = expect_exit(0, &again);
@@ -92,12 +93,12 @@ fn last_lines(text: &str, number: usize) -> String {
 }
 
 #[test]
-fn an_interrupted_file_goes_on_where_it_was() {
+fn interrupted_run_continues() {
     interrupt_and_go_on(false);
 }
 
 #[test]
-fn a_worker_does_the_rest_of_an_interrupted_file_and_ends() {
+fn worker_completes_interrupted_run() {
     interrupt_and_go_on(true);
 }
 
@@ -117,7 +118,7 @@ fn interrupt_and_go_on(by_worker: bool) {
     let told = Command::new("kill").args(["-INT", &first.id().to_string()]).status();
     assert!(told.expect("send a signal").success());
     let output = first.wait_with_output().expect("wait");
-    assert_eq!(output.status.code(), Some(1), "{}", shown(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", format_output(&output));
     let said = String::from_utf8_lossy(&output.stderr);
     allow_duplicates! {
         assert_snapshot!(
@@ -134,15 +135,15 @@ fn interrupt_and_go_on(by_worker: bool) {
     if by_worker {
         let idle = shell.run(&["worker", "--until-idle"]);
         assert_snapshot!(last_lines(&idle, 1), @"idle: no unfinished task is left");
-        shell.good(&["doctor", "--at-rest"]);
+        shell.run_ok(&["doctor", "--at-rest"]);
     }
     let second = shell.command(&["run", "a.toml"]).output().expect("run");
-    assert!(second.status.success(), "{}", shown(&second));
+    assert!(second.status.success(), "{}", format_output(&second));
     let said = String::from_utf8_lossy(&second.stderr);
     assert!(said.contains("continuing: "), "{said}");
-    let completed = shell.good(&["task", "list", "--json", "--max", "1000"]);
+    let completed = shell.run_ok(&["task", "list", "--json", "--max", "1000"]);
     assert_eq!(completed.lines().count(), 60, "nothing is doubled: {completed}");
-    shell.good(&["doctor", "--at-rest"]);
+    shell.run_ok(&["doctor", "--at-rest"]);
 }
 
 /// What the store knows of a kind: attempts, back-off and its cap.
@@ -154,34 +155,34 @@ fn kind(shell: &Shell, name: &str) -> (i64, i64, i64) {
 }
 
 #[test]
-fn a_file_changes_no_kind_that_it_does_not_name() {
+fn run_file_leaves_unnamed_kinds_unchanged() {
     let shell = Shell::new();
     let task = "[[task]]\nkind = \"noop\"\n";
     shell.file("a.toml", format!("[[kind]]\nname = \"noop\"\nmax_attempts = 9\n{task}"));
-    shell.good(&["run", "a.toml"]);
+    shell.run_ok(&["run", "a.toml"]);
     let (_, _, cap_ms) = kind(&shell, "noop");
     assert_eq!(kind(&shell, "noop").0, 9);
     shell.file("b.toml", task);
-    shell.good(&["run", "b.toml"]);
-    shell.good(&["worker", "--until-idle"]);
+    shell.run_ok(&["run", "b.toml"]);
+    shell.run_ok(&["worker", "--until-idle"]);
     assert_eq!(kind(&shell, "noop").0, 9, "another file and a worker leave it");
     shell.file("c.toml", format!("[[kind]]\nname = \"noop\"\nbackoff_ms = 7\n{task}"));
-    shell.good(&["run", "c.toml"]);
+    shell.run_ok(&["run", "c.toml"]);
     assert_eq!(kind(&shell, "noop"), (9, 7, cap_ms), "what a file does not say stays");
 }
 
 #[test]
-fn a_worker_drains_on_a_signal() {
+fn worker_drains_on_signal() {
     let shell = Shell::new();
-    shell.good(&["submit", "sleep", "--payload", "{\"ms\": 300}"]);
-    shell.good(&["submit", "sleep", "--payload", "{\"ms\": 300}", "--workflow", "w"]);
+    shell.run_ok(&["submit", "sleep", "--payload", "{\"ms\": 300}"]);
+    shell.run_ok(&["submit", "sleep", "--payload", "{\"ms\": 300}", "--workflow", "w"]);
     let mut worker = shell.command(&["worker"]);
     let worker = worker.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start");
     let list = |state: &str| shell.run(&["task", "list", "--json", "--state", state]);
     wait::until("three tasks run", || list("processing").lines().count() == 3);
     let told = Command::new("kill").args(["-TERM", &worker.id().to_string()]).status();
     assert!(told.expect("send a signal").success());
-    let output = shown(&worker.wait_with_output().expect("wait"));
+    let output = format_output(&worker.wait_with_output().expect("wait"));
     let output = expect_exit(0, &output);
     assert_eq!(numbers(&output)[..2], [2, 0], "completed, failed: {output}");
     assert_snapshot!(
@@ -195,50 +196,50 @@ fn a_worker_drains_on_a_signal() {
 }
 
 #[test]
-fn explain_says_who_holds_the_slot_and_who_is_next() {
+fn explain_prints_served_state_and_paused_limit() {
     let shell = Shell::new();
-    shell.good(&["submit", "sleep", "--payload", "{\"ms\": 1}"]);
-    let ready = shell.good(&["task", "explain", "1"]);
+    shell.run_ok(&["submit", "sleep", "--payload", "{\"ms\": 1}"]);
+    let ready = shell.run_ok(&["task", "explain", "1"]);
     assert_snapshot!(
-        expect_numbers(&[1], &plain(&ready)),
+        expect_numbers(&[1], &normalize_output(&ready)),
         @r#"task 1 is pending: it is ready, and no live worker serves kind "sleep" in queue "default"; start one with `tidegate worker --queues default`, since T (D)"#
     );
-    shell.good(&["concurrency", "set", "sleep", "--limit", "0"]);
-    let worker = shell.good(&["submit", "noop"]);
+    shell.run_ok(&["concurrency", "set", "sleep", "--limit", "0"]);
+    let worker = shell.run_ok(&["submit", "noop"]);
     assert_eq!(worker, "2\n");
     let mut worker = shell.command(&["worker"]);
     let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
     let blocked = wait::until_some("the task is blocked", || {
-        Some(shell.good(&["task", "explain", "1"])).filter(|text| text.contains("blocked"))
+        Some(shell.run_ok(&["task", "explain", "1"])).filter(|text| text.contains("blocked"))
     });
     worker.kill().expect("kill the worker");
     worker.wait().expect("wait");
     assert_snapshot!(
-        expect_numbers(&[1, 0, 1], &plain(&blocked)),
+        expect_numbers(&[1, 0, 1], &normalize_output(&blocked)),
         @"task 1 is blocked: paused: limit group:sleep is 0 (set by operator); it stands at place 1 in the line, since T (D)"
     );
-    assert!(shell.good(&["concurrency", "status"]).contains("group:sleep"));
-    shell.good(&["concurrency", "unset", "sleep"]);
+    assert!(shell.run_ok(&["concurrency", "status"]).contains("group:sleep"));
+    shell.run_ok(&["concurrency", "unset", "sleep"]);
 }
 
 #[test]
-fn explain_sends_nobody_to_a_worker_that_cannot_help() {
+fn explain_suggests_only_workers_that_can_serve() {
     let shell = Shell::new();
-    shell.good(&["submit", "mail", "--new-kind"]);
-    let mail = shell.good(&["task", "explain", "1"]);
+    shell.run_ok(&["submit", "mail", "--new-kind"]);
+    let mail = shell.run_ok(&["task", "explain", "1"]);
     assert_snapshot!(
-        expect_numbers(&[1], &plain(&mail)),
+        expect_numbers(&[1], &normalize_output(&mail)),
         @r#"task 1 is pending: it is ready, and no live worker serves kind "mail" in queue "default"; start a worker that has a handler for it, since T (D)"#
     );
-    shell.good(&["submit", "noop", "--workflow", "w"]);
+    shell.run_ok(&["submit", "noop", "--workflow", "w"]);
     assert_snapshot!(
-        expect_numbers(&[2], &shell.good(&["task", "explain", "2"])),
+        expect_numbers(&[2], &shell.run_ok(&["task", "explain", "2"])),
         @r#"task 2 is pending: it is at the gate, and no live worker serves kind "noop" in queue "default"; start one with `tidegate worker --queues default`"#
     );
 }
 
 #[test]
-fn a_task_that_failed_says_how() {
+fn failed_task_shows_its_error() {
     let shell = Shell::new();
     shell.file(
         "a.toml",
@@ -247,7 +248,7 @@ fn a_task_that_failed_says_how() {
     );
     let forbidden = shell.run(&["run", "a.toml"]);
     assert_snapshot!(
-        expect_output(1, &[], &plain(&forbidden)),
+        expect_output(1, &[], &normalize_output(&forbidden)),
         @"error: the file has tasks of kind `http`, which does nothing that is not allowed; add `--http-allow HOST`"
     );
     let output = shell.run(&["run", "a.toml", "--http-allow", "127.0.0.1"]);
@@ -260,13 +261,13 @@ fn a_task_that_failed_says_how() {
         N task failed; `tidegate task list --state failed` shows why
         "
     );
-    let list = shell.good(&["task", "list", "--json"]);
+    let list = shell.run_ok(&["task", "list", "--json"]);
     let task: serde_json::Value = serde_json::from_str(&list).expect("one task");
     let (id, error) = (task["id"].to_string(), task["error"].as_str().expect("an error"));
-    let told = shell.good(&["task", "explain", &id]);
+    let told = shell.run_ok(&["task", "explain", &id]);
     assert!(told.contains(error), "{told}");
-    assert_snapshot!(expect_numbers(&[2], &plain(&told.replace(error, "ERROR"))), @"task 2 is failed: it has ended; its last error: ERROR, since T (D)");
-    let shown = shell.good(&["task", "show", &id]);
+    assert_snapshot!(expect_numbers(&[2], &normalize_output(&told.replace(error, "ERROR"))), @"task 2 is failed: it has ended; its last error: ERROR, since T (D)");
+    let shown = shell.run_ok(&["task", "show", &id]);
     assert!(shown.contains("\nfailed     1 of 1 attempts\n"), "{shown}");
 }
 
@@ -283,11 +284,11 @@ fn start_slowly(shell: &Shell, count: u32) -> Child {
 }
 
 #[test]
-fn a_limit_raised_while_it_runs_is_no_violation() {
+fn limit_raised_during_run_is_no_violation() {
     let shell = Shell::new();
     let run = start_slowly(&shell, 40);
-    shell.good(&["concurrency", "set", "g", "--limit", "3"]);
-    let output = shown(&run.wait_with_output().expect("wait"));
+    shell.run_ok(&["concurrency", "set", "g", "--limit", "3"]);
+    let output = format_output(&run.wait_with_output().expect("wait"));
     let output = expect_exit(0, &output);
     assert_eq!(numbers(&output)[0], 40, "{output}");
     let changed = output.lines().find(|line| line.starts_with("group:g changed")).expect(&output);
@@ -297,17 +298,17 @@ fn a_limit_raised_while_it_runs_is_no_violation() {
 }
 
 #[test]
-fn a_worker_writes_down_what_changes() {
+fn worker_history_records_limit_changes() {
     let shell = Shell::new();
-    shell.good(&["concurrency", "set", "sleep", "--limit", "3"]);
+    shell.run_ok(&["concurrency", "set", "sleep", "--limit", "3"]);
     for _ in 0..24 {
-        shell.good(&["submit", "sleep", "--payload", "{\"ms\": 300}"]);
+        shell.run_ok(&["submit", "sleep", "--payload", "{\"ms\": 300}"]);
     }
     let mut worker = shell.command(&["worker", "--until-idle", "--history", "a.jsonl"]);
     let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
     let list = || shell.run(&["task", "list", "--json"]);
     wait::until("a task completes", || list().contains("\"completed\""));
-    shell.good(&["concurrency", "set", "sleep", "--limit", "2"]);
+    shell.run_ok(&["concurrency", "set", "sleep", "--limit", "2"]);
     assert!(worker.wait().expect("wait").success());
     let report = shell.run(&["verify", "a.jsonl"]);
     assert!(report.starts_with("exit 0\n"), "{report}");
@@ -319,12 +320,12 @@ fn a_worker_writes_down_what_changes() {
 }
 
 #[test]
-fn a_run_that_stands_still_says_why() {
+fn stalled_run_prints_the_reason() {
     let shell = Shell::new();
     let run = start_slowly(&shell, 60);
-    shell.good(&["concurrency", "set", "g", "--limit", "0"]);
-    let mut lines = Lines::of(run);
-    lines.until("nothing runs here, ");
+    shell.run_ok(&["concurrency", "set", "g", "--limit", "0"]);
+    let mut lines = StderrLines::new(run);
+    lines.wait_for("nothing runs here, ");
     let why = lines.last();
     let (_, reason) = why.split_once(": paused: ").expect(why);
     assert_eq!(numbers(reason)[0], 0, "the limit: {why}");
@@ -332,28 +333,28 @@ fn a_run_that_stands_still_says_why() {
         without_numbers(reason),
         @"limit group:g is N (set by operator); it stands at place N in the line"
     );
-    shell.good(&["concurrency", "set", "g", "--limit", "9"]);
+    shell.run_ok(&["concurrency", "set", "g", "--limit", "9"]);
     assert!(lines.end().success());
 }
 
 /// What a process says on stderr, line by line.
-struct Lines {
+struct StderrLines {
     child: Child,
-    said: BufReader<ChildStderr>,
+    stderr: BufReader<ChildStderr>,
     last: String,
 }
 
-impl Lines {
-    fn of(mut child: Child) -> Self {
-        let said = BufReader::new(child.stderr.take().expect("a pipe"));
-        Self { child, said, last: String::new() }
+impl StderrLines {
+    fn new(mut child: Child) -> Self {
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        Self { child, stderr, last: String::new() }
     }
 
     /// Reads up to the line that begins so.
-    fn until(&mut self, begin: &str) {
+    fn wait_for(&mut self, begin: &str) {
         while !self.last.starts_with(begin) {
             self.last.clear();
-            let read = self.said.read_line(&mut self.last);
+            let read = self.stderr.read_line(&mut self.last);
             assert!(read.expect("read") > 0, "it ended before it said {begin:?}");
         }
     }
@@ -363,7 +364,7 @@ impl Lines {
     }
 
     fn end(self) -> ExitStatus {
-        let Self { mut child, said, .. } = self;
+        let Self { mut child, stderr: said, .. } = self;
         // Nobody must wait for a reader of a pipe.
         std::thread::scope(|scope| {
             scope.spawn(|| said.lines().for_each(drop));
@@ -373,15 +374,15 @@ impl Lines {
 }
 
 #[test]
-fn a_run_that_waits_for_a_dead_worker_says_until_when() {
+fn run_waiting_for_crashed_worker_prints_lease_expiry() {
     let shell = Shell::new();
     let mut dead = start_slowly(&shell, 60);
     dead.kill().expect("kill the run");
     dead.wait().expect("wait");
     let mut run = shell.command(&["run", "a.toml"]);
     let run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("start");
-    let mut lines = Lines::of(run);
-    lines.until("nothing runs here, ");
+    let mut lines = StderrLines::new(run);
+    lines.wait_for("nothing runs here, ");
     let why = lines.last().to_owned();
     lines.child.kill().expect("kill the run");
     lines.end();
@@ -392,11 +393,11 @@ fn a_run_that_waits_for_a_dead_worker_says_until_when() {
 }
 
 #[test]
-fn work_that_others_did_is_told() {
+fn run_summary_counts_tasks_of_other_processes() {
     let shell = Shell::new();
     let first = start_slowly(&shell, 40);
     let second = shell.run(&["run", "a.toml"]);
-    let first = shown(&first.wait_with_output().expect("wait"));
+    let first = format_output(&first.wait_with_output().expect("wait"));
     assert!(second.starts_with("exit 0\n"), "{second}");
     let all: u64 = [&first, &second].map(|output| tasks_done(output)).into_iter().sum();
     assert_eq!(all, 40, "{first}\n{second}");
@@ -412,7 +413,7 @@ fn tasks_done(output: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_second_signal_gives_back_what_runs() {
+async fn second_signal_releases_attempts_of_run() {
     let shell = Shell::new();
     shell.file("a.toml", "[[task]]\nkind = \"sleep\"\ncount = 2\npayload = { ms = 60000 }\n");
     let mut run = shell.command(&["run", "a.toml"]);
@@ -422,20 +423,20 @@ async fn a_second_signal_gives_back_what_runs() {
     let pid = run.id().to_string();
     let interrupt = || Command::new("kill").args(["-INT", &pid]).status().expect("send a signal");
     assert!(interrupt().success());
-    let mut lines = Lines::of(run);
-    lines.until("finishing what runs");
+    let mut lines = StderrLines::new(run);
+    lines.wait_for("finishing what runs");
     // What comes sooner counts as the first.
     time::sleep(Duration::from_secs(1)).await;
     assert!(interrupt().success());
-    lines.until("stopped: ");
+    lines.wait_for("stopped: ");
     assert_snapshot!(expect_numbers(&[2], lines.last()), @"stopped: 2 attempts given back");
     assert!(!lines.end().success(), "some are left");
 }
 
 #[test]
-fn what_is_said_of_small_things() {
+fn notes_and_singular_forms_are_printed() {
     let shell = Shell::new();
-    assert_eq!(shell.good(&["--version"]), "tidegate 0.1.0\n");
+    assert_eq!(shell.run_ok(&["--version"]), "tidegate 0.1.0\n");
     assert_snapshot!(
         expect_output(0, &[1], &shell.run(&["submit", "noop", "--store", "memory:"])),
         @"
@@ -446,7 +447,7 @@ fn what_is_said_of_small_things() {
     shell.file("empty.toml", "");
     let empty = shell.run(&["run", "empty.toml"]);
     assert_snapshot!(
-        expect_output(0, &[0, 0, 0, 0, 0, 0, 0], &plain(&empty)),
+        expect_output(0, &[0, 0, 0, 0, 0, 0, 0], &normalize_output(&empty)),
         @"
         0 tasks done in T (0 per second), 0 failed
 
@@ -477,10 +478,10 @@ fn what_is_said_of_small_things() {
         submitted N task
         "
     );
-    let help = shell.good(&["task", "list", "--help"]);
+    let help = shell.run_ok(&["task", "list", "--help"]);
     assert!(help.contains("scheduled, pending, blocked, processing, completed"), "{help}");
-    let list = shell.good(&["task", "list"]);
-    let head = plain(list.lines().next().expect("a head"));
+    let list = shell.run_ok(&["task", "list"]);
+    let head = normalize_output(list.lines().next().expect("a head"));
     assert_snapshot!(head, @"id kind state queue job workflow failed attempts age error");
     assert!(list.contains("  0 of 5  "), "{list}");
 }

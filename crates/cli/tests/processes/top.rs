@@ -2,7 +2,7 @@
 
 use std::process::{Child, Stdio};
 
-use crate::common::{Shell, expect_output, plain};
+use crate::common::{Shell, expect_output, normalize_output};
 use crate::pty::Terminal;
 use insta::assert_snapshot;
 use rustix::process::Signal;
@@ -34,15 +34,15 @@ fn store() -> Shell {
     let shell = Shell::new();
     let submit = ["submit", "sleep", "--payload", r#"{"ms": 3600000}"#, "--job", "nightly"];
     for _ in 0..5 {
-        shell.good(&[&submit[..], &["--group", "partner", "--limit", "2"]].concat());
+        shell.run_ok(&[&submit[..], &["--group", "partner", "--limit", "2"]].concat());
     }
-    shell.good(&["concurrency", "set", "zebra", "--limit", "7"]);
+    shell.run_ok(&["concurrency", "set", "zebra", "--limit", "7"]);
     shell
 }
 
 fn top(shell: &Shell, columns: u16, rows: u16) -> Terminal {
     let terminal = Terminal::start(&shell.command(&["top", "--interval", "100ms"]), columns, rows);
-    terminal.until("the screen", vt100::Screen::alternate_screen);
+    terminal.wait_until("the screen", vt100::Screen::alternate_screen);
     terminal
 }
 
@@ -53,7 +53,7 @@ fn shows_rows(terminal: &Terminal, rows: &[(String, String)]) {
     let is_there = |contents: &str, (start, part): &(String, String)| {
         contents.lines().any(|line| line.starts_with(&**start) && line.contains(&**part))
     };
-    terminal.until(&format!("{rows:?}"), |screen| {
+    terminal.wait_until(&format!("{rows:?}"), |screen| {
         let contents = screen.contents();
         rows.iter().all(|row| is_there(&contents, row))
     });
@@ -66,13 +66,13 @@ fn quit(mut terminal: Terminal, keys: &str) {
 }
 
 #[test]
-fn what_runs_and_what_waits_is_shown() {
+fn top_shows_running_and_waiting_tasks() {
     let shell = store();
     let _worker = Worker::start(&shell);
     let terminal = top(&shell, 110, 40);
-    terminal.shows(&["2/2", "slot 1", "place 3", "[limits 3]"]);
-    assert!(terminal.is_taken());
-    let status = shell.good(&["concurrency", "status", "group:partner", "--json"]);
+    terminal.wait_for_text(&["2/2", "slot 1", "place 3", "[limits 3]"]);
+    assert!(terminal.is_full_screen());
+    let status = shell.run_ok(&["concurrency", "status", "group:partner", "--json"]);
     let status: Value = serde_json::from_str(&status).expect("JSON");
     let (holders, line) = (status["holders"].as_array(), status["line"].as_array());
     let (holders, line) = (holders.expect("holders"), line.expect("a line"));
@@ -97,128 +97,128 @@ fn what_runs_and_what_waits_is_shown() {
 }
 
 #[test]
-fn what_changes_is_seen() {
+fn top_shows_changes() {
     let shell = store();
     let terminal = top(&shell, 100, 30);
-    terminal.shows(&["no worker lives", "group:partner"]);
+    terminal.wait_for_text(&["no worker lives", "group:partner"]);
     let _worker = Worker::start(&shell);
-    terminal.shows(&[" workers 1", "2/2"]);
-    shell.good(&["concurrency", "set", "partner", "--limit", "4"]);
-    terminal.shows(&["4/4", "operator", "slot 3", "place 1"]);
-    shell.good(&["queue", "pause", "default"]);
+    terminal.wait_for_text(&[" workers 1", "2/2"]);
+    shell.run_ok(&["concurrency", "set", "partner", "--limit", "4"]);
+    terminal.wait_for_text(&["4/4", "operator", "slot 3", "place 1"]);
+    shell.run_ok(&["queue", "pause", "default"]);
     shows_rows(&terminal, &[("  default".to_owned(), "s  ".to_owned())]);
     quit(terminal, "q");
 }
 
 #[test]
-fn keys_move_the_mark_and_leave() {
+fn top_keys_move_selection_and_quit() {
     let shell = store();
     let mut terminal = top(&shell, 100, 30);
-    terminal.shows(&["[limits 3]", HELP]);
+    terminal.wait_for_text(&["[limits 3]", HELP]);
     terminal.type_in("j");
-    terminal.shows(&["> group:zebra", "nobody holds it, nobody waits"]);
+    terminal.wait_for_text(&["> group:zebra", "nobody holds it, nobody waits"]);
     terminal.type_in("\x1b[B\x1b[B\x1b[A\x1b[A");
-    terminal.shows(&["> group:partner", "  group:zebra"]);
+    terminal.wait_for_text(&["> group:partner", "  group:zebra"]);
     terminal.type_in("G");
-    terminal.shows(&["> job:nightly"]);
+    terminal.wait_for_text(&["> job:nightly"]);
     terminal.type_in("\t");
-    terminal.shows(&[" limits 3", "[queues 1]", "> default"]);
+    terminal.wait_for_text(&[" limits 3", "[queues 1]", "> default"]);
     terminal.type_in("\t");
-    terminal.shows(&["[jobs 1]", "> nightly"]);
+    terminal.wait_for_text(&["[jobs 1]", "> nightly"]);
     terminal.type_in("\x1b[Z");
-    terminal.shows(&["[queues 1]"]);
+    terminal.wait_for_text(&["[queues 1]"]);
     quit(terminal, "\x1b");
     quit(top(&shell, 100, 30), "\x03");
 }
 
 #[test]
-fn any_size_will_do() {
+fn top_draws_at_any_terminal_size() {
     let shell = store();
     let mut terminal = top(&shell, 100, 30);
-    terminal.shows(&["[limits 3]", " queues 1", " jobs 1", " workers"]);
+    terminal.wait_for_text(&["[limits 3]", " queues 1", " jobs 1", " workers"]);
     for (columns, rows) in [(20, 5), (1, 1), (3, 2), (60, 12)] {
         terminal.resize(columns, rows);
     }
-    terminal.until("the limits alone", |screen| {
+    terminal.wait_until("the limits alone", |screen| {
         let contents = screen.contents();
         contents.contains("[limits 3]") && contents.contains(HELP) && !contents.contains(" queues")
     });
     terminal.resize(130, 50);
-    terminal.shows(&["[limits 3]", " queues 1", " jobs 1", " workers", "no worker lives"]);
+    terminal.wait_for_text(&["[limits 3]", " queues 1", " jobs 1", " workers", "no worker lives"]);
     terminal.resize(1, 1);
-    terminal.until("a single cell", |screen| screen.contents().trim() == "[");
+    terminal.wait_until("a single cell", |screen| screen.contents().trim() == "[");
     // Not by a key: one that comes in the same moment as a new size, crossterm reads with the next.
     terminal.signal(Signal::TERM);
     assert_eq!(terminal.end().code(), Some(0));
 }
 
 #[test]
-fn a_signal_gives_the_terminal_back() {
+fn top_restores_terminal_on_signal() {
     let shell = store();
     for signal in [Signal::TERM, Signal::INT] {
         let mut terminal = top(&shell, 80, 24);
-        terminal.shows(&[HELP]);
+        terminal.wait_for_text(&[HELP]);
         terminal.signal(signal);
         assert_eq!(terminal.end().code(), Some(0));
     }
 }
 
 #[test]
-fn a_store_that_fails_is_told_and_tried_again() {
+fn top_shows_store_error_and_retries() {
     let shell = store();
     let terminal = top(&shell, 100, 30);
-    terminal.shows(&[HELP, "group:partner"]);
+    terminal.wait_for_text(&[HELP, "group:partner"]);
     let database = rusqlite::Connection::open(shell.path("tidegate.db")).expect("open the file");
     database.execute_batch("alter table limits rename to hidden").expect("hide a table");
-    terminal.shows(&[TROUBLE, "group:partner"]);
+    terminal.wait_for_text(&[TROUBLE, "group:partner"]);
     database.execute_batch("alter table hidden rename to limits").expect("bring it back");
-    terminal.until("the end of the trouble", |screen| screen.contents().contains(HELP));
+    terminal.wait_until("the end of the trouble", |screen| screen.contents().contains(HELP));
     quit(terminal, "q");
 }
 
 /// Somebody locks a table of the database, then the database is dropped.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_does_not_answer_does_not_hold_up_the_keys() {
+async fn top_responds_to_keys_while_store_is_unresponsive() {
     let (shell, database) = (Shell::new(), Server::shared().database());
     let url = database.url();
-    shell.good(&["submit", "noop", "--group", "partner", "--limit", "2", "--store", &url]);
+    shell.run_ok(&["submit", "noop", "--group", "partner", "--limit", "2", "--store", &url]);
     let command = shell.command(&["top", "--interval", "100ms", "--store", &url]);
     let mut terminal = Terminal::start(&command, 100, 30);
-    terminal.shows(&[HELP, "group:partner"]);
+    terminal.wait_for_text(&[HELP, "group:partner"]);
     let (client, connection) =
         tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("connect");
     let connection = tokio::spawn(connection);
     let lock = "begin; lock table tidegate.limits in access exclusive mode";
     client.batch_execute(lock).await.expect("lock a table");
-    terminal.shows(&["the store has not answered for ", "group:partner"]);
+    terminal.wait_for_text(&["the store has not answered for ", "group:partner"]);
     terminal.type_in("\t");
-    terminal.shows(&["[queues 1]", "the store has not answered for "]);
+    terminal.wait_for_text(&["[queues 1]", "the store has not answered for "]);
     client.batch_execute("rollback").await.expect("unlock it");
-    terminal.shows(&[HELP]);
+    terminal.wait_for_text(&[HELP]);
     drop(client);
     connection.await.expect("the connection").expect("close it");
     drop(database);
-    terminal.shows(&[TROUBLE, "group:partner"]);
+    terminal.wait_for_text(&[TROUBLE, "group:partner"]);
     quit(terminal, "q");
 }
 
 #[test]
-fn an_empty_store_is_shown_and_a_missing_one_is_an_error() {
+fn top_shows_empty_store_and_rejects_missing_one() {
     let shell = Shell::new();
     let mut terminal = Terminal::start(&shell.command(&["top"]), 80, 24);
     assert_eq!(terminal.end().code(), Some(1));
-    terminal.shows(&["error: ", "tidegate.db"]);
-    shell.good(&["migrate"]);
+    terminal.wait_for_text(&["error: ", "tidegate.db"]);
+    shell.run_ok(&["migrate"]);
     let terminal = top(&shell, 80, 24);
-    terminal.shows(&["no limits", "no queue", "no jobs", "no worker", "0 pending"]);
+    terminal.wait_for_text(&["no limits", "no queue", "no jobs", "no worker", "0 pending"]);
     quit(terminal, "q");
 }
 
 #[test]
-fn without_a_terminal_the_lists_are_named() {
+fn top_without_terminal_names_list_commands() {
     let told = store().run(&["top"]);
     assert_snapshot!(
-        expect_output(1, &[], &plain(&told)),
+        expect_output(1, &[], &normalize_output(&told)),
         @"error: top needs a terminal to draw on; `tidegate concurrency status --json` and the other lists go anywhere"
     );
 }

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::fleet::server::Barrier;
-use crate::fleet::{Fleet, enters, is_exit};
+use crate::fleet::barrier::Barrier;
+use crate::fleet::{Fleet, is_completion, start_records};
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 use tidegate_core::{NewTask, TaskId};
-use tidegate_measure::history::{Outcome, Record, most_at_once};
+use tidegate_measure::history::{Outcome, Record, peak_concurrency};
 
 fn sleep(ms: u64) -> NewTask {
     NewTask::new("sleep", format!("{{\"ms\":{ms}}}"))
@@ -19,38 +19,38 @@ fn step(workflow: &str, task: NewTask) -> NewTask {
 }
 
 #[test]
-fn the_steps_of_a_workflow_keep_their_order_when_a_worker_is_killed() {
+fn workflow_order_holds_when_worker_is_killed() {
     for mut fleet in Fleet::on_each_store() {
         for _ in 0..3 {
             fleet.start(&["--lease", "1s", "--concurrency", "4"]);
         }
         let steps = fleet.submit(&[], &vec![step("order", sleep(50)); 10]);
         let fifth = loop {
-            let enter = fleet.next_enter();
+            let enter = fleet.wait_for_start();
             if TaskId(enter.task) == steps[4] {
                 break enter;
             }
         };
         fleet.kill(fleet.worker_of(&fifth.process));
-        fleet.until_ended(10, Outcome::Completed);
-        fleet.end();
+        fleet.wait_for_outcomes(10, Outcome::Completed);
+        fleet.end_all();
         let mut order: Vec<TaskId> =
-            enters(&fleet.records).map(|enter| TaskId(enter.task)).collect();
+            start_records(&fleet.records).map(|enter| TaskId(enter.task)).collect();
         assert_eq!(order.iter().filter(|task| **task == steps[4]).count(), 2, "it ran again");
         order.dedup();
         assert_eq!(order, steps, "one after another, whoever runs them");
-        assert_eq!(fleet.is_clean().killed, 1);
+        assert_eq!(fleet.assert_clean().killed, 1);
     }
 }
 
 /// Nobody is answered before as many call as may, so that the peak is reached; nobody is let in
 /// beside them, so that it is not exceeded.
 #[test]
-fn workflows_run_beside_each_other_as_far_as_there_are_permits() {
+fn workflows_run_in_parallel_up_to_worker_concurrency() {
     for permits in [10, 50] {
         for mut fleet in Fleet::on_each_store() {
             let peak = (3 * permits).min(100);
-            let server = Barrier::of(peak);
+            let server = Barrier::new(peak);
             let workflows = (0..100).map(|number| format!("order-{number}"));
             let steps: Vec<NewTask> =
                 workflows.flat_map(|workflow| vec![step(&workflow, server.task()); 3]).collect();
@@ -59,10 +59,14 @@ fn workflows_run_beside_each_other_as_far_as_there_are_permits() {
             for _ in 0..3 {
                 fleet.start(&["--concurrency", &permits, "--http-allow", &address]);
             }
-            fleet.until_ended(steps.len(), Outcome::Completed);
-            fleet.end();
-            assert_eq!(most_at_once(&fleet.records, |_| true), peak, "of {permits} permits each");
-            let report = fleet.is_clean();
+            fleet.wait_for_outcomes(steps.len(), Outcome::Completed);
+            fleet.end_all();
+            assert_eq!(
+                peak_concurrency(&fleet.records, |_| true),
+                peak,
+                "of {permits} permits each"
+            );
+            let report = fleet.assert_clean();
             assert_eq!((report.workflows, report.attempts), (100, 300));
         }
     }
@@ -70,7 +74,7 @@ fn workflows_run_beside_each_other_as_far_as_there_are_permits() {
 
 /// A backlog is several times larger than what a worker may hold of it.
 #[test]
-fn a_backlog_costs_a_worker_no_memory() {
+fn backlog_does_not_increase_worker_memory() {
     const TASKS: usize = 10_000;
     const IN_FLIGHT: u64 = 16;
     for mut fleet in Fleet::on_each_store() {
@@ -80,24 +84,24 @@ fn a_backlog_costs_a_worker_no_memory() {
         let payload = format!("\"{}\"", "x".repeat(16 << 10));
         let task = NewTask::new("noop", payload);
         fleet.submit(&[], &vec![task; TASKS]);
-        fleet.until_ended(TASKS, Outcome::Completed);
+        fleet.wait_for_outcomes(TASKS, Outcome::Completed);
         let most = fleet.memory(worker, "VmHWM");
         let bound = base + IN_FLIGHT * PAYLOAD_BYTES_MAX as u64 + (64 << 20);
         assert!(most <= bound, "{most} bytes at most, {base} at the start, {bound} allowed");
-        fleet.end();
-        fleet.is_clean();
+        fleet.end_all();
+        fleet.assert_clean();
     }
 }
 
 /// Long tasks in flight are cheap too. A million in the queue is measured by hand, see docs/records.
 #[test]
-fn ten_thousand_in_flight_take_little_memory() {
+fn ten_thousand_tasks_in_flight_use_bounded_memory() {
     const IN_FLIGHT: usize = 10_000;
     const BYTES_MAX: u64 = 300 << 20;
     for mut fleet in Fleet::on_each_store() {
         fleet.submit(&[], &vec![sleep(600_000); 5 * IN_FLIGHT]);
         let worker = fleet.start(&["--concurrency", &IN_FLIGHT.to_string()]);
-        fleet.until_entered(IN_FLIGHT);
+        fleet.wait_for_starts(IN_FLIGHT);
         let most = fleet.memory(worker, "VmHWM");
         assert!(most <= BYTES_MAX, "{most} bytes");
     }
@@ -106,7 +110,7 @@ fn ten_thousand_in_flight_take_little_memory() {
 /// How many tasks each process has started.
 fn shares(records: &[Record]) -> Vec<usize> {
     let mut started: BTreeMap<u32, usize> = BTreeMap::new();
-    for enter in enters(records) {
+    for enter in start_records(records) {
         *started.entry(enter.process.pid).or_default() += 1;
     }
     started.into_values().collect()
@@ -127,11 +131,11 @@ fn workers_share_a_backlog_evenly() {
             fleet.start(&["--concurrency", "20"]);
         }
         fleet.submit(&[], &vec![sleep(100); TASKS]);
-        fleet.until_ended(TASKS, Outcome::Completed);
-        fleet.end();
+        fleet.wait_for_outcomes(TASKS, Outcome::Completed);
+        fleet.end_all();
         let shares = shares(&fleet.records);
         assert!(are_even(&shares), "not within 20 %: {shares:?}");
-        fleet.is_clean();
+        fleet.assert_clean();
     }
 }
 
@@ -150,35 +154,35 @@ fn idle_workers_share_a_burst_evenly() {
         while even < EVEN && all.len() < BURSTS_MAX {
             let before = fleet.records.len();
             fleet.submit(&[], &vec![sleep(100); TASKS]);
-            fleet.until_ended((all.len() + 1) * TASKS, Outcome::Completed);
+            fleet.wait_for_outcomes((all.len() + 1) * TASKS, Outcome::Completed);
             let shares = shares(&fleet.records[before..]);
             even += usize::from(are_even(&shares));
             all.push(shares);
         }
-        fleet.end();
+        fleet.end_all();
         assert_eq!(even, EVEN, "within 20 % of {all:?}");
-        fleet.is_clean();
+        fleet.assert_clean();
     }
 }
 
 #[test]
-fn the_task_of_a_killed_worker_is_completed_elsewhere() {
+fn task_of_killed_worker_completes_on_another_worker() {
     const LEASE_AND_TWO_SECONDS_NS: u64 = 3_000_000_000;
     for mut fleet in Fleet::on_each_store() {
         for _ in 0..2 {
             fleet.start(&["--lease", "1s"]);
         }
         let task = fleet.submit(&[], &[sleep(500)])[0];
-        let first = fleet.next_enter();
+        let first = fleet.wait_for_start();
         let killed_ns = fleet.kill(fleet.worker_of(&first.process));
-        let second = fleet.next_enter();
+        let second = fleet.wait_for_start();
         assert_eq!((second.task, second.attempt), (task.0, 2));
         assert_ne!(second.process, first.process);
-        let exit = fleet.until("its end", |record| is_exit(record, Outcome::Completed));
+        let exit = fleet.wait_for("its end", |record| is_completion(record, Outcome::Completed));
         let Record::Exit(exit) = exit else { unreachable!("it is an exit") };
         let took_ns = exit.t_ns - killed_ns;
         assert!(took_ns <= LEASE_AND_TWO_SECONDS_NS, "completed after {took_ns} ns");
-        fleet.end();
-        assert_eq!(fleet.is_clean().killed, 1);
+        fleet.end_all();
+        assert_eq!(fleet.assert_clean().killed, 1);
     }
 }

@@ -16,7 +16,7 @@ use crate::common::Shell;
 
 /// No test waits longer than this for what it wants to see.
 const TRIES_MAX: u32 = 600;
-const TRY_EVERY: Duration = Duration::from_millis(100);
+const TRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// `prometheus` or `promtool`, in the folder that the environment names or as it is installed.
 pub(crate) fn program(name: &str) -> Command {
@@ -30,13 +30,13 @@ pub(crate) fn program(name: &str) -> Command {
 
 /// Asks again until the answer is good.
 #[track_caller]
-pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let (_never, nothing) = channel::<()>();
     for _ in 0..TRIES_MAX {
         if let Some(answer) = ask() {
             return answer;
         }
-        let _ = nothing.recv_timeout(TRY_EVERY);
+        let _ = nothing.recv_timeout(TRY_INTERVAL);
     }
     panic!("waited in vain for {what}");
 }
@@ -61,14 +61,14 @@ pub(crate) fn send(address: &str, request: &str) -> std::io::Result<(u16, String
 
 /// A worker that shows metrics; it is killed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct MetricsWorker {
     child: Child,
     pub(crate) address: String,
     /// What it says on stderr from then on.
-    pub(crate) said: Receiver<String>,
+    pub(crate) stderr_lines: Receiver<String>,
 }
 
-impl Watched {
+impl MetricsWorker {
     pub(crate) fn start(shell: &Shell, arguments: &[&str]) -> Self {
         let mut command = shell.command(&["worker", "--metrics", "127.0.0.1:0"]);
         command.args(arguments).env("TIDEGATE_LOG", "info").stderr(Stdio::piped());
@@ -78,9 +78,9 @@ impl Watched {
             let address = line.strip_prefix("metrics at http://")?.strip_suffix("/metrics")?;
             Some(address.to_owned())
         });
-        let (tell, said) = channel();
+        let (tell, stderr_lines) = channel();
         thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
-        Self { child, address: address.expect("it says where its metrics are"), said }
+        Self { child, address: address.expect("it says where its metrics are"), stderr_lines }
     }
 
     /// A scrape, as Prometheus makes it.
@@ -91,7 +91,7 @@ impl Watched {
     }
 
     /// The number of a series as it is written in the text.
-    pub(crate) fn number(&self, series: &str) -> Option<f64> {
+    pub(crate) fn series_value(&self, series: &str) -> Option<f64> {
         let text = self.scrape();
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         line.and_then(|number| number.parse().ok())
@@ -108,7 +108,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for MetricsWorker {
     fn drop(&mut self) {
         self.kill();
     }
@@ -145,7 +145,7 @@ impl Prometheus {
             .spawn()
             .expect("start Prometheus");
         let prometheus = Self { child, address };
-        until("Prometheus", || {
+        wait_for("Prometheus", || {
             let (status, _) = get(&prometheus.address, "/-/ready").ok()?;
             (status == 200).then_some(())
         });
@@ -153,13 +153,13 @@ impl Prometheus {
     }
 
     /// Looks at these from now on.
-    pub(crate) fn watch(&self, shell: &Shell, workers: &[&Watched]) {
+    pub(crate) fn scrape_workers(&self, shell: &Shell, workers: &[&MetricsWorker]) {
         let targets: Vec<&str> = workers.iter().map(|worker| &*worker.address).collect();
-        self.watch_at(shell, &targets);
+        self.scrape_addresses(shell, &targets);
     }
 
     /// Looks at whoever is at these addresses.
-    pub(crate) fn watch_at(&self, shell: &Shell, targets: &[&str]) {
+    pub(crate) fn scrape_addresses(&self, shell: &Shell, targets: &[&str]) {
         shell.file("new.json", serde_json::json!([{ "targets": targets }]).to_string());
         std::fs::rename(shell.path("new.json"), shell.path("targets.json")).expect("put it there");
     }
@@ -178,14 +178,15 @@ impl Prometheus {
 
     /// Waits until a query gives something.
     #[track_caller]
-    pub(crate) fn find(&self, query: &str) -> Vec<(Value, f64)> {
-        until(query, || Some(self.query(query)).filter(|found| !found.is_empty()))
+    pub(crate) fn wait_for_result(&self, query: &str) -> Vec<(Value, f64)> {
+        wait_for(query, || Some(self.query(query)).filter(|found| !found.is_empty()))
     }
 
     /// Waits until an alert fires; its labels, each time it does.
     #[track_caller]
-    pub(crate) fn fires(&self, alert: &str) -> Vec<Value> {
-        let firing = self.find(&format!("ALERTS{{alertname={alert:?},alertstate=\"firing\"}}"));
+    pub(crate) fn wait_for_alert(&self, alert: &str) -> Vec<Value> {
+        let firing =
+            self.wait_for_result(&format!("ALERTS{{alertname={alert:?},alertstate=\"firing\"}}"));
         firing.into_iter().map(|(labels, _)| labels).collect()
     }
 

@@ -14,15 +14,15 @@ use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
 
 /// No wait of a test is longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the binary has drawn so far.
-struct Picture {
+struct ScreenState {
     parser: Mutex<vt100::Parser>,
     changed: Condvar,
 }
 
-impl Picture {
+impl ScreenState {
     fn parser(&self) -> MutexGuard<'_, vt100::Parser> {
         self.parser.lock().expect("nobody panics with it")
     }
@@ -30,14 +30,14 @@ impl Picture {
 
 /// A terminal with a program in it.
 pub(crate) struct Terminal {
-    ours: File,
+    controller: File,
     /// The program's side. It stays open, so that what was written last can be read.
-    theirs: OwnedFd,
-    before: Termios,
-    picture: Arc<Picture>,
+    terminal_side: OwnedFd,
+    modes_before: Termios,
+    screen_state: Arc<ScreenState>,
     pid: Pid,
     ended: Receiver<ExitStatus>,
-    is_over: bool,
+    has_ended: bool,
 }
 
 impl Terminal {
@@ -47,25 +47,25 @@ impl Terminal {
         let ours = openpt(flags).expect("open a terminal");
         grantpt(&ours).expect("grant it");
         unlockpt(&ours).expect("unlock it");
-        let theirs = ioctl_tiocgptpeer(&ours, flags).expect("open the other side");
+        let terminal_side = ioctl_tiocgptpeer(&ours, flags).expect("open the other side");
         tcsetwinsize(&ours, size(columns, rows)).expect("set its size");
-        let before = tcgetattr(&theirs).expect("its modes");
-        let mut child = in_terminal(command, &theirs).spawn().expect("start the program");
+        let modes_before = tcgetattr(&terminal_side).expect("its modes");
+        let mut child = in_terminal(command, &terminal_side).spawn().expect("start the program");
         let pid = Pid::from_child(&child);
         let (sender, ended) = mpsc::channel();
         thread::spawn(move || sender.send(child.wait().expect("wait for the program")));
-        let ours = File::from(ours);
-        let picture = Arc::new(Picture {
+        let controller = File::from(ours);
+        let screen_state = Arc::new(ScreenState {
             parser: Mutex::new(vt100::Parser::new(rows, columns, 0)),
             changed: Condvar::new(),
         });
-        watch(ours.try_clone().expect("share the terminal"), picture.clone());
-        Self { ours, theirs, before, picture, pid, ended, is_over: false }
+        spawn_reader(controller.try_clone().expect("share the terminal"), screen_state.clone());
+        Self { controller, terminal_side, modes_before, screen_state, pid, ended, has_ended: false }
     }
 
     /// Types.
     pub(crate) fn type_in(&mut self, keys: &str) {
-        self.ours.write_all(keys.as_bytes()).expect("type");
+        self.controller.write_all(keys.as_bytes()).expect("type");
     }
 
     /// Sends a signal to the program.
@@ -77,14 +77,14 @@ impl Terminal {
     pub(crate) fn resize(&self, columns: u16, rows: u16) {
         // The picture changes first: the program may draw at once. It stays large enough for vt100,
         // which panics on a few columns; what the program draws has its place from the top left.
-        self.picture.parser().screen_mut().set_size(rows.max(5), columns.max(20));
-        tcsetwinsize(&self.ours, size(columns, rows)).expect("set the size");
+        self.screen_state.parser().screen_mut().set_size(rows.max(5), columns.max(20));
+        tcsetwinsize(&self.controller, size(columns, rows)).expect("set the size");
     }
 
     /// Waits until the screen shows all of these; gives what it shows.
     #[track_caller]
-    pub(crate) fn shows(&self, texts: &[&str]) -> String {
-        self.until(&format!("{texts:?}"), |screen| {
+    pub(crate) fn wait_for_text(&self, texts: &[&str]) -> String {
+        self.wait_until(&format!("{texts:?}"), |screen| {
             let contents = screen.contents();
             texts.iter().all(|text| contents.contains(text))
         })
@@ -92,11 +92,17 @@ impl Terminal {
 
     /// Waits until the screen is as wanted; gives what it shows.
     #[track_caller]
-    pub(crate) fn until(&self, what: &str, is_good: impl Fn(&vt100::Screen) -> bool) -> String {
+    pub(crate) fn wait_until(
+        &self,
+        what: &str,
+        is_good: impl Fn(&vt100::Screen) -> bool,
+    ) -> String {
         let (parser, timeout) = self
-            .picture
+            .screen_state
             .changed
-            .wait_timeout_while(self.picture.parser(), PATIENCE, |parser| !is_good(parser.screen()))
+            .wait_timeout_while(self.screen_state.parser(), WAIT_TIMEOUT, |parser| {
+                !is_good(parser.screen())
+            })
             .expect("nobody panics with it");
         let contents = parser.screen().contents();
         drop(parser);
@@ -107,30 +113,30 @@ impl Terminal {
     /// Waits for the end of the program, which must leave the terminal as it was.
     #[track_caller]
     pub(crate) fn end(&mut self) -> ExitStatus {
-        let status = self.ended.recv_timeout(PATIENCE).expect("the program ends");
-        self.is_over = true;
+        let status = self.ended.recv_timeout(WAIT_TIMEOUT).expect("the program ends");
+        self.has_ended = true;
         let is_back = |screen: &vt100::Screen| !screen.alternate_screen() && !screen.hide_cursor();
-        self.until("the plain screen and its cursor", is_back);
-        assert_eq!(self.modes().local_modes, self.before.local_modes);
-        assert_eq!(self.modes().input_modes, self.before.input_modes);
-        assert_eq!(self.modes().output_modes, self.before.output_modes);
+        self.wait_until("the plain screen and its cursor", is_back);
+        assert_eq!(self.modes().local_modes, self.modes_before.local_modes);
+        assert_eq!(self.modes().input_modes, self.modes_before.input_modes);
+        assert_eq!(self.modes().output_modes, self.modes_before.output_modes);
         status
     }
 
     /// Whether the program has taken the terminal over.
-    pub(crate) fn is_taken(&self) -> bool {
+    pub(crate) fn is_full_screen(&self) -> bool {
         let is_raw = !self.modes().local_modes.contains(LocalModes::ICANON);
-        is_raw && self.picture.parser().screen().alternate_screen()
+        is_raw && self.screen_state.parser().screen().alternate_screen()
     }
 
     fn modes(&self) -> Termios {
-        tcgetattr(&self.theirs).expect("the modes of the terminal")
+        tcgetattr(&self.terminal_side).expect("the modes of the terminal")
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        if !self.is_over && self.ended.try_recv().is_err() {
+        if !self.has_ended && self.ended.try_recv().is_err() {
             let _ = kill_process(self.pid, Signal::KILL);
         }
     }
@@ -153,7 +159,7 @@ fn in_terminal(command: &Command, theirs: &OwnedFd) -> Command {
     inside
 }
 
-fn watch(mut ours: File, picture: Arc<Picture>) {
+fn spawn_reader(mut ours: File, picture: Arc<ScreenState>) {
     thread::spawn(move || {
         let mut bytes = [0; 4096];
         while let Ok(length @ 1..) = ours.read(&mut bytes) {

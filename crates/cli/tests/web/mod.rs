@@ -9,11 +9,11 @@ use crate::common::Shell;
 
 /// A server on a free port of this machine.
 #[derive(Debug)]
-pub(crate) struct Web {
+pub(crate) struct TestWebServer {
     port: u16,
 }
 
-impl Web {
+impl TestWebServer {
     /// It ends with the process.
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listen");

@@ -1,37 +1,41 @@
-use super::gate::{self, Verdict};
-use crate::bounds::{GATE_STEP, JOB_WINDOW};
-use crate::planted::{Bug, is_planted};
-use crate::tables::{ReadyRow, Tables, Tags};
-use crate::{Admitted, LimitId, Result, TaskId, ready_rank};
+use super::admission::{self, Admission};
+use crate::bounds::{ADMISSION_BATCH_MAX, JOB_WINDOW_SIZE};
+use crate::fault_injection::{InjectedBug, is_injected};
+use crate::tables::{ReadyRow, Tables, TaskInfo};
+use crate::{AdmitReply, LimitId, Result, TaskId, ready_rank};
 
 /// Lets what waits at the gate through, one bounded step.
-pub fn admit(tables: &mut dyn Tables) -> Result<Admitted> {
-    let mut budget = tables.gate_budget();
-    step(tables, &mut budget)
+pub fn admit(tables: &mut dyn Tables) -> Result<AdmitReply> {
+    let mut budget = tables.admission_budget();
+    admit_pending(tables, &mut budget)
 }
 
 /// Looks at lines that may have room, then at what is due and what arrived.
-pub(super) fn step(tables: &mut dyn Tables, budget: &mut u32) -> Result<Admitted> {
-    let mut admitted = Admitted { more: gate::settle(tables, budget)?, ..Admitted::default() };
+pub(super) fn admit_pending(tables: &mut dyn Tables, budget: &mut u32) -> Result<AdmitReply> {
+    let mut admitted = AdmitReply {
+        has_more: admission::admit_from_dirty_limits(tables, budget)?,
+        ..AdmitReply::default()
+    };
     let due = tables.take_due(*budget)?;
     *budget -= (due.len() as u32).min(*budget);
-    let mut arrived = tables.take_arrived(*budget)?;
+    let mut arrived = tables.take_inbox(*budget)?;
     *budget -= (arrived.len() as u32).min(*budget);
-    admitted.more |= *budget == 0;
+    admitted.has_more |= *budget == 0;
     if *budget == 0 && !arrived.is_empty() {
-        arrived.extend(take_of_jobs(tables)?);
+        arrived.extend(take_inbox_of_jobs(tables)?);
     }
     for task in due.into_iter().chain(arrived) {
-        if is_planted(Bug::RetryPastGate) && skip_gate(tables, task)? {
+        if is_injected(InjectedBug::RetrySkipsAdmission) && skip_admission(tables, task)? {
             continue;
         }
-        match bring(tables, task)? {
-            Verdict::Ready => admitted.ready += 1,
-            Verdict::Parked => admitted.parked += 1,
-            Verdict::Unlocked(_) => admitted.more = true,
+        match admit_or_put_in_inbox(tables, task)? {
+            Admission::Ready => admitted.ready += 1,
+            Admission::Parked => admitted.parked += 1,
+            Admission::LimitNotLocked(_) => admitted.has_more = true,
         }
     }
-    admitted.more |= tables.next_dirty(LimitId(0))?.is_some() && gate::settle(tables, budget)?;
+    admitted.has_more |= tables.next_limit_to_recheck(LimitId(0))?.is_some()
+        && admission::admit_from_dirty_limits(tables, budget)?;
     Ok(admitted)
 }
 
@@ -39,21 +43,21 @@ pub(super) fn step(tables: &mut dyn Tables, budget: &mut u32) -> Result<Admitted
 /// job's share does not depend on how many tasks of others came before its own. As many as may
 /// pass a job's line at once will do. A step of a workflow waits for its turn, as always: it must not
 /// overtake the one before it.
-fn take_of_jobs(tables: &mut dyn Tables) -> Result<Vec<TaskId>> {
-    let jobs = tables.arrived_jobs(GATE_STEP)?;
-    let each = (GATE_STEP / (jobs.len() as u32).max(1)).min(JOB_WINDOW);
+fn take_inbox_of_jobs(tables: &mut dyn Tables) -> Result<Vec<TaskId>> {
+    let jobs = tables.inbox_jobs(ADMISSION_BATCH_MAX)?;
+    let each = (ADMISSION_BATCH_MAX / (jobs.len() as u32).max(1)).min(JOB_WINDOW_SIZE);
     let mut taken = Vec::new();
     for job in jobs {
-        taken.extend(tables.arrived_of(&job, each)?);
+        taken.extend(tables.inbox_tasks_of_job(&job, each)?);
     }
     taken.sort_unstable();
-    taken.iter().try_for_each(|task| tables.take_arrived_one(*task))?;
+    taken.iter().try_for_each(|task| tables.remove_inbox(*task))?;
     Ok(taken)
 }
 
 /// The bug: what was tried before is ready without asking anybody.
-fn skip_gate(tables: &mut dyn Tables, task: TaskId) -> Result<bool> {
-    let Some(tags) = tables.tags(task)?.filter(|tags| tags.spent > 0) else {
+fn skip_admission(tables: &mut dyn Tables, task: TaskId) -> Result<bool> {
+    let Some(tags) = tables.task_info(task)?.filter(|tags| tags.attempts_used > 0) else {
         return Ok(false);
     };
     let counters = tables.counters()?;
@@ -63,35 +67,35 @@ fn skip_gate(tables: &mut dyn Tables, task: TaskId) -> Result<bool> {
         rank: ready_rank(since, tags.priority),
         tag: counters.virtual_time,
         task,
-        stamp: counters.limits_version,
-        gated: false,
-        since,
+        limits_version: counters.limits_version,
+        holds_slots: false,
+        ready_at: since,
     })?;
     Ok(true)
 }
 
 /// Brings a task that stands nowhere to the gate, or leaves it there for the next step.
-pub(super) fn bring(tables: &mut dyn Tables, task: TaskId) -> Result<Verdict> {
-    bring_by(tables, task, gate::arrive)
+pub(super) fn admit_or_put_in_inbox(tables: &mut dyn Tables, task: TaskId) -> Result<Admission> {
+    try_or_put_in_inbox(tables, task, admission::admit_new)
 }
 
 /// The same with a task that had its turn and lost it. Left for the next step, it keeps its rank
 /// and no more.
-pub(super) fn bring_back(tables: &mut dyn Tables, task: TaskId) -> Result<Verdict> {
-    bring_by(tables, task, gate::come_back)
+pub(super) fn readmit_or_put_in_inbox(tables: &mut dyn Tables, task: TaskId) -> Result<Admission> {
+    try_or_put_in_inbox(tables, task, admission::admit_returned)
 }
 
-fn bring_by(
+fn try_or_put_in_inbox(
     tables: &mut dyn Tables,
     task: TaskId,
-    enter: fn(&mut dyn Tables, &Tags) -> Result<Verdict>,
-) -> Result<Verdict> {
-    let Some(tags) = tables.tags(task)? else {
-        return Ok(Verdict::Parked);
+    admit: fn(&mut dyn Tables, &TaskInfo) -> Result<Admission>,
+) -> Result<Admission> {
+    let Some(tags) = tables.task_info(task)? else {
+        return Ok(Admission::Parked);
     };
-    let verdict = enter(tables, &tags)?;
-    if let Verdict::Unlocked(_) = verdict {
-        tables.put_arrived(task)?;
+    let verdict = admit(tables, &tags)?;
+    if let Admission::LimitNotLocked(_) = verdict {
+        tables.put_inbox(task)?;
     }
     Ok(verdict)
 }

@@ -1,44 +1,49 @@
-use super::gate;
-use super::register::{forget_registered, reconsider};
-use crate::bounds::{DAY_MS, GATE_STEP};
+use super::admission;
+use super::register::{clear_registered_capacity, resolve_registered_capacity};
+use crate::bounds::{ADMISSION_BATCH_MAX, DAY_MS};
 use crate::tables::Tables;
-use crate::{Pruned, Result};
+use crate::{PruneReply, Result};
 
 /// How long the pace of a group is remembered of which nothing is heard.
-pub const PACE_KEPT_MS: i64 = 7 * DAY_MS;
+pub const RUN_TIMES_RETENTION_MS: i64 = 7 * DAY_MS;
 
 /// How long a kind is remembered that no worker registers any more. Whoever submits from SQL
 /// needs kinds to be known, also while nobody serves them.
-pub const KIND_KEPT_MS: i64 = 30 * DAY_MS;
+pub const UNUSED_KIND_RETENTION_MS: i64 = 30 * DAY_MS;
 
 /// Removes finished tasks that were kept long enough, limits nobody uses, what workers registered
 /// that are gone, and what was noted of leases and groups that are gone.
-pub fn prune(tables: &mut dyn Tables) -> Result<Pruned> {
-    let tasks = tables.remove_ended(GATE_STEP)?;
-    let kinds = prune_registered(tables)?;
-    let idle = tables.idle_limits(GATE_STEP)?;
+pub fn prune(tables: &mut dyn Tables) -> Result<PruneReply> {
+    let tasks = tables.delete_expired_tasks(ADMISSION_BATCH_MAX)?;
+    let kinds = prune_registrations(tables)?;
+    let idle = tables.unused_limits(ADMISSION_BATCH_MAX)?;
     let limits = idle.len() as u32;
     for id in idle {
-        tables.drop_limit(id)?;
+        tables.delete_limit(id)?;
     }
-    tables.forget_fenced()?;
-    tables.forget_paces(tables.now() - PACE_KEPT_MS)?;
-    Ok(Pruned { tasks, limits, kinds, more: tasks == GATE_STEP || limits == GATE_STEP })
+    tables.delete_obsolete_fenced_attempts()?;
+    tables.delete_run_time_stats(tables.now() - RUN_TIMES_RETENTION_MS)?;
+    Ok(PruneReply {
+        tasks,
+        limits,
+        kinds,
+        has_more: tasks == ADMISSION_BATCH_MAX || limits == ADMISSION_BATCH_MAX,
+    })
 }
 
 /// Brings what is registered up to what live workers say, and forgets kinds that are gone.
-fn prune_registered(tables: &mut dyn Tables) -> Result<u32> {
+fn prune_registrations(tables: &mut dyn Tables) -> Result<u32> {
     let mut is_changed = false;
     for group in tables.registered_groups()? {
-        is_changed |= reconsider(tables, &group)?.is_some();
+        is_changed |= resolve_registered_capacity(tables, &group)?.is_some();
     }
-    let forgotten = tables.forget_kinds(tables.now() - KIND_KEPT_MS)?;
+    let forgotten = tables.delete_unused_kinds(tables.now() - UNUSED_KIND_RETENTION_MS)?;
     for kind in &forgotten {
-        forget_registered(tables, kind)?;
+        clear_registered_capacity(tables, kind)?;
     }
     if is_changed {
-        let mut budget = tables.gate_budget();
-        gate::settle(tables, &mut budget)?;
+        let mut budget = tables.admission_budget();
+        admission::admit_from_dirty_limits(tables, &mut budget)?;
     }
     Ok(forgotten.len() as u32)
 }

@@ -1,9 +1,12 @@
-use super::gate;
-use super::pause::no_job;
-use super::set_limit::set_without_settling;
-use crate::bounds::{DURATION_MS_MAX, PRIORITY_MAX, SHARE_WEIGHT_MAX};
+use super::admission;
+use super::set_limit::set_limit_without_admission;
+use super::set_paused::job_not_found;
+use crate::bounds::{DURATION_MS_MAX, JOB_WEIGHT_MAX, PRIORITY_MAX};
 use crate::tables::Tables;
-use crate::{Error, JobSpec, Result, Scope, SetJob, SetLimit, Share, Source, check_capacity, name};
+use crate::{
+    CapacitySource, Error, FairShare, JobSpec, LimitScope, Result, SetJob, SetLimit,
+    check_capacity, name,
+};
 
 impl JobSpec {
     /// A job with every default.
@@ -25,22 +28,22 @@ impl JobSpec {
     }
 
     /// The share it begins with.
-    pub fn share(&self) -> Share {
+    pub fn fair_share(&self) -> FairShare {
         let Self { min_concurrency, priority, delay_ms, .. } = *self;
-        Share { min_concurrency, priority, delay_ms, ..Share::new(self.weight) }
+        FairShare { min_concurrency, priority, delay_ms, ..FairShare::new(self.weight) }
     }
 }
 
 /// Checks what can be checked without a store.
 pub fn check_set_job(set: &SetJob) -> Result<()> {
     name::check("job", &set.job)?;
-    let limit_name = Scope::Job.name(&set.job);
+    let limit_name = LimitScope::Job.limit_name(&set.job);
     for number in [set.concurrency.flatten(), set.min_concurrency].into_iter().flatten() {
         check_capacity(&limit_name, i64::from(number))?;
     }
     let priority_max = i64::from(PRIORITY_MAX);
     let numbers = [
-        ("weight", set.weight.map(i64::from), 1, i64::from(SHARE_WEIGHT_MAX)),
+        ("weight", set.weight.map(i64::from), 1, i64::from(JOB_WEIGHT_MAX)),
         ("priority", set.priority.map(i64::from), -priority_max, priority_max),
         ("delay in ms", set.delay_ms, 0, DURATION_MS_MAX),
     ];
@@ -70,33 +73,36 @@ pub fn check_set_job(set: &SetJob) -> Result<()> {
 /// stands there.
 pub fn set_job(tables: &mut dyn Tables, set: &SetJob) -> Result<()> {
     check_set_job(set)?;
-    let name = Scope::Job.name(&set.job);
-    let Some(id) = tables.limit_named(&name)? else {
-        return Err(no_job(&set.job));
+    let name = LimitScope::Job.limit_name(&set.job);
+    let Some(id) = tables.limit_id(&name)? else {
+        return Err(job_not_found(&set.job));
     };
     if let Some(capacity) = set.concurrency {
-        set_without_settling(tables, &SetLimit { name, capacity, source: Source::Operator })?;
+        set_limit_without_admission(
+            tables,
+            &SetLimit { name, capacity, source: CapacitySource::Operator },
+        )?;
     }
-    let Some(mut limit) = tables.limit(id)? else {
+    let Some(mut limit) = tables.locked_limit(id)? else {
         return Ok(());
     };
-    if let Some(share) = &mut limit.share {
-        change(share, set);
+    if let Some(share) = &mut limit.fair_share {
+        update_fair_share(share, set);
     }
-    limit.disturb();
-    limit.dirty |= limit.is_hasty(tables.now());
+    limit.mark_dirty_if_waiting();
+    limit.dirty |= limit.exceeds_start_delay(tables.now());
     tables.put_limit(&limit)?;
-    let mut budget = tables.gate_budget();
-    gate::settle(tables, &mut budget).map(drop)
+    let mut budget = tables.admission_budget();
+    admission::admit_from_dirty_limits(tables, &mut budget).map(drop)
 }
 
-fn change(share: &mut Share, set: &SetJob) {
+fn update_fair_share(share: &mut FairShare, set: &SetJob) {
     share.weight = set.weight.unwrap_or(share.weight);
     share.min_concurrency = set.min_concurrency.unwrap_or(share.min_concurrency);
     share.priority = set.priority.unwrap_or(share.priority);
     if let Some(delay_ms) = set.delay_ms {
         // The time to the next start was reckoned from the last one.
-        share.next_at = (share.next_at - share.delay_ms + delay_ms).max(0);
+        share.next_start_at = (share.next_start_at - share.delay_ms + delay_ms).max(0);
         share.delay_ms = delay_ms;
     }
 }

@@ -3,33 +3,33 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate_core::bounds::PROGRESS_BYTES_MAX;
+use tidegate_core::bounds::PROGRESS_MESSAGE_BYTES_MAX;
 use tidegate_core::{
-    Error, ErrorKind, Millis, Progress, Result, SlotHeld, Store, Submitted, TaskId, Token,
+    Error, ErrorKind, HeldSlot, Millis, Progress, Result, Store, SubmittedTask, TaskId, Token,
 };
 
-use crate::worker::running::Running;
+use crate::worker::running_attempt::RunningAttempt;
 use crate::{Task, client};
 
 /// The attempt a handler runs. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Context {
-    running: Arc<Running>,
+    running: Arc<RunningAttempt>,
     store: Arc<dyn Store>,
 }
 
 impl Context {
-    pub(crate) fn new(running: Arc<Running>, store: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(running: Arc<RunningAttempt>, store: Arc<dyn Store>) -> Self {
         Self { running, store }
     }
 
     /// The task.
-    pub fn task(&self) -> TaskId {
+    pub fn task_id(&self) -> TaskId {
         self.running.attempt.task
     }
 
     /// The number of this attempt; the first is 1.
-    pub fn attempt(&self) -> u32 {
+    pub fn attempt_number(&self) -> u32 {
         self.running.attempt.number
     }
 
@@ -40,7 +40,7 @@ impl Context {
 
     /// Whether a failure of this attempt is final.
     pub fn is_last_attempt(&self) -> bool {
-        self.attempt() >= self.max_attempts()
+        self.attempt_number() >= self.max_attempts()
     }
 
     /// The fencing token. Hand it to whatever the handler writes to: a writer that refuses
@@ -78,7 +78,7 @@ impl Context {
     /// as long as the slot is held, so it can name scarce things: ports, accounts, scratch
     /// folders. A number is below the capacity that was in force when the slot was taken; after
     /// lowering, those that still run may have higher ones.
-    pub fn slots(&self) -> &[SlotHeld] {
+    pub fn slots(&self) -> &[HeldSlot] {
         &self.running.attempt.slots
     }
 
@@ -90,9 +90,9 @@ impl Context {
         if message.contains('\0') {
             message = message.replace('\0', "\u{fffd}");
         }
-        let end = message.floor_char_boundary(PROGRESS_BYTES_MAX);
+        let end = message.floor_char_boundary(PROGRESS_MESSAGE_BYTES_MAX);
         message.truncate(end);
-        self.running.report(Progress { percent: percent.min(100), message });
+        self.running.set_progress(Progress { percent: percent.min(100), message });
     }
 
     /// Submits tasks, all or none; the ids come back in the same order. Those that name no job join the
@@ -107,18 +107,18 @@ impl Context {
     pub async fn submit_many(
         &self,
         tasks: impl IntoIterator<Item = Task>,
-    ) -> Result<Vec<Submitted>> {
+    ) -> Result<Vec<SubmittedTask>> {
         let join = |mut task: Task| {
-            task.new.job = task.new.job.or_else(|| self.job().map(str::to_owned));
+            task.new_task.job = task.new_task.job.or_else(|| self.job().map(str::to_owned));
             task
         };
         let tasks = tasks.into_iter().map(join).collect();
-        let (now, attempt) = (Some(self.store_now()), Some((self.task(), self.token())));
-        client::submit(&*self.store, Vec::new(), tasks, now, attempt).await
+        let (now, attempt) = (Some(self.store_now()), Some((self.task_id(), self.token())));
+        client::submit_tasks(&*self.store, Vec::new(), tasks, now, attempt).await
     }
 
     /// The same for one task.
-    pub async fn submit(&self, task: Task) -> Result<Submitted> {
+    pub async fn submit(&self, task: Task) -> Result<SubmittedTask> {
         let submitted = self.submit_many([task]).await?;
         submitted.into_iter().next().ok_or_else(|| {
             Error::new(ErrorKind::Incompatible, "the store took a task and named no id")
@@ -133,7 +133,7 @@ impl Context {
     /// Returns when the handler should stop: its task was cancelled, its lease is lost, or
     /// its worker stops. A handler that does not stop is dropped at its next await.
     pub async fn cancelled(&self) {
-        self.running.told_to_stop().await;
+        self.running.stop_requested().await;
     }
 
     /// Whether the handler should stop.
@@ -144,6 +144,6 @@ impl Context {
     /// When the lease ends at the earliest unless it is renewed, which the worker does by
     /// itself. What must not happen twice at once must not happen after this.
     pub fn lease_deadline(&self) -> Instant {
-        self.running.lease.ends_at()
+        self.running.lease.expires_at()
     }
 }

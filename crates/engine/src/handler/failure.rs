@@ -33,7 +33,7 @@ impl Failure {
 
     /// Nothing went wrong, it is too early: called again after `delay`. Costs no attempt.
     pub fn snooze(delay: Duration) -> Self {
-        Self(Outcome::Snoozed { for_ms: time::millis(delay) })
+        Self(Outcome::Snoozed { delay_ms: time::millis(delay) })
     }
 
     /// Gives the attempt back, to be run again by whoever has room. Costs no attempt.
@@ -58,12 +58,12 @@ impl Failure {
 
 impl<E: Error> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self::retryable(chain(&error))
+        Self::retryable(error_with_causes(&error))
     }
 }
 
 /// The error and its causes as one sentence.
-fn chain(error: &dyn Error) -> String {
+fn error_with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -81,24 +81,24 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Outer(std::num::ParseIntError);
+    struct OuterError(std::num::ParseIntError);
 
-    impl fmt::Display for Outer {
+    impl fmt::Display for OuterError {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("read the amount")
         }
     }
 
-    impl Error for Outer {
+    impl Error for OuterError {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
             Some(&self.0)
         }
     }
 
     #[test]
-    fn an_error_is_retryable_and_names_its_causes() {
+    fn error_becomes_retryable_failure_with_its_causes() {
         let failure = (|| -> Result<(), Failure> {
-            "x".parse::<i32>().map_err(Outer)?;
+            "x".parse::<i32>().map_err(OuterError)?;
             Ok(())
         })();
         let Err(Failure(Outcome::Failed { error, retryable: true, retry_in_ms: None })) = failure

@@ -2,7 +2,7 @@
 
 mod context;
 mod failure;
-mod kind;
+mod kind_config;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 
 pub use context::Context;
 pub use failure::Failure;
-pub use kind::KindOptions;
+pub use kind_config::KindConfig;
 
 use crate::Task;
 
@@ -30,8 +30,8 @@ pub trait Handler: Send + Sync + 'static {
     type Output: Serialize;
 
     /// How its tasks are treated. Default: every default.
-    fn options() -> KindOptions {
-        KindOptions::new(Self::KIND)
+    fn config() -> KindConfig {
+        KindConfig::new(Self::KIND)
     }
 
     /// Runs one attempt.
@@ -69,18 +69,18 @@ impl<T, E: Into<Failure>> IntoResult for Result<T, E> {
 
 /// A handler without its types.
 #[derive(Clone)]
-pub(crate) struct Invoke(
+pub(crate) struct ErasedHandler(
     Arc<dyn Fn(Context, Vec<u8>) -> BoxFuture<'static, Outcome> + Send + Sync>,
 );
 
-impl fmt::Debug for Invoke {
+impl fmt::Debug for ErasedHandler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Invoke")
     }
 }
 
-impl Invoke {
-    pub(crate) fn function<P, R, F, Fut>(function: F) -> Self
+impl ErasedHandler {
+    pub(crate) fn from_function<P, R, F, Fut>(function: F) -> Self
     where
         P: DeserializeOwned + Send + 'static,
         R: IntoResult + 'static,
@@ -88,21 +88,21 @@ impl Invoke {
         F: Fn(Context, P) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = R> + Send + 'static,
     {
-        Self(Arc::new(move |context, payload| match read(&context, &payload) {
+        Self(Arc::new(move |context, payload| match parse_payload(&context, &payload) {
             Ok(payload) => {
                 let run = function(context, payload);
-                Box::pin(async move { outcome(run.await.into_result()) })
+                Box::pin(async move { outcome_of_result(run.await.into_result()) })
             }
             Err(unreadable) => Box::pin(ready(unreadable)),
         }))
     }
 
-    pub(crate) fn handler<H: Handler>(handler: H) -> Self {
+    pub(crate) fn from_handler<H: Handler>(handler: H) -> Self {
         let handler = Arc::new(handler);
-        Self(Arc::new(move |context, payload| match read(&context, &payload) {
+        Self(Arc::new(move |context, payload| match parse_payload(&context, &payload) {
             Ok(payload) => {
                 let handler = handler.clone();
-                Box::pin(async move { outcome(handler.run(context, payload).await) })
+                Box::pin(async move { outcome_of_result(handler.run(context, payload).await) })
             }
             Err(unreadable) => Box::pin(ready(unreadable)),
         }))
@@ -114,22 +114,22 @@ impl Invoke {
 }
 
 /// A payload that does not fit never will: no attempt after the first can help.
-fn read<P: DeserializeOwned>(context: &Context, payload: &[u8]) -> Result<P, Outcome> {
+fn parse_payload<P: DeserializeOwned>(context: &Context, payload: &[u8]) -> Result<P, Outcome> {
     serde_json::from_slice(payload).map_err(|cause| {
         let error = format!("the payload does not fit kind {:?}: {cause}", context.kind());
         Failure::fatal(error).into_outcome()
     })
 }
 
-fn outcome<T: Serialize>(result: Result<T, Failure>) -> Outcome {
+fn outcome_of_result<T: Serialize>(result: Result<T, Failure>) -> Outcome {
     match result {
-        Ok(value) => written(&value).unwrap_or_else(Failure::into_outcome),
+        Ok(value) => serialize_result(&value).unwrap_or_else(Failure::into_outcome),
         Err(failure) => failure.into_outcome(),
     }
 }
 
-fn written<T: Serialize>(value: &T) -> Result<Outcome, Failure> {
-    let result = serde_json::to_vec(value).map_err(|cause| {
+fn serialize_result<T: Serialize>(result: &T) -> Result<Outcome, Failure> {
+    let result = serde_json::to_vec(result).map_err(|cause| {
         Failure::fatal(format!("the result cannot be written as JSON: {cause}"))
     })?;
     if result.len() > PAYLOAD_BYTES_MAX {

@@ -1,40 +1,40 @@
 //! What a worker measures: its own work, its calls to the store, and what waits in the store.
 //!
-//! A [`Metrics`] is given to the worker's builder and counts from then on. [`Metrics::encode`] gives
-//! the text that Prometheus reads, [`Metrics::read`] the numbers themselves. What only the store
+//! A [`Metrics`] is given to the worker's builder and counts from then on. [`Metrics::encode_text`] gives
+//! the text that Prometheus reads, [`Metrics::snapshot`] the numbers themselves. What only the store
 //! knows is read by a [`Sampler`] in the background, never while somebody waits for the numbers.
 //!
 //! Names of limits and jobs come from whoever submits, so there may be very many: the busiest have
 //! series of their own and the rest is `other`.
 
-pub mod about;
-mod buckets;
-mod counted;
-mod family;
-mod idle;
-mod metered;
+mod counters;
+pub mod descriptors;
+mod exposition;
+mod histogram;
+mod job_idle;
+mod metered_store;
+mod named_values;
 mod process;
-mod sample;
-mod top;
+mod sampler;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::requests::{
-    FallbackReason, REQUEST_SECONDS, RequestCount, RequestStats, RequestTimes,
+use tidegate_core::request_stats::{
+    FallbackReason, REQUEST_DURATION_BUCKETS_SECS, RequestCount, RequestStats, RequestTimes,
 };
-use tidegate_core::{Attempt, Inspect, Store};
+use tidegate_core::{Attempt, Store, StoreReader};
 
-pub use buckets::Buckets;
-pub use family::{Family, Series, Value};
-pub use sample::Sampler;
+pub use exposition::{MetricFamily, MetricSeries, MetricValue};
+pub use histogram::HistogramCounts;
+pub use sampler::Sampler;
 
-use crate::{Ended, Observer, Reason};
-use counted::Counted;
-use family::Reading;
-use sample::Sample;
+use crate::{AttemptOutcome, BackpressureReason, Observer};
+use counters::ProcessCounters;
+use exposition::MetricSnapshot;
+use sampler::StoreSample;
 
 /// Counts what workers do. Clones share the numbers.
 ///
@@ -49,31 +49,31 @@ use sample::Sample;
 ///     .metrics(&metrics)
 ///     .handle("mail", async |_: Context, to: String| Ok::<_, Failure>(to.len()))
 ///     .build()?;
-/// assert!(metrics.encode().contains("tidegate_worker_slots 16\n"));
+/// assert!(metrics.encode_text().contains("tidegate_worker_slots 16\n"));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
-    inner: Arc<Inner>,
+    inner: Arc<MetricsInner>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    slots: AtomicU64,
+struct MetricsInner {
+    concurrency: AtomicU64,
     in_flight: AtomicI64,
-    workers: Mutex<Workers>,
-    counted: Mutex<Counted>,
-    sample: Mutex<Arc<Sample>>,
+    workers: Mutex<WorkerStates>,
+    counters: Mutex<ProcessCounters>,
+    store_sample: Mutex<Arc<StoreSample>>,
     /// Whom to ask for what can be told at once.
-    inspect: OnceLock<Arc<dyn Inspect>>,
+    reader: OnceLock<Arc<dyn StoreReader>>,
 }
 
 /// The workers that are counted, each with whether it takes new tasks and why.
 #[derive(Debug, Default)]
-struct Workers {
-    next: u64,
-    states: BTreeMap<u64, (bool, Reason)>,
+struct WorkerStates {
+    next_id: u64,
+    states: BTreeMap<u64, (bool, BackpressureReason)>,
 }
 
 impl Metrics {
@@ -84,84 +84,100 @@ impl Metrics {
 
     /// The same store, with its calls counted. A worker that is built with these metrics does it by
     /// itself.
-    pub fn metered(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
-        Arc::new(metered::Metered::new(store, self.clone()))
+    pub fn wrap_store(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        Arc::new(metered_store::MeteredStore::new(store, self.clone()))
     }
 
     /// Counts a call of the kind `http`: the status of the answer, if there was one.
-    pub fn http_request(&self, status: Option<u16>, took: Duration) {
-        self.counted().http_request(status, took);
+    pub fn record_http_request(&self, status: Option<u16>, duration: Duration) {
+        self.counters().record_http_request(status, duration);
     }
 
     /// Every metric with its numbers.
-    pub fn read(&self) -> Vec<Family> {
-        let mut reading = Reading::new();
-        self.read_worker(&mut reading);
-        self.counted().read(&mut reading);
-        let sample = lock(&self.inner.sample).clone();
-        sample.read(&mut reading);
-        reading.families()
+    pub fn snapshot(&self) -> Vec<MetricFamily> {
+        let mut snapshot = MetricSnapshot::new();
+        self.export_worker(&mut snapshot);
+        self.counters().export(&mut snapshot);
+        let sample = lock(&self.inner.store_sample).clone();
+        sample.export(&mut snapshot);
+        snapshot.into_families()
     }
 
     /// Every metric as the text that Prometheus reads.
-    pub fn encode(&self) -> String {
-        family::text(&self.read())
+    pub fn encode_text(&self) -> String {
+        exposition::encode_text(&self.snapshot())
     }
 
-    fn read_worker(&self, reading: &mut Reading) {
+    fn export_worker(&self, snapshot: &mut MetricSnapshot) {
         let in_flight = self.inner.in_flight.load(Ordering::Relaxed) as f64;
-        reading.number(&about::IN_FLIGHT, &[], in_flight);
-        reading.number(&about::SLOTS_IN_USE, &[], in_flight);
-        reading.number(&about::SLOTS, &[], self.inner.slots.load(Ordering::Relaxed) as f64);
-        self.read_backpressure(reading);
-        process::read(reading);
-        if let Some(inspect) = self.inner.inspect.get() {
-            read_store(reading, &**inspect);
+        snapshot.add_number(&descriptors::IN_FLIGHT, &[], in_flight);
+        snapshot.add_number(&descriptors::CONCURRENCY_IN_USE, &[], in_flight);
+        snapshot.add_number(
+            &descriptors::CONCURRENCY,
+            &[],
+            self.inner.concurrency.load(Ordering::Relaxed) as f64,
+        );
+        self.export_backpressure(snapshot);
+        process::export(snapshot);
+        if let Some(inspect) = self.inner.reader.get() {
+            export_store(snapshot, &**inspect);
         }
     }
 
-    fn read_backpressure(&self, reading: &mut Reading) {
+    fn export_backpressure(&self, snapshot: &mut MetricSnapshot) {
         let workers = lock(&self.inner.workers);
         let accepting = workers.states.values().filter(|(accepts, _)| *accepts).count();
-        reading.number(&about::ACCEPTING, &[], accepting as f64);
-        for reason in Reason::ALL {
+        snapshot.add_number(&descriptors::ACCEPTING, &[], accepting as f64);
+        for reason in BackpressureReason::ALL {
             let number = workers.states.values().filter(|(_, of)| *of == reason).count();
-            reading.number(&about::BACKPRESSURE, &[reason.as_str()], number as f64);
+            snapshot.add_number(&descriptors::BACKPRESSURE, &[reason.as_str()], number as f64);
         }
     }
 
     /// A worker with so many slots begins; it is counted until this is dropped. The counters of its
     /// kinds are there from the start: of one that appears with a number no rate is known.
-    pub(crate) fn begin<'a>(&self, slots: u32, kinds: impl Iterator<Item = &'a Arc<str>>) -> Begun {
-        self.counted().expect(kinds);
-        self.inner.slots.fetch_add(slots.into(), Ordering::Relaxed);
+    pub(crate) fn register_worker<'a>(
+        &self,
+        concurrency: u32,
+        kinds: impl Iterator<Item = &'a Arc<str>>,
+    ) -> WorkerGuard {
+        self.counters().add_kinds(kinds);
+        self.inner.concurrency.fetch_add(concurrency.into(), Ordering::Relaxed);
         let mut workers = lock(&self.inner.workers);
-        let worker = workers.next;
-        workers.next += 1;
-        workers.states.insert(worker, (true, Reason::Room));
-        Begun { metrics: self.clone(), worker, slots }
+        let worker = workers.next_id;
+        workers.next_id += 1;
+        workers.states.insert(worker, (true, BackpressureReason::None));
+        WorkerGuard { metrics: self.clone(), worker_number: worker, concurrency }
     }
 
-    fn counted(&self) -> MutexGuard<'_, Counted> {
-        lock(&self.inner.counted)
+    fn counters(&self) -> MutexGuard<'_, ProcessCounters> {
+        lock(&self.inner.counters)
     }
 }
 
 /// Reads what the store counts in this process.
-fn read_store(reading: &mut Reading, inspect: &dyn Inspect) {
-    if let Some(pool) = inspect.connections() {
-        reading.number(&about::CONNECTIONS_IN_USE, &[], pool.in_use as f64);
-        reading.number(&about::CONNECTIONS, &[], pool.max as f64);
-        reading.number(&about::CONNECTIONS_WAITING, &[], pool.waiting as f64);
+fn export_store(snapshot: &mut MetricSnapshot, reader: &dyn StoreReader) {
+    if let Some(pool) = reader.connection_pool_stats() {
+        snapshot.add_number(&descriptors::CONNECTIONS_IN_USE, &[], pool.in_use as f64);
+        snapshot.add_number(&descriptors::CONNECTIONS, &[], pool.max as f64);
+        snapshot.add_number(&descriptors::CONNECTIONS_WAITING, &[], pool.waiting as f64);
     }
-    let RequestStats { counts, times } = inspect.requests();
+    let RequestStats { counts, times } = reader.request_stats();
     for RequestCount { verb, path, reason, requests } in counts {
         let reason = reason.map_or("", FallbackReason::as_str);
-        reading.number(&about::STORE_REQUESTS, &[verb, path.as_str(), reason], requests as f64);
+        snapshot.add_number(
+            &descriptors::STORE_REQUESTS,
+            &[verb, path.as_str(), reason],
+            requests as f64,
+        );
     }
     for RequestTimes { verb, path, buckets, total } in times {
-        let took = Buckets::counted(REQUEST_SECONDS, &buckets, total.as_secs_f64());
-        reading.buckets(&about::STORE_REQUEST, &[verb, path.as_str()], &took);
+        let took = HistogramCounts::from_counts(
+            REQUEST_DURATION_BUCKETS_SECS,
+            &buckets,
+            total.as_secs_f64(),
+        );
+        snapshot.add_histogram(&descriptors::STORE_REQUEST_SECONDS, &[verb, path.as_str()], &took);
     }
 }
 
@@ -172,46 +188,46 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A worker that is counted.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct WorkerGuard {
     metrics: Metrics,
-    worker: u64,
-    slots: u32,
+    worker_number: u64,
+    concurrency: u32,
 }
 
-impl Begun {
+impl WorkerGuard {
     /// Notes whether the worker takes new tasks, and why. A worker that has ended stays uncounted.
-    pub(crate) fn accepts(&self, accepts: bool, reason: Reason) {
-        if let Some(state) = lock(&self.metrics.inner.workers).states.get_mut(&self.worker) {
-            *state = (accepts, reason);
+    pub(crate) fn set_accepting(&self, is_accepting: bool, reason: BackpressureReason) {
+        if let Some(state) = lock(&self.metrics.inner.workers).states.get_mut(&self.worker_number) {
+            *state = (is_accepting, reason);
         }
     }
 
     /// Stops counting the worker and its slots.
-    pub(crate) fn end(&self) {
-        if lock(&self.metrics.inner.workers).states.remove(&self.worker).is_some() {
-            self.metrics.inner.slots.fetch_sub(self.slots.into(), Ordering::Relaxed);
+    pub(crate) fn deregister(&self) {
+        if lock(&self.metrics.inner.workers).states.remove(&self.worker_number).is_some() {
+            self.metrics.inner.concurrency.fetch_sub(self.concurrency.into(), Ordering::Relaxed);
         }
     }
 }
 
-impl Drop for Begun {
+impl Drop for WorkerGuard {
     fn drop(&mut self) {
-        self.end();
+        self.deregister();
     }
 }
 
 impl Observer for Metrics {
-    fn enter(&self, attempt: &Attempt) {
+    fn on_start(&self, attempt: &Attempt) {
         self.inner.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.counted().start(attempt);
+        self.counters().record_start(attempt);
     }
 
-    fn leave(&self, attempt: &Attempt, ran: Duration) {
+    fn on_handler_done(&self, attempt: &Attempt, run_time: Duration) {
         self.inner.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.counted().ran(attempt, ran);
+        self.counters().record_run_time(attempt, run_time);
     }
 
-    fn exit(&self, attempt: &Attempt, ended: Ended) {
-        self.counted().end(&attempt.kind, ended);
+    fn on_acknowledged(&self, attempt: &Attempt, outcome: AttemptOutcome) {
+        self.counters().record_outcome(&attempt.kind, outcome);
     }
 }

@@ -1,16 +1,16 @@
 //! What the process itself costs.
 
-use super::about;
-use super::family::Reading;
+use super::descriptors;
+use super::exposition::MetricSnapshot;
 
 /// Both are cheap to ask for: a few counters of the runtime, and one small file of the kernel's.
-pub(super) fn read(reading: &mut Reading) {
+pub(super) fn export(snapshot: &mut MetricSnapshot) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         let alive = runtime.metrics().num_alive_tasks();
-        reading.number(&about::ASYNC_TASKS, &[], alive as f64);
+        snapshot.add_number(&descriptors::ASYNC_TASKS, &[], alive as f64);
     }
     if let Some(bytes) = resident_bytes() {
-        reading.number(&about::MEMORY, &[], bytes as f64);
+        snapshot.add_number(&descriptors::RESIDENT_MEMORY, &[], bytes as f64);
     }
 }
 

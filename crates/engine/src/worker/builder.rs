@@ -9,57 +9,57 @@ use serde::de::DeserializeOwned;
 use tidegate_core::{Error, Result, Store, check_capacity};
 use tokio::sync::Notify;
 
-use super::board::Board;
-use super::outbox::Outbox;
-use super::{Controller, Options, Registered, Shared, Worker};
-use crate::handler::Invoke;
-use crate::outage::Outage;
-use crate::{Context, Handler, IntoResult, KindOptions, Metrics, Observer, id};
+use super::completion_queue::CompletionQueue;
+use super::in_flight::InFlight;
+use super::{RegisteredHandler, Worker, WorkerConfig, WorkerPool, WorkerShared};
+use crate::handler::ErasedHandler;
+use crate::outage::OutageTracker;
+use crate::{Context, Handler, IntoResult, KindConfig, Metrics, Observer, id};
 
 /// Builds a worker.
 #[derive(Debug)]
-pub struct Builder {
+pub struct WorkerBuilder {
     store: Arc<dyn Store>,
-    options: Options,
-    handlers: Vec<Registered>,
+    config: WorkerConfig,
+    handlers: Vec<RegisteredHandler>,
     observers: Vec<Arc<dyn Observer>>,
     metrics: Option<Metrics>,
-    controller: Option<Arc<Controller>>,
+    worker_pool: Option<Arc<WorkerPool>>,
 }
 
-impl Builder {
+impl WorkerBuilder {
     pub(super) fn new(store: Arc<dyn Store>) -> Self {
         Self {
             store,
-            options: Options::default(),
+            config: WorkerConfig::default(),
             handlers: Vec::new(),
             observers: Vec::new(),
             metrics: None,
-            controller: None,
+            worker_pool: None,
         }
     }
 
     /// Sets every knob at once.
-    pub fn options(mut self, options: Options) -> Self {
-        self.options = options;
+    pub fn config(mut self, config: WorkerConfig) -> Self {
+        self.config = config;
         self
     }
 
     /// Handlers that run at once. Default: 16.
     pub fn concurrency(mut self, concurrency: u32) -> Self {
-        self.options.concurrency = concurrency;
+        self.config.concurrency = concurrency;
         self
     }
 
     /// Queues it claims from. Default: the queues of its kinds.
     pub fn queues(mut self, queues: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.options.queues = queues.into_iter().map(Into::into).collect();
+        self.config.queues = queues.into_iter().map(Into::into).collect();
         self
     }
 
     /// Handles a kind by a function `async fn(Context, P) -> Result<T, E>`. The kind is a
-    /// name, or [`KindOptions`] where it has settings.
-    pub fn handle<P, R, F, Fut>(mut self, kind: impl Into<KindOptions>, function: F) -> Self
+    /// name, or [`KindConfig`] where it has settings.
+    pub fn handle<P, R, F, Fut>(mut self, kind: impl Into<KindConfig>, function: F) -> Self
     where
         P: DeserializeOwned + Send + 'static,
         R: IntoResult + 'static,
@@ -67,19 +67,22 @@ impl Builder {
         F: Fn(Context, P) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = R> + Send + 'static,
     {
-        let invoke = Invoke::function(function);
-        self.handlers.push(Registered { options: kind.into(), invoke });
+        let invoke = ErasedHandler::from_function(function);
+        self.handlers.push(RegisteredHandler { config: kind.into(), erased_handler: invoke });
         self
     }
 
     /// Handles the kind of a [`Handler`], as its options say.
     pub fn register<H: Handler>(self, handler: H) -> Self {
-        self.register_with(H::options(), handler)
+        self.register_with(H::config(), handler)
     }
 
     /// Handles the kind of a [`Handler`] with other options.
-    pub fn register_with<H: Handler>(mut self, options: KindOptions, handler: H) -> Self {
-        self.handlers.push(Registered { options, invoke: Invoke::handler(handler) });
+    pub fn register_with<H: Handler>(mut self, config: KindConfig, handler: H) -> Self {
+        self.handlers.push(RegisteredHandler {
+            config,
+            erased_handler: ErasedHandler::from_handler(handler),
+        });
         self
     }
 
@@ -97,53 +100,54 @@ impl Builder {
 
     /// What it shares with other workers of the process: permits, calls to the store, and the
     /// readings of memory and latency. Default: it has one of its own.
-    pub fn controller(mut self, controller: Arc<Controller>) -> Self {
-        self.controller = Some(controller);
+    pub fn worker_pool(mut self, worker_pool: Arc<WorkerPool>) -> Self {
+        self.worker_pool = Some(worker_pool);
         self
     }
 
     /// Checks everything. The worker takes a new id.
     pub fn build(mut self) -> Result<Worker> {
-        self.options.check()?;
-        let Options { concurrency, calls, marks, .. } = self.options;
-        let controller = match &self.controller {
+        self.config.check()?;
+        let WorkerConfig { concurrency, max_store_requests: calls, backpressure: marks, .. } =
+            self.config;
+        let controller = match &self.worker_pool {
             Some(controller) => controller.clone(),
-            None => Arc::new(Controller::new(concurrency, calls, marks)?),
+            None => Arc::new(WorkerPool::new(concurrency, calls, marks)?),
         };
-        let by_kind = self.by_kind()?;
+        let by_kind = self.handlers_by_kind()?;
         let begun = self.metrics.take().map(|metrics| {
-            self.store = metrics.metered(self.store.clone());
+            self.store = metrics.wrap_store(self.store.clone());
             self.observers.push(Arc::new(metrics.clone()));
-            metrics.begin(self.options.concurrency, by_kind.keys())
+            metrics.register_worker(self.config.concurrency, by_kind.keys())
         });
-        let outage = Arc::new(Outage::new(self.options.heartbeat_interval()));
-        let shared = Shared {
-            outage,
+        let outage = Arc::new(OutageTracker::new(self.config.heartbeat_interval()));
+        let shared = WorkerShared {
+            outage_tracker: outage,
             queues: self.queue_names(),
-            worker: id::worker(),
+            worker_id: id::new_worker_id(),
             store: self.store,
-            options: self.options,
+            config: self.config,
             handlers: self.handlers,
-            by_kind,
+            handlers_by_kind: by_kind,
             observers: self.observers,
-            begun,
-            board: Board::default(),
-            outbox: Outbox::default(),
-            old_lease: Notify::new(),
-            controller,
+            metrics_guard: begun,
+            in_flight: InFlight::default(),
+            completion_queue: CompletionQueue::default(),
+            old_lease_claimed: Notify::new(),
+            worker_pool: controller,
             free: AtomicU32::new(concurrency),
             is_stopping: AtomicBool::new(false),
-            peers: AtomicU32::new(1),
+            peers_with_capacity: AtomicU32::new(1),
         };
         Ok(Worker { shared: Arc::new(shared) })
     }
 
-    fn by_kind(&self) -> Result<HashMap<Arc<str>, usize>> {
+    fn handlers_by_kind(&self) -> Result<HashMap<Arc<str>, usize>> {
         if self.handlers.is_empty() {
             return Err(Error::invalid("the worker has no handler; add one with `handle`"));
         }
         let mut by_kind = HashMap::new();
-        for (index, Registered { options, .. }) in self.handlers.iter().enumerate() {
+        for (index, RegisteredHandler { config: options, .. }) in self.handlers.iter().enumerate() {
             options.kind.check()?;
             if let Some(capacity) = options.max_concurrent {
                 check_capacity(&options.kind.name, capacity.into())?;
@@ -157,10 +161,10 @@ impl Builder {
     }
 
     fn queue_names(&self) -> Arc<[Arc<str>]> {
-        let of_kinds = self.handlers.iter().map(|handler| handler.options.kind.queue.clone());
-        let named = self.options.queues.iter().map(|queue| queue.as_str().into());
+        let of_kinds = self.handlers.iter().map(|handler| handler.config.kind.queue.clone());
+        let named = self.config.queues.iter().map(|queue| queue.as_str().into());
         let queues: BTreeSet<Arc<str>> =
-            if self.options.queues.is_empty() { of_kinds.collect() } else { named.collect() };
+            if self.config.queues.is_empty() { of_kinds.collect() } else { named.collect() };
         queues.into_iter().collect()
     }
 }

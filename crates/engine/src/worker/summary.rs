@@ -1,10 +1,10 @@
 //! What a worker did from start to end.
 
-use crate::Ended;
+use crate::AttemptOutcome;
 
 /// Attempts by how they ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct WorkerSummary {
     /// Handlers that returned a result.
     pub completed: u64,
     /// Handlers that failed for good.
@@ -21,16 +21,16 @@ pub struct Summary {
     pub lost: u64,
 }
 
-impl Summary {
-    pub(crate) fn count(&mut self, ended: Ended) {
-        *match ended {
-            Ended::Completed => &mut self.completed,
-            Ended::Failed => &mut self.failed,
-            Ended::Retry => &mut self.retried,
-            Ended::Snoozed => &mut self.snoozed,
-            Ended::Released => &mut self.released,
-            Ended::Cancelled => &mut self.cancelled,
-            Ended::Lost => &mut self.lost,
+impl WorkerSummary {
+    pub(crate) fn count(&mut self, outcome: AttemptOutcome) {
+        *match outcome {
+            AttemptOutcome::Completed => &mut self.completed,
+            AttemptOutcome::Failed => &mut self.failed,
+            AttemptOutcome::Retry => &mut self.retried,
+            AttemptOutcome::Snoozed => &mut self.snoozed,
+            AttemptOutcome::Released => &mut self.released,
+            AttemptOutcome::Cancelled => &mut self.cancelled,
+            AttemptOutcome::Lost => &mut self.lost,
         } += 1;
     }
 }

@@ -17,13 +17,13 @@ async fn doubles(_: tidegate_engine::Context, number: i32) -> Result<i32, std::f
 }
 
 #[tokio::test]
-async fn a_task_is_made_without_the_trait_in_scope() {
-    let rig = crate::rig::Rig::new();
-    let worker = rig.start(rig.worker().register(doubles).register(reads));
+async fn attribute_builds_tasks_without_trait_in_scope() {
+    let rig = crate::harness::Harness::new();
+    let worker = rig.start_worker(rig.worker_builder().register(doubles).register(reads));
     let doubled = rig.submit(doubles::task(&21)).await;
-    assert_eq!(rig.ended(doubled).await.result.as_deref(), Some(&b"42"[..]));
+    assert_eq!(rig.wait_until_final(doubled).await.result.as_deref(), Some(&b"42"[..]));
     let payload = std::collections::BTreeMap::from([("number", 7)]);
     let read = rig.submit(tidegate_engine::Task::new("reads", &payload)).await;
-    assert_eq!(rig.ended(read).await.result.as_deref(), Some(&b"7"[..]));
-    rig.end(worker).await;
+    assert_eq!(rig.wait_until_final(read).await.result.as_deref(), Some(&b"7"[..]));
+    rig.drain_worker(worker).await;
 }

@@ -2,52 +2,52 @@
 
 use std::time::Duration;
 
-use tidegate_core::{CancelOutcome, State};
-use tidegate_engine::{Context, Ended, Failure, Options, Task};
+use tidegate_core::{CancelOutcome, TaskState};
+use tidegate_engine::{AttemptOutcome, Context, Failure, Task, WorkerConfig};
 
-use crate::rig::{Rig, pause, soon};
+use crate::harness::{Harness, sleep_between_checks, within_timeout};
 
-fn quick() -> Options {
-    Options {
+fn quick() -> WorkerConfig {
+    WorkerConfig {
         lease: Duration::from_millis(300),
         poll_interval: Duration::from_millis(20),
-        ..Options::default()
+        ..WorkerConfig::default()
     }
 }
 
 #[tokio::test]
-async fn a_running_task_is_told_and_stops_by_itself() {
-    let rig = Rig::new();
+async fn cancel_of_running_task_is_seen_by_its_handler() {
+    let rig = Harness::new();
     let obedient = |context: Context, (): ()| async move {
         context.cancelled().await;
         assert!(context.is_cancelled());
         Err::<(), _>(Failure::cancelled())
     };
-    let worker = rig.start(rig.worker_with(quick()).handle("obedient", obedient));
+    let worker = rig.start_worker(rig.worker_builder_with(quick()).handle("obedient", obedient));
     let task = rig.submit(Task::new("obedient", &())).await;
-    rig.entered(task).await;
+    rig.wait_until_started(task).await;
     assert_eq!(rig.client.cancel(vec![task]).await.unwrap(), [CancelOutcome::Requested]);
-    rig.exited(task, Ended::Cancelled).await;
-    assert_eq!(rig.state(task).await, State::Cancelled);
-    rig.end(worker).await;
+    rig.wait_until_acknowledged(task, AttemptOutcome::Cancelled).await;
+    assert_eq!(rig.task_state(task).await, TaskState::Cancelled);
+    rig.drain_worker(worker).await;
 }
 
 #[tokio::test]
-async fn a_handler_that_does_not_listen_is_dropped() {
-    let rig = Rig::new();
+async fn cancel_drops_unresponsive_handler_after_grace() {
+    let rig = Harness::new();
     let deaf = |_: Context, (): ()| std::future::pending::<Result<(), Failure>>();
-    let options = Options { cancel_grace: Duration::from_millis(50), ..quick() };
-    let worker = rig.start(rig.worker_with(options).handle("deaf", deaf));
+    let options = WorkerConfig { cancel_grace: Duration::from_millis(50), ..quick() };
+    let worker = rig.start_worker(rig.worker_builder_with(options).handle("deaf", deaf));
     let task = rig.submit(Task::new("deaf", &())).await;
-    rig.entered(task).await;
+    rig.wait_until_started(task).await;
     rig.client.cancel(vec![task]).await.unwrap();
-    assert_eq!(rig.ended(task).await.state, State::Cancelled);
-    assert_eq!(rig.end(worker).await.cancelled, 1);
+    assert_eq!(rig.wait_until_final(task).await.state, TaskState::Cancelled);
+    assert_eq!(rig.drain_worker(worker).await.cancelled, 1);
 }
 
 #[tokio::test]
-async fn progress_is_seen_while_the_handler_runs() {
-    let rig = Rig::new();
+async fn progress_is_visible_while_handler_runs() {
+    let rig = Harness::new();
     let (go, gone) = tokio::sync::watch::channel(false);
     let reporting = move |context: Context, (): ()| {
         let mut gone = gone.clone();
@@ -58,20 +58,20 @@ async fn progress_is_seen_while_the_handler_runs() {
             Ok::<_, Failure>(())
         }
     };
-    let worker = rig.start(rig.worker_with(quick()).handle("reporting", reporting));
+    let worker = rig.start_worker(rig.worker_builder_with(quick()).handle("reporting", reporting));
     let task = rig.submit(Task::new("reporting", &())).await;
-    rig.entered(task).await;
-    let seen = soon("the progress", async {
+    rig.wait_until_started(task).await;
+    let seen = within_timeout("the progress", async {
         loop {
-            if let Some(progress) = rig.view(task).await.progress {
+            if let Some(progress) = rig.task_view(task).await.progress {
                 return progress;
             }
-            pause().await;
+            sleep_between_checks().await;
         }
     });
     let seen = seen.await;
     assert_eq!((seen.percent, seen.message), (100, "ä".repeat(100)));
     go.send_replace(true);
-    rig.exited(task, Ended::Completed).await;
-    rig.end(worker).await;
+    rig.wait_until_acknowledged(task, AttemptOutcome::Completed).await;
+    rig.drain_worker(worker).await;
 }

@@ -3,135 +3,137 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate_core::check::check_at_rest;
-use tidegate_core::{Inspect, State};
-use tidegate_engine::{Context, Ended, Failure, KindOptions, Options, Task, time};
+use tidegate_core::invariants::check_idle_store;
+use tidegate_core::{StoreReader, TaskState};
+use tidegate_engine::{AttemptOutcome, Context, Failure, KindConfig, Task, WorkerConfig, time};
 
-use crate::rig::{Rig, Seen, pause, soon};
+use crate::harness::{AttemptEvent, Harness, sleep_between_checks, within_timeout};
 
 async fn noop(_: Context, (): ()) -> Result<(), Failure> {
     Ok(())
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_not_a_lost_lease() {
-    let rig = Rig::new();
-    rig.store.lose_finish_replies.store(1, Ordering::SeqCst);
-    let worker = rig.start(rig.worker().handle("noop", noop));
+async fn finish_with_lost_reply_loses_no_lease() {
+    let rig = Harness::new();
+    rig.store.finish_replies_to_lose.store(1, Ordering::SeqCst);
+    let worker = rig.start_worker(rig.worker_builder().handle("noop", noop));
     let first = rig.submit(Task::new("noop", &())).await;
-    rig.entered(first).await;
+    rig.wait_until_started(first).await;
     let second = rig.submit(Task::new("noop", &())).await;
-    rig.exited(second, Ended::Completed).await;
-    assert_eq!(rig.state(first).await, State::Completed);
-    let summary = rig.end(worker).await;
+    rig.wait_until_acknowledged(second, AttemptOutcome::Completed).await;
+    assert_eq!(rig.task_state(first).await, TaskState::Completed);
+    let summary = rig.drain_worker(worker).await;
     assert_eq!(summary.lost, 0);
 }
 
 #[tokio::test]
-async fn an_exit_is_told_until_it_is_heard() {
-    let rig = Rig::new();
-    rig.store.lose_finishes.store(5, Ordering::SeqCst);
-    let kind = KindOptions::new("noop").max_concurrent(1);
-    let worker = rig.start(rig.worker().handle(kind, noop));
+async fn completion_is_retried_until_store_accepts_it() {
+    let rig = Harness::new();
+    rig.store.finishes_to_lose.store(5, Ordering::SeqCst);
+    let kind = KindConfig::new("noop").max_concurrent(1);
+    let worker = rig.start_worker(rig.worker_builder().handle(kind, noop));
     let task = rig.submit(Task::new("noop", &())).await;
-    rig.exited(task, Ended::Completed).await;
-    let view = rig.view(task).await;
-    assert_eq!((view.state, view.spent, view.deaths), (State::Completed, 0, 0));
-    assert_eq!(rig.end(worker).await.completed, 1);
+    rig.wait_until_acknowledged(task, AttemptOutcome::Completed).await;
+    let view = rig.task_view(task).await;
+    assert_eq!((view.state, view.attempts_used, view.crashes), (TaskState::Completed, 0, 0));
+    assert_eq!(rig.drain_worker(worker).await.completed, 1);
 }
 
 #[tokio::test]
-async fn claims_that_fail_are_tried_again() {
-    let rig = Rig::new();
-    rig.store.lose_claims.store(3, Ordering::SeqCst);
+async fn failed_claim_is_retried() {
+    let rig = Harness::new();
+    rig.store.claims_to_lose.store(3, Ordering::SeqCst);
     let task = rig.submit(Task::new("noop", &())).await;
-    let worker = rig.start(rig.worker().handle("noop", noop));
-    rig.exited(task, Ended::Completed).await;
-    rig.end(worker).await;
+    let worker = rig.start_worker(rig.worker_builder().handle("noop", noop));
+    rig.wait_until_acknowledged(task, AttemptOutcome::Completed).await;
+    rig.drain_worker(worker).await;
 }
 
 #[tokio::test]
-async fn the_poll_finds_what_no_hint_told() {
-    let rig = Rig::new();
-    rig.store.no_hints.store(true, Ordering::SeqCst);
-    let worker = rig.start(rig.worker().handle("noop", noop));
+async fn poll_finds_tasks_without_notifications() {
+    let rig = Harness::new();
+    rig.store.suppresses_notifications.store(true, Ordering::SeqCst);
+    let worker = rig.start_worker(rig.worker_builder().handle("noop", noop));
     for _ in 0..3 {
         let task = rig.submit(Task::new("noop", &())).await;
-        rig.exited(task, Ended::Completed).await;
+        rig.wait_until_acknowledged(task, AttemptOutcome::Completed).await;
     }
-    rig.end(worker).await;
+    rig.drain_worker(worker).await;
 }
 
 #[tokio::test]
-async fn hooks_come_in_order() {
-    let rig = Rig::new();
-    let worker = rig.start(rig.worker().handle("noop", noop));
+async fn observer_hooks_are_called_in_order() {
+    let rig = Harness::new();
+    let worker = rig.start_worker(rig.worker_builder().handle("noop", noop));
     let task = rig.submit(Task::new("noop", &())).await;
-    assert_eq!(rig.next().await, Seen::Enter(task));
-    assert_eq!(rig.next().await, Seen::Leave(task));
-    assert_eq!(rig.next().await, Seen::Exit(task, Ended::Completed));
-    rig.end(worker).await;
+    assert_eq!(rig.next_event().await, AttemptEvent::Started(task));
+    assert_eq!(rig.next_event().await, AttemptEvent::HandlerDone(task));
+    assert_eq!(rig.next_event().await, AttemptEvent::Acknowledged(task, AttemptOutcome::Completed));
+    rig.drain_worker(worker).await;
 }
 
 #[tokio::test]
-async fn hints_that_mean_nothing_do_not_keep_an_idle_worker_busy() {
-    let rig = Rig::new();
-    rig.store.idle_hints.store(true, Ordering::SeqCst);
+async fn spurious_notifications_are_backed_off() {
+    let rig = Harness::new();
+    rig.store.notifies_continuously.store(true, Ordering::SeqCst);
     let poll_interval = Duration::from_millis(400);
-    let options = Options { poll_interval, keeper: false, ..Options::default() };
-    let worker = rig.start(rig.worker_with(options).handle("noop", noop));
-    let mut claims = rig.store.claims.subscribe();
+    let options = WorkerConfig { poll_interval, run_maintenance: false, ..WorkerConfig::default() };
+    let worker = rig.start_worker(rig.worker_builder_with(options).handle("noop", noop));
+    let mut claims = rig.store.claim_count.subscribe();
     let started = time::now();
-    soon("the claims", claims.wait_for(|claims| *claims >= 9)).await.unwrap();
+    within_timeout("the claims", claims.wait_for(|claims| *claims >= 9)).await.unwrap();
     // 1 + 2 + 4 + 8 + 16 + 32 ms, and then an eighth of the poll interval each.
     assert!(time::now() - started >= Duration::from_millis(150), "the pauses grow");
     let task = rig.submit(Task::new("noop", &())).await;
-    rig.exited(task, Ended::Completed).await;
-    rig.end(worker).await;
+    rig.wait_until_acknowledged(task, AttemptOutcome::Completed).await;
+    rig.drain_worker(worker).await;
 }
 
 #[tokio::test]
-async fn an_attempt_whose_lease_is_over_when_it_comes_is_not_begun() {
-    let rig = Rig::new();
-    rig.store.slow_claim_ms.store(300, Ordering::SeqCst);
+async fn attempt_with_expired_lease_is_not_started() {
+    let rig = Harness::new();
+    rig.store.next_claim_delay_ms.store(300, Ordering::SeqCst);
     let lease = Duration::from_millis(200);
-    let options = Options { lease, keeper: false, ..Options::default() };
-    let worker = rig.start(rig.worker_with(options).handle("noop", noop));
+    let options = WorkerConfig { lease, run_maintenance: false, ..WorkerConfig::default() };
+    let worker = rig.start_worker(rig.worker_builder_with(options).handle("noop", noop));
     let task = rig.submit(Task::new("noop", &())).await;
-    rig.exited(task, Ended::Completed).await;
-    let summary = rig.end(worker).await;
+    rig.wait_until_acknowledged(task, AttemptOutcome::Completed).await;
+    let summary = rig.drain_worker(worker).await;
     // The worker gives the attempt back, or its heartbeat has released the lease before that.
     assert_eq!((summary.released + summary.lost, summary.completed), (1, 1));
-    let view = rig.view(task).await;
-    assert_eq!((view.spent, view.deaths), (0, 0));
+    let view = rig.task_view(task).await;
+    assert_eq!((view.attempts_used, view.crashes), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_storm_of_faults_loses_nothing() {
-    let rig = Rig::new();
-    let kind = || KindOptions::new("noop").max_concurrent(3);
-    let options = || Options {
+async fn many_store_faults_lose_no_task() {
+    let rig = Harness::new();
+    let kind = || KindConfig::new("noop").max_concurrent(3);
+    let options = || WorkerConfig {
         lease: Duration::from_millis(600),
         poll_interval: Duration::from_millis(20),
         concurrency: 4,
-        ..Options::default()
+        ..WorkerConfig::default()
     };
-    rig.store.lose_finish_replies.store(12, Ordering::SeqCst);
-    rig.store.lose_finishes.store(12, Ordering::SeqCst);
-    rig.store.lose_claims.store(12, Ordering::SeqCst);
-    let workers = [(); 3].map(|()| rig.start(rig.worker_with(options()).handle(kind(), noop)));
+    rig.store.finish_replies_to_lose.store(12, Ordering::SeqCst);
+    rig.store.finishes_to_lose.store(12, Ordering::SeqCst);
+    rig.store.claims_to_lose.store(12, Ordering::SeqCst);
+    let workers =
+        [(); 3].map(|()| rig.start_worker(rig.worker_builder_with(options()).handle(kind(), noop)));
     rig.client.submit_many((0..300).map(|_| Task::new("noop", &()))).await.unwrap();
-    soon("every task to complete", async {
-        while rig.store.memory.counts().await.unwrap().get(&State::Completed) != Some(&300) {
-            pause().await;
+    within_timeout("every task to complete", async {
+        while rig.store.memory.task_counts().await.unwrap().get(&TaskState::Completed) != Some(&300)
+        {
+            sleep_between_checks().await;
         }
     })
     .await;
     let mut lost = 0;
     for worker in workers {
-        lost += rig.end(worker).await.lost;
+        lost += rig.drain_worker(worker).await.lost;
     }
     assert_eq!(lost, 0);
     let snapshot = rig.store.memory.snapshot().await.unwrap();
-    assert_eq!(check_at_rest(&snapshot), []);
+    assert_eq!(check_idle_store(&snapshot), []);
 }

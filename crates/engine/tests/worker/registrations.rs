@@ -4,13 +4,13 @@ use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
 
 use insta::assert_snapshot;
-use tidegate_core::Inspect as _;
-use tidegate_engine::{Context, Failure, KindOptions};
+use tidegate_core::StoreReader as _;
+use tidegate_engine::{Context, Failure, KindConfig};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::rig::{Rig, pause, soon};
+use crate::harness::{Harness, sleep_between_checks, within_timeout};
 
 /// Keeps the warnings of this thread.
 #[derive(Clone, Default)]
@@ -45,7 +45,7 @@ async fn work(_: Context, (): ()) -> Result<(), Failure> {
 }
 
 /// Waits until the limit of group `work` is this.
-async fn capacity(rig: &Rig, capacity: Option<u32>) {
+async fn capacity(rig: &Harness, capacity: Option<u32>) {
     let is_so = async || {
         // One that nobody uses may be gone already.
         let limits = rig.store.memory.limits().await.unwrap();
@@ -53,22 +53,22 @@ async fn capacity(rig: &Rig, capacity: Option<u32>) {
     };
     let until = async {
         while !is_so().await {
-            pause().await;
+            sleep_between_checks().await;
         }
     };
-    soon("the limit", until).await;
+    within_timeout("the limit", until).await;
 }
 
 #[tokio::test]
-async fn a_worker_warns_of_the_number_it_replaces() {
+async fn worker_warns_when_it_replaces_a_registered_limit() {
     let warnings = Warnings::default();
     let _guard = tracing::subscriber::set_default(warnings.clone());
-    let rig = Rig::new();
-    let kind = |capacity| KindOptions::new("work").max_concurrent(capacity);
-    let first = rig.start(rig.worker().handle(kind(500), work));
+    let rig = Harness::new();
+    let kind = |capacity| KindConfig::new("work").max_concurrent(capacity);
+    let first = rig.start_worker(rig.worker_builder().handle(kind(500), work));
     capacity(&rig, Some(500)).await;
     assert_eq!(*warnings.0.lock().unwrap(), "", "there was nothing before");
-    let second = rig.start(rig.worker().handle(kind(10), work));
+    let second = rig.start_worker(rig.worker_builder().handle(kind(10), work));
     capacity(&rig, Some(10)).await;
     let told = warnings.0.lock().unwrap().clone();
     assert!(told.contains("group=\"work\" before=500 after=10 others=1"), "{told}");
@@ -76,21 +76,22 @@ async fn a_worker_warns_of_the_number_it_replaces() {
         told,
         @r#"message=another max_concurrent was registered before; the latest counts, and `others` live workers still bring another group="work" before=500 after=10 others=1"#
     );
-    rig.end(first).await;
-    rig.end(second).await;
+    rig.drain_worker(first).await;
+    rig.drain_worker(second).await;
 }
 
 #[tokio::test]
-async fn a_worker_warns_of_a_limit_that_goes() {
+async fn worker_warns_when_it_removes_a_registered_limit() {
     let warnings = Warnings::default();
     let _guard = tracing::subscriber::set_default(warnings.clone());
-    let rig = Rig::new();
+    let rig = Harness::new();
     let memory = rig.store.memory.clone();
-    let first = rig.start(rig.worker().handle(KindOptions::new("work").max_concurrent(5), work));
+    let first = rig
+        .start_worker(rig.worker_builder().handle(KindConfig::new("work").max_concurrent(5), work));
     capacity(&rig, Some(5)).await;
-    rig.end(first).await;
-    let rig = Rig::on(memory);
-    let second = rig.start(rig.worker().handle("work", work));
+    rig.drain_worker(first).await;
+    let rig = Harness::with_memory(memory);
+    let second = rig.start_worker(rig.worker_builder().handle("work", work));
     capacity(&rig, None).await;
     let told = warnings.0.lock().unwrap().clone();
     assert!(told.contains("group=\"work\" before=5 "), "{told}");
@@ -98,5 +99,5 @@ async fn a_worker_warns_of_a_limit_that_goes() {
         told,
         @r#"message=no live worker brings a max_concurrent any more; what was registered is unset group="work" before=5"#
     );
-    rig.end(second).await;
+    rig.drain_worker(second).await;
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use tidegate_core::State;
-use tidegate_engine::{Context, Ended, Failure, Options, Phase, Task};
+use tidegate_core::TaskState;
+use tidegate_engine::{AttemptOutcome, Context, Failure, ShutdownPhase, Task, WorkerConfig};
 use tokio::sync::watch;
 
-use crate::rig::{Rig, Seen, soon};
+use crate::harness::{AttemptEvent, Harness, within_timeout};
 
 #[tokio::test]
-async fn a_drain_claims_nothing_and_lets_handlers_finish() {
-    let rig = Rig::new();
+async fn drain_claims_nothing_and_lets_handlers_finish() {
+    let rig = Harness::new();
     let (go, gone) = watch::channel(false);
     let wait = move |_: Context, (): ()| {
         let mut gone = gone.clone();
@@ -19,66 +19,70 @@ async fn a_drain_claims_nothing_and_lets_handlers_finish() {
             Ok::<_, Failure>(())
         }
     };
-    let worker = rig.start(rig.worker().concurrency(2).handle("wait", wait));
+    let worker = rig.start_worker(rig.worker_builder().concurrency(2).handle("wait", wait));
     let first = rig.submit(Task::new("wait", &())).await;
-    rig.entered(first).await;
-    rig.shutdown.signal();
-    rig.shutdown.reached(Phase::Draining).await;
+    rig.wait_until_started(first).await;
+    rig.shutdown.on_signal();
+    rig.shutdown.wait_for_phase(ShutdownPhase::Draining).await;
     let late = rig.submit(Task::new("wait", &())).await;
     go.send_replace(true);
-    let summary = soon("the drain", worker).await.unwrap().unwrap();
+    let summary = within_timeout("the drain", worker).await.unwrap().unwrap();
     assert_eq!(summary.completed, 1);
-    assert_eq!(rig.state(first).await, State::Completed);
-    assert_eq!(rig.state(late).await, State::Pending, "left for others");
+    assert_eq!(rig.task_state(first).await, TaskState::Completed);
+    assert_eq!(rig.task_state(late).await, TaskState::Pending, "left for others");
 }
 
 #[tokio::test]
-async fn the_second_signal_gives_attempts_back() {
-    let rig = Rig::new();
+async fn second_signal_releases_attempts() {
+    let rig = Harness::new();
     let never = |_: Context, (): ()| std::future::pending::<Result<(), Failure>>();
-    let worker = rig.start(rig.worker().handle("never", never));
+    let worker = rig.start_worker(rig.worker_builder().handle("never", never));
     let task = rig.submit(Task::new("never", &())).await;
-    rig.entered(task).await;
-    rig.shutdown.signal();
-    rig.shutdown.signal();
-    let summary = soon("the stop", worker).await.unwrap().unwrap();
+    rig.wait_until_started(task).await;
+    rig.shutdown.on_signal();
+    rig.shutdown.on_signal();
+    let summary = within_timeout("the stop", worker).await.unwrap().unwrap();
     assert_eq!(summary.released, 1);
-    assert_eq!(rig.next().await, Seen::Leave(task), "left before the store was told");
-    assert_eq!(rig.next().await, Seen::Exit(task, Ended::Released));
-    let view = rig.view(task).await;
-    assert_eq!((view.state, view.spent), (State::Pending, 0));
+    assert_eq!(
+        rig.next_event().await,
+        AttemptEvent::HandlerDone(task),
+        "left before the store was told"
+    );
+    assert_eq!(rig.next_event().await, AttemptEvent::Acknowledged(task, AttemptOutcome::Released));
+    let view = rig.task_view(task).await;
+    assert_eq!((view.state, view.attempts_used), (TaskState::Pending, 0));
 }
 
 #[tokio::test]
-async fn a_drain_that_takes_too_long_becomes_a_stop() {
-    let rig = Rig::new();
+async fn drain_beyond_its_grace_becomes_a_stop() {
+    let rig = Harness::new();
     let never = |_: Context, (): ()| std::future::pending::<Result<(), Failure>>();
     let grace = Some(Duration::from_millis(50));
-    let options = Options { shutdown_grace: grace, ..Options::default() };
-    let worker = rig.start(rig.worker_with(options).handle("never", never));
+    let options = WorkerConfig { shutdown_grace: grace, ..WorkerConfig::default() };
+    let worker = rig.start_worker(rig.worker_builder_with(options).handle("never", never));
     let task = rig.submit(Task::new("never", &())).await;
-    rig.entered(task).await;
-    assert_eq!(rig.end(worker).await.released, 1);
-    assert_eq!(rig.state(task).await, State::Pending);
+    rig.wait_until_started(task).await;
+    assert_eq!(rig.drain_worker(worker).await.released, 1);
+    assert_eq!(rig.task_state(task).await, TaskState::Pending);
 }
 
 #[tokio::test]
-async fn heartbeats_go_on_during_a_drain() {
-    let rig = Rig::new();
+async fn heartbeats_continue_during_drain() {
+    let rig = Harness::new();
     let long = |_: Context, (): ()| async {
         tidegate_engine::time::sleep(Duration::from_millis(600)).await;
         Ok::<_, Failure>(())
     };
-    let options = Options { lease: Duration::from_millis(200), ..Options::default() };
-    let worker = rig.start(rig.worker_with(options).handle("long", long));
+    let options = WorkerConfig { lease: Duration::from_millis(200), ..WorkerConfig::default() };
+    let worker = rig.start_worker(rig.worker_builder_with(options).handle("long", long));
     let task = rig.submit(Task::new("long", &())).await;
-    rig.entered(task).await;
-    assert_eq!(rig.end(worker).await.completed, 1);
+    rig.wait_until_started(task).await;
+    assert_eq!(rig.drain_worker(worker).await.completed, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_blocks_does_not_hold_up_a_stop() {
-    let rig = Rig::new();
+async fn blocking_handler_does_not_delay_stop() {
+    let rig = Harness::new();
     let (release, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = std::sync::Arc::new(std::sync::Mutex::new(blocked));
     let block = move |_: Context, (): ()| {
@@ -89,25 +93,25 @@ async fn a_handler_that_blocks_does_not_hold_up_a_stop() {
         }
     };
     let release_grace = Duration::from_millis(50);
-    let options = Options { release_grace, ..Options::default() };
-    let worker = rig.start(rig.worker_with(options).handle("block", block));
+    let options = WorkerConfig { release_grace, ..WorkerConfig::default() };
+    let worker = rig.start_worker(rig.worker_builder_with(options).handle("block", block));
     let task = rig.submit(Task::new("block", &())).await;
-    rig.entered(task).await;
+    rig.wait_until_started(task).await;
     rig.shutdown.stop();
-    soon("the stop", worker).await.unwrap().unwrap();
-    assert_eq!(rig.state(task).await, State::Processing, "left to its lease");
+    within_timeout("the stop", worker).await.unwrap().unwrap();
+    assert_eq!(rig.task_state(task).await, TaskState::Processing, "left to its lease");
     drop(release);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropping_the_run_drops_its_handlers() {
+async fn dropped_run_future_drops_its_handlers() {
     struct Gone(tokio::sync::watch::Sender<bool>);
     impl Drop for Gone {
         fn drop(&mut self) {
             self.0.send_replace(true);
         }
     }
-    let rig = Rig::new();
+    let rig = Harness::new();
     let gone = tokio::sync::watch::Sender::new(false);
     let mut is_gone = gone.subscribe();
     let endless = move |_: Context, (): ()| {
@@ -118,10 +122,10 @@ async fn dropping_the_run_drops_its_handlers() {
             Ok::<_, Failure>(())
         }
     };
-    let worker = rig.start(rig.worker().handle("endless", endless));
+    let worker = rig.start_worker(rig.worker_builder().handle("endless", endless));
     let task = rig.submit(Task::new("endless", &())).await;
-    rig.entered(task).await;
+    rig.wait_until_started(task).await;
     worker.abort();
-    soon("the handler to be dropped", is_gone.wait_for(|gone| *gone)).await.unwrap();
-    assert_eq!(rig.state(task).await, State::Processing, "left to its lease");
+    within_timeout("the handler to be dropped", is_gone.wait_for(|gone| *gone)).await.unwrap();
+    assert_eq!(rig.task_state(task).await, TaskState::Processing, "left to its lease");
 }

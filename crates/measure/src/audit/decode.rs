@@ -85,7 +85,7 @@ impl Decoder {
         let mut bytes = Bytes(message);
         match bytes.byte()? {
             b'R' => {
-                self.learn(&mut bytes)?;
+                self.add_table(&mut bytes)?;
                 Ok(None)
             }
             b'I' => {
@@ -124,7 +124,7 @@ impl Decoder {
         }
     }
 
-    fn learn(&mut self, bytes: &mut Bytes<'_>) -> anyhow::Result<()> {
+    fn add_table(&mut self, bytes: &mut Bytes<'_>) -> anyhow::Result<()> {
         let id = bytes.u32()?;
         let _schema = bytes.text_to_zero()?;
         let name = bytes.text_to_zero()?.to_owned();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_read_by_the_names_of_its_columns() {
+    fn insert_is_decoded_by_column_names() {
         let mut decoder = decoder();
         let insert = b"I\0\0\0\x07N\0\x02t\0\0\0\x0212t\0\0\0\x05{3,4}";
         let Some(Change::Put { table, key: None, row }) = decoder.decode(insert).unwrap() else {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_as_it_was_is_told_apart_from_nothing() {
+    fn unchanged_column_is_distinguished_from_null() {
         let mut decoder = decoder();
         let update = b"U\0\0\0\x07N\0\x02nu";
         let Some(Change::Put { row, .. }) = decoder.decode(update).unwrap() else {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_changed_comes_before_the_row() {
+    fn update_of_key_has_old_key_and_new_row() {
         let mut decoder = decoder();
         let update = b"U\0\0\0\x07K\0\x02t\0\0\0\x011nN\0\x02t\0\0\0\x012n";
         let Some(Change::Put { key: Some(key), row, .. }) = decoder.decode(update).unwrap() else {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_has_its_place() {
+    fn commit_is_decoded_with_its_lsn() {
         let mut decoder = Decoder::default();
         let commit = b"C\0\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\x01\x03\0\0\0\0\0\0\0\0";
         assert_eq!(decoder.decode(commit).unwrap(), Some(Change::Commit { lsn: 0x102 }));

@@ -41,7 +41,7 @@ impl Audit {
         let (client, connection) =
             tokio_postgres::connect(url, NoTls).await.context("connect for the audit")?;
         let connection = tokio::spawn(connection);
-        check_level(&client).await?;
+        check_wal_level(&client).await?;
         let publish = format!(
             "DROP PUBLICATION IF EXISTS {PUBLICATION};
              CREATE PUBLICATION {PUBLICATION}
@@ -55,7 +55,7 @@ impl Audit {
              max_replication_slots has to leave one",
         )?;
         let mut replay = Replay::new(less);
-        read_what_is_held(&client, &mut replay).await?;
+        read_held_slots(&client, &mut replay).await?;
         let decoder = Decoder::default();
         Ok(Self { client, connection, slot: made.get(0), decoder, replay })
     }
@@ -66,14 +66,14 @@ impl Audit {
         let mut changes = pin!(changes.context("read the server's log")?);
         while let Some(row) = changes.try_next().await.context("read the server's log")? {
             if let Some(change) = self.decoder.decode(row.get(0))? {
-                self.replay.take(change)?;
+                self.replay.apply(change)?;
             }
         }
         Ok(())
     }
 
     /// Replays the rest and says what was found.
-    pub async fn end(mut self) -> anyhow::Result<Findings> {
+    pub async fn finish(mut self) -> anyhow::Result<Findings> {
         // What others committed without waiting for the disk is there when this is.
         let mark = "SET synchronous_commit = on;
                     SELECT pg_logical_emit_message(true, 'tidegate', 'the end of the audit')";
@@ -81,18 +81,21 @@ impl Audit {
         self.catch_up().await?;
         let drop = format!("DROP PUBLICATION {PUBLICATION}");
         self.client.batch_execute(&drop).await.context("clean up after the audit")?;
-        drop_client(self.client, self.connection).await;
-        Ok(self.replay.end())
+        close_connection(self.client, self.connection).await;
+        Ok(self.replay.into_findings())
     }
 }
 
 /// Waits until the server has let go of the slot: it keeps its database from being dropped.
-async fn drop_client(client: Client, connection: JoinHandle<Result<(), tokio_postgres::Error>>) {
+async fn close_connection(
+    client: Client,
+    connection: JoinHandle<Result<(), tokio_postgres::Error>>,
+) {
     drop(client);
     let _ = connection.await;
 }
 
-async fn check_level(client: &Client) -> anyhow::Result<()> {
+async fn check_wal_level(client: &Client) -> anyhow::Result<()> {
     let level = client.query_one("SHOW wal_level", &[]).await.context("ask for the wal_level")?;
     let level: String = level.get(0);
     ensure!(
@@ -104,7 +107,7 @@ async fn check_level(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn read_what_is_held(client: &Client, replay: &mut Replay) -> anyhow::Result<()> {
+async fn read_held_slots(client: &Client, replay: &mut Replay) -> anyhow::Result<()> {
     let read = async |sql| client.query(sql, &[]).await.context("read what is held");
     for row in read("SELECT id, name, capacity FROM tidegate.limits").await? {
         replay.put_limit(row.get(0), row.get(1), row.get(2));
@@ -118,6 +121,6 @@ async fn read_what_is_held(client: &Client, replay: &mut Replay) -> anyhow::Resu
     if replay.holds_anything() {
         bail!("tasks hold slots already; audit a store on which nobody works yet");
     }
-    replay.forget_what_was();
+    replay.clear_changes();
     Ok(())
 }

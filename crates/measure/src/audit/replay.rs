@@ -6,7 +6,7 @@ use std::fmt;
 use super::decode::{Change, Row};
 
 /// So many violations are kept in full; all are counted.
-const EXAMPLES: usize = 50;
+const EXAMPLES_MAX: usize = 50;
 
 /// A slot: the id of its limit, and its number.
 type Slot = (i64, i64);
@@ -42,7 +42,7 @@ pub enum Violation {
 /// The tables of the evidence as they were after the last commit.
 #[derive(Debug, Default)]
 pub struct Replay {
-    less: u32,
+    capacity_reduction: u32,
     limits: HashMap<i64, Limit>,
     slots: HashMap<Slot, i64>,
     leases: HashMap<i64, Lease>,
@@ -77,12 +77,12 @@ impl Lease {
 
 impl Replay {
     /// Nothing is held yet. Every limit is judged as if it had `less` than it has.
-    pub fn new(less: u32) -> Self {
-        Self { less, ..Self::default() }
+    pub fn new(capacity_reduction: u32) -> Self {
+        Self { capacity_reduction, ..Self::default() }
     }
 
     /// Takes one change of the log.
-    pub(super) fn take(&mut self, change: Change<'_>) -> anyhow::Result<()> {
+    pub(super) fn apply(&mut self, change: Change<'_>) -> anyhow::Result<()> {
         match change {
             Change::Put { table, key, row } => {
                 if let Some(key) = key {
@@ -127,12 +127,12 @@ impl Replay {
             "slots" => {
                 let slot = (key.number("limit_id")?, key.number("number")?);
                 if let Some(task) = self.slots.remove(&slot) {
-                    self.give_back(slot, task);
+                    self.release_slot(slot, task);
                 }
             }
             "leases" => {
                 let gone = self.leases.remove(&key.number("token")?).unwrap_or_default();
-                gone.holdings().for_each(|(slot, task)| self.give_back(slot, task));
+                gone.holdings().for_each(|(slot, task)| self.release_slot(slot, task));
             }
             _ => {}
         }
@@ -150,9 +150,9 @@ impl Replay {
     /// A row of `slots`.
     pub fn put_slot(&mut self, slot: (i64, i64), task: i64) {
         if let Some(before) = self.slots.insert(slot, task) {
-            self.give_back(slot, before);
+            self.release_slot(slot, before);
         }
-        self.hold(slot, task);
+        self.hold_slot(slot, task);
     }
 
     /// A lease and what it lists; a list of which nothing is said is as it was.
@@ -176,8 +176,8 @@ impl Replay {
             now.numbers.len(),
             now.tasks.len()
         );
-        before.holdings().for_each(|(slot, task)| self.give_back(slot, task));
-        now.holdings().for_each(|(slot, task)| self.hold(slot, task));
+        before.holdings().for_each(|(slot, task)| self.release_slot(slot, task));
+        now.holdings().for_each(|(slot, task)| self.hold_slot(slot, task));
         self.leases.insert(token, now);
         Ok(())
     }
@@ -188,19 +188,19 @@ impl Replay {
     }
 
     /// What was there at the beginning is not a change.
-    pub(super) fn forget_what_was(&mut self) {
+    pub(super) fn clear_changes(&mut self) {
         self.before.clear();
         self.changed.clear();
     }
 
-    fn hold(&mut self, slot: Slot, task: i64) {
-        self.touch(slot);
+    fn hold_slot(&mut self, slot: Slot, task: i64) {
+        self.remember_holders(slot);
         self.holders.entry(slot).or_default().push(task);
         *self.held.entry(slot.0).or_default() += 1;
     }
 
-    fn give_back(&mut self, slot: Slot, task: i64) {
-        self.touch(slot);
+    fn release_slot(&mut self, slot: Slot, task: i64) {
+        self.remember_holders(slot);
         let Some(holders) = self.holders.get_mut(&slot) else {
             return;
         };
@@ -214,7 +214,7 @@ impl Replay {
     }
 
     /// Remembers who held a slot before this commit.
-    fn touch(&mut self, slot: Slot) {
+    fn remember_holders(&mut self, slot: Slot) {
         let holders = &self.holders;
         self.before.entry(slot).or_insert_with(|| holders.get(&slot).cloned().unwrap_or_default());
     }
@@ -228,12 +228,12 @@ impl Replay {
             let new = now.iter().copied().filter(|task| !before.contains(task));
             takers.entry(slot.0).or_default().extend(new);
             if now.len() > before.len().max(1) {
-                self.share(lsn, slot, now);
+                self.report_shared_slot(lsn, slot, now);
             }
         }
         for (limit, takers) in takers {
             if !takers.is_empty() {
-                self.judge(lsn, limit, takers);
+                self.check_capacity(lsn, limit, takers);
             }
         }
         for limit in std::mem::take(&mut self.changed) {
@@ -244,7 +244,7 @@ impl Replay {
         }
     }
 
-    fn judge(&mut self, lsn: u64, limit: i64, takers: Vec<i64>) {
+    fn check_capacity(&mut self, lsn: u64, limit: i64, takers: Vec<i64>) {
         let held = self.held_of(limit);
         self.findings.taken += takers.len() as u64;
         self.findings.held_max = self.findings.held_max.max(held);
@@ -254,14 +254,14 @@ impl Replay {
         }
     }
 
-    fn share(&mut self, lsn: u64, (limit, number): Slot, holders: Vec<i64>) {
+    fn report_shared_slot(&mut self, lsn: u64, (limit, number): Slot, holders: Vec<i64>) {
         let limit = self.name(limit);
         self.violate(Violation::Shared { lsn, limit, number, holders });
     }
 
     fn violate(&mut self, violation: Violation) {
         self.findings.violations += 1;
-        if self.findings.examples.len() < EXAMPLES {
+        if self.findings.examples.len() < EXAMPLES_MAX {
             self.findings.examples.push(violation);
         }
     }
@@ -272,7 +272,7 @@ impl Replay {
 
     fn capacity(&self, limit: i64) -> Option<u64> {
         let capacity = self.limits.get(&limit)?.capacity?;
-        Some((capacity - i64::from(self.less)).max(0) as u64)
+        Some((capacity - i64::from(self.capacity_reduction)).max(0) as u64)
     }
 
     fn name(&self, limit: i64) -> String {
@@ -280,7 +280,7 @@ impl Replay {
     }
 
     /// What was found.
-    pub fn end(self) -> Findings {
+    pub fn into_findings(self) -> Findings {
         self.findings
     }
 }
@@ -324,7 +324,7 @@ mod tests {
     fn replay(capacity: i64) -> Replay {
         let mut replay = Replay::new(0);
         replay.put_limit(LIMIT, "group:a", Some(capacity));
-        replay.forget_what_was();
+        replay.clear_changes();
         replay
     }
 
@@ -337,17 +337,17 @@ mod tests {
 
     fn gone(replay: &mut Replay, number: i64) {
         let task = replay.slots.remove(&(LIMIT, number)).unwrap();
-        replay.give_back((LIMIT, number), task);
+        replay.release_slot((LIMIT, number), task);
     }
 
     #[test]
-    fn taking_more_than_the_limit_is_found() {
+    fn replay_reports_slot_taken_beyond_limit() {
         let mut replay = replay(1);
         replay.put_slot((LIMIT, 1), 10);
         replay.commit(1);
         replay.put_slot((LIMIT, 2), 11);
         replay.commit(2);
-        let found = replay.end();
+        let found = replay.into_findings();
         assert_eq!((found.commits, found.taken, found.violations), (2, 2, 1));
         let limit = "group:a".to_owned();
         let exceeded =
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn lowering_is_no_violation_until_somebody_takes() {
+    fn replay_of_lowered_limit_reports_only_new_slots() {
         let mut replay = replay(2);
         replay.put_slot((LIMIT, 1), 10);
         replay.put_slot((LIMIT, 2), 11);
@@ -373,11 +373,11 @@ mod tests {
         assert_eq!(replay.findings.violations, 0);
         replay.put_slot((LIMIT, 2), 13);
         replay.commit(5);
-        assert_eq!(replay.end().violations, 1);
+        assert_eq!(replay.into_findings().violations, 1);
     }
 
     #[test]
-    fn handing_a_slot_on_while_too_many_are_held_is_found() {
+    fn replay_reports_hand_off_while_limit_is_exceeded() {
         let mut replay = replay(2);
         lease(&mut replay, 100, &[(1, 10), (2, 11)]);
         replay.commit(1);
@@ -386,11 +386,11 @@ mod tests {
         lease(&mut replay, 100, &[(1, 10)]);
         lease(&mut replay, 101, &[(2, 12)]);
         replay.commit(3);
-        assert_eq!(replay.end().violations, 1);
+        assert_eq!(replay.into_findings().violations, 1);
     }
 
     #[test]
-    fn a_holding_that_moves_to_a_lease_and_back_takes_nothing() {
+    fn replay_of_slot_moved_to_lease_and_back_counts_no_take() {
         let mut replay = replay(1);
         replay.put_slot((LIMIT, 1), 10);
         replay.commit(1);
@@ -402,23 +402,23 @@ mod tests {
         replay.put_slot((LIMIT, 1), 10);
         lease(&mut replay, 100, &[]);
         replay.commit(4);
-        let found = replay.end();
+        let found = replay.into_findings();
         assert_eq!((found.taken, found.violations), (1, 0));
     }
 
     #[test]
-    fn a_slot_with_two_holders_is_found_once() {
+    fn replay_reports_slot_with_two_holders_once() {
         let mut replay = replay(5);
         replay.put_slot((LIMIT, 1), 10);
         lease(&mut replay, 100, &[(1, 11)]);
         replay.commit(1);
         replay.put_slot((LIMIT, 2), 12);
         replay.commit(2);
-        assert_eq!(replay.end().violations, 1);
+        assert_eq!(replay.into_findings().violations, 1);
     }
 
     #[test]
-    fn a_list_that_is_not_told_again_stays() {
+    fn replay_keeps_slot_list_of_unchanged_lease_row() {
         let mut replay = replay(1);
         lease(&mut replay, 100, &[(1, 10)]);
         replay.commit(1);
@@ -426,15 +426,15 @@ mod tests {
         replay.commit(2);
         replay.put_slot((LIMIT, 2), 11);
         replay.commit(3);
-        assert_eq!(replay.end().violations, 1);
+        assert_eq!(replay.into_findings().violations, 1);
     }
 
     #[test]
-    fn an_audit_that_is_told_less_finds_what_is_right() {
+    fn replay_with_reduced_limit_reports_violation() {
         let mut replay = Replay::new(1);
         replay.put_limit(LIMIT, "group:a", Some(1));
         replay.put_slot((LIMIT, 1), 10);
         replay.commit(1);
-        assert_eq!(replay.end().violations, 1);
+        assert_eq!(replay.into_findings().violations, 1);
     }
 }

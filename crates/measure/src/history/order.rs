@@ -1,7 +1,7 @@
 //! Checks that workflows run one task after another, and counts tasks that ran beside themselves.
 
-use super::gather::History;
-use super::settle::Settled;
+use super::attempt_end::AttemptEnd;
+use super::collect::History;
 use super::violation::{Violation, Violations};
 
 /// One attempt of a task of a workflow. Sorts by workflow first.
@@ -14,7 +14,7 @@ struct Step {
 }
 
 /// Checks every workflow of the history.
-pub(super) fn check(history: &History, ends: &[Settled], violations: &mut Violations) {
+pub(super) fn check(history: &History, ends: &[AttemptEnd], violations: &mut Violations) {
     let mut steps = steps(history, ends);
     let names = history.workflows.all();
     steps.sort_unstable_by_key(|step| (step.workflow, step.enter_ns, step.task));
@@ -29,7 +29,7 @@ pub(super) fn check(history: &History, ends: &[Settled], violations: &mut Violat
 
 /// How many attempts began while another attempt of the same task still ran. Not a violation: a
 /// handler that cannot be stopped outlives its lease. But it should be rare.
-pub(super) fn attempts_beside_another(history: &History, ends: &[Settled]) -> u64 {
+pub(super) fn count_overlapping_attempts(history: &History, ends: &[AttemptEnd]) -> u64 {
     let times = history.attempts.iter().zip(ends);
     let mut times: Vec<(i64, u64, u64)> =
         times.map(|(attempt, end)| (attempt.task, attempt.enter_ns, end.end_ns)).collect();
@@ -46,7 +46,7 @@ pub(super) fn attempts_beside_another(history: &History, ends: &[Settled]) -> u6
     overlaps.sum()
 }
 
-fn steps(history: &History, ends: &[Settled]) -> Vec<Step> {
+fn steps(history: &History, ends: &[AttemptEnd]) -> Vec<Step> {
     let attempts = history.attempts.iter().zip(ends);
     attempts
         .filter_map(|(attempt, end)| {

@@ -11,21 +11,21 @@ use crate::clock::monotonic_ns;
 #[serde(rename_all = "snake_case")]
 pub enum Record {
     /// A handler is about to run. Written before its first instruction.
-    Enter(Enter),
+    Enter(StartRecord),
     /// A handler has returned, or was dropped. Written before the store is told.
-    Leave(Leave),
+    Leave(HandlerEndRecord),
     /// The store has answered: this is how the attempt ended.
-    Exit(Exit),
+    Exit(CompletionRecord),
     /// The store has answered a call for work.
-    Claim(Claim),
+    Claim(ClaimRecord),
     /// A process knows this capacity from now on.
-    Limit(LimitSeen),
+    Limit(LimitRecord),
     /// A harness killed the process.
-    Kill(Signal),
+    Kill(SignalRecord),
     /// A harness paused the process.
-    Stop(Signal),
+    Stop(SignalRecord),
     /// A harness let the process go on.
-    Cont(Signal),
+    Cont(SignalRecord),
 }
 
 /// One start of one process. The number alone is not enough: the system uses it again.
@@ -40,7 +40,7 @@ pub struct Process {
 
 /// The start of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Enter {
+pub struct StartRecord {
     pub t_ns: u64,
     pub process: Process,
     pub task: i64,
@@ -59,7 +59,7 @@ pub struct Enter {
     pub workflow: Option<String>,
     /// The slots the store says it holds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub limits: Vec<Hold>,
+    pub limits: Vec<HeldSlots>,
 }
 
 fn one() -> u32 {
@@ -73,7 +73,7 @@ fn is_one(weight: &u32) -> bool {
 
 /// How much of a limit an attempt holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hold {
+pub struct HeldSlots {
     pub name: String,
     pub weight: u32,
 }
@@ -82,7 +82,7 @@ pub struct Hold {
 /// enter before this process has read the store's answer: without this record that looks like one
 /// holder too many. A writer that leaves it out takes the time of its `exit` when the handler returns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Leave {
+pub struct HandlerEndRecord {
     pub t_ns: u64,
     pub process: Process,
     pub task: i64,
@@ -91,7 +91,7 @@ pub struct Leave {
 
 /// The end of an attempt, as the store accepted it; `lost` if the store refused the token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit {
+pub struct CompletionRecord {
     pub t_ns: u64,
     pub process: Process,
     pub task: i64,
@@ -114,7 +114,7 @@ pub enum Outcome {
 
 /// A call for work, as the worker that made it saw it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claim {
+pub struct ClaimRecord {
     /// When the answer came.
     pub t_ns: u64,
     pub process: Process,
@@ -131,7 +131,7 @@ pub struct Claim {
 /// A capacity a process has learned. To be written before the first `enter` it allows: whoever
 /// raises a limit writes before raising, whoever lowers it after lowering.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitSeen {
+pub struct LimitRecord {
     pub t_ns: u64,
     pub process: Process,
     pub name: String,
@@ -145,7 +145,7 @@ pub struct LimitSeen {
 
 /// What a harness did to a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Signal {
+pub struct SignalRecord {
     pub t_ns: u64,
     pub process: Process,
 }
@@ -164,7 +164,7 @@ impl Process {
     }
 }
 
-impl Signal {
+impl SignalRecord {
     /// Something done to `process` now.
     pub fn now(process: Process) -> Self {
         Self { t_ns: monotonic_ns(), process }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::gather::{Attempt, History};
+use super::collect::{Attempt, History};
 
 /// From the kill of a process to the next enter of each task it was running.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Counts, CutLine, LimitReport, Recovery, Violation};
+use super::{CutLine, LimitReport, Recovery, Violation, ViolationCounts};
 use crate::table::{Table, counted, grouped};
 
 /// What a history proves.
@@ -29,14 +29,14 @@ pub struct Report {
     pub beside_another: u64,
     pub limits: Vec<LimitReport>,
     pub recovery: Recovery,
-    pub violations: Counts,
+    pub violations: ViolationCounts,
     /// The first violations of all.
     pub examples: Vec<Violation>,
 }
 
 impl Report {
     /// Whether there is no violation.
-    pub fn clean(&self) -> bool {
+    pub fn is_clean(&self) -> bool {
         self.violations.total() == 0
     }
 

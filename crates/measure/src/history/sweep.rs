@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use tidegate_core::Scope;
+use tidegate_core::LimitScope;
 
-use super::LimitSeen;
-use super::changed::Changed;
-use super::gather::{Held, History};
-use super::settle::Settled;
-use super::verify::Expected;
+use super::LimitRecord;
+use super::attempt_end::AttemptEnd;
+use super::capacity_changes::CapacityChanges;
+use super::collect::{AppliedLimit, History};
+use super::verify::ExpectedLimits;
 use super::violation::{Violation, Violations};
 
 /// What the history shows of one limit.
@@ -22,7 +22,7 @@ pub struct LimitReport {
     pub expected: bool,
     /// How it was changed while the records were written, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub changed: Option<Changed>,
+    pub changed: Option<CapacityChanges>,
     pub enters: u64,
     /// The most that was ever held at once, by weight.
     pub held_max: u64,
@@ -43,8 +43,8 @@ enum Change {
 /// Sweeps every limit that the history or the caller names.
 pub(super) fn sweep(
     history: &mut History,
-    ends: &[Settled],
-    expected: &Expected,
+    ends: &[AttemptEnd],
+    expected: &ExpectedLimits,
     violations: &mut Violations,
 ) -> Vec<LimitReport> {
     for name in expected.names() {
@@ -59,48 +59,49 @@ pub(super) fn sweep(
         let swept = Sweep::new(name, expected.capacity(name), changed).run(timeline, violations);
         reports.extend(swept);
     }
-    never_entered(&mut reports, names, violations);
+    check_never_entered(&mut reports, names, violations);
     reports.sort_by(|one, other| one.name.cmp(&other.name));
     reports
 }
 
 /// How each limit was changed, in the order of the limits' numbers.
-fn changes(history: &History) -> Vec<Option<Changed>> {
-    let mut seen: Vec<Vec<&LimitSeen>> = vec![Vec::new(); history.limits.all().len()];
+fn changes(history: &History) -> Vec<Option<CapacityChanges>> {
+    let mut seen: Vec<Vec<&LimitRecord>> = vec![Vec::new(); history.limits.all().len()];
     for one in &history.limits_seen {
         if let Some(number) = history.limits.known(&one.name) {
             seen[number].push(one);
         }
     }
-    seen.iter().map(|seen| Changed::of(seen)).collect()
+    seen.iter().map(|seen| CapacityChanges::from_records(seen)).collect()
 }
 
 /// A misspelt name would pass every check. A capacity of 0 expects that nothing enters.
-fn never_entered(reports: &mut [LimitReport], names: &[String], violations: &mut Violations) {
+fn check_never_entered(reports: &mut [LimitReport], names: &[String], violations: &mut Violations) {
     for report in reports {
         if report.expected && report.capacity > Some(0) && report.enters == 0 {
             report.violations += 1;
-            let meant = with_scope(&report.name, names);
+            let meant = find_full_name(&report.name, names);
             violations.add(Violation::LimitNeverEntered { limit: report.name.clone(), meant });
         }
     }
 }
 
 /// The whole name of a limit that was named without its scope, if the records have it.
-fn with_scope(name: &str, names: &[String]) -> Option<String> {
-    let whole = [Scope::Group, Scope::Job, Scope::Workflow].map(|scope| scope.name(name));
+fn find_full_name(name: &str, names: &[String]) -> Option<String> {
+    let whole = [LimitScope::Group, LimitScope::Job, LimitScope::Workflow]
+        .map(|scope| scope.limit_name(name));
     whole.into_iter().find(|whole| names.contains(whole))
 }
 
 /// All changes of each limit, in the order of the limits' numbers.
-fn timelines(history: &mut History, ends: &[Settled]) -> Vec<Vec<(u64, Change)>> {
+fn timelines(history: &mut History, ends: &[AttemptEnd]) -> Vec<Vec<(u64, Change)>> {
     let mut timelines = vec![Vec::new(); history.limits.all().len()];
     for seen in std::mem::take(&mut history.limits_seen) {
         let change = Change::Capacity { version: seen.version, capacity: seen.capacity };
         timelines[history.limits.number(&seen.name)].push((seen.t_ns, change));
     }
     for (attempt, settled) in history.attempts.iter().zip(ends) {
-        for &Held { limit, needed, given } in history.holds(attempt) {
+        for &AppliedLimit { limit, needed, given } in history.limits_of(attempt) {
             let (task, weight) = (attempt.task, needed.max(given));
             timelines[limit].push((attempt.enter_ns, Change::Enter { task, weight, given }));
             timelines[limit].push((settled.end_ns, Change::End { weight }));
@@ -120,11 +121,11 @@ struct Sweep {
 }
 
 impl Sweep {
-    fn new(name: &str, expected: Option<u32>, changed: Option<Changed>) -> Self {
+    fn new(name: &str, expected: Option<u32>, changed: Option<CapacityChanges>) -> Self {
         let changed = changed.filter(|_| expected.is_none());
         let report = LimitReport {
             name: name.to_owned(),
-            capacity: expected.or(changed.as_ref().and_then(Changed::judged_by)),
+            capacity: expected.or(changed.as_ref().and_then(CapacityChanges::judged_by)),
             expected: expected.is_some(),
             changed,
             enters: 0,
@@ -144,7 +145,7 @@ impl Sweep {
         for &(t_ns, change) in timeline {
             match change {
                 Change::End { weight } => self.held -= u64::from(weight),
-                Change::Capacity { version, capacity } => self.learn(version, capacity),
+                Change::Capacity { version, capacity } => self.set_capacity(version, capacity),
                 Change::Enter { task, weight, given } => {
                     self.check_slots(t_ns, task, weight, given, violations);
                     self.enter(t_ns, task, weight, violations);
@@ -154,7 +155,7 @@ impl Sweep {
         self.exists.then_some(self.report)
     }
 
-    fn learn(&mut self, version: Option<i64>, capacity: Option<u32>) {
+    fn set_capacity(&mut self, version: Option<i64>, capacity: Option<u32>) {
         self.exists = true;
         let old_news = version.is_some() && version < self.version;
         if !self.is_fixed && !old_news {
@@ -174,7 +175,8 @@ impl Sweep {
         violations: &mut Violations,
     ) {
         self.exists |= given > 0;
-        let is_workflow = Scope::of(&self.report.name) == Some(Scope::Workflow);
+        let is_workflow =
+            LimitScope::from_limit_name(&self.report.name) == Some(LimitScope::Workflow);
         if given < needed && (is_workflow || self.report.capacity.is_some()) {
             self.report.violations += 1;
             let limit = self.report.name.clone();

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// So many are kept in full; all are counted. A broken limit breaks thousands of times.
-const EXAMPLES: usize = 50;
+const EXAMPLES_MAX: usize = 50;
 
 /// One thing that must not have happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub enum Violation {
 
 /// How often each kind of violation was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct ViolationCounts {
     pub limit_exceeded: u64,
     pub slot_missing: u64,
     pub limit_never_entered: u64,
@@ -47,7 +47,7 @@ pub struct Counts {
     pub stray_end: u64,
 }
 
-impl Counts {
+impl ViolationCounts {
     /// All kinds together.
     pub fn total(&self) -> u64 {
         self.named().iter().map(|(_, count)| count).sum()
@@ -85,14 +85,14 @@ impl Counts {
 /// Violations as they are found.
 #[derive(Debug, Default)]
 pub(super) struct Violations {
-    pub(super) counts: Counts,
+    pub(super) counts: ViolationCounts,
     pub(super) examples: Vec<Violation>,
 }
 
 impl Violations {
     pub(super) fn add(&mut self, violation: Violation) {
         self.counts.add(&violation);
-        if self.examples.len() < EXAMPLES {
+        if self.examples.len() < EXAMPLES_MAX {
             self.examples.push(violation);
         }
     }

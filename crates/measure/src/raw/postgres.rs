@@ -52,7 +52,7 @@ const INSERT: &str = "
     from generate_series(1, $3::bigint)";
 
 /// With the payloads from outside, as an engine gets them.
-pub(super) const PUT: &str = "
+pub(super) const INSERT_PAYLOADS: &str = "
     insert into tidegate_raw.ready
     select nextval('tidegate_raw.id'), 'default', 'noop', 0, 0, $1, payload
     from unnest($2::bytea[]) as one (payload)
@@ -108,9 +108,9 @@ impl RawPostgres {
     }
 
     /// Inserts `count` tasks, `batch` in one transaction, over one connection.
-    pub async fn put(&self, batch: u32, count: u64) -> Result<(), Error> {
+    pub async fn insert_batches(&self, batch: u32, count: u64) -> Result<(), Error> {
         let client = &self.clients[0];
-        let put = client.prepare(PUT).await?;
+        let put = client.prepare(INSERT_PAYLOADS).await?;
         let mut left = count;
         while left > 0 {
             let part = left.min(u64::from(batch));
@@ -133,12 +133,12 @@ impl RawPostgres {
         batch: u32,
         handle: impl Fn(&Task) -> Outcome,
     ) -> Result<u64, Error> {
-        self.ready(batch).await?.run(handle).await
+        self.prepare_drain(batch).await?.run(handle).await
     }
 
     /// Prepares the statements on every connection, so that a drain only drains.
-    pub async fn ready(&self, batch: u32) -> Result<Drain<'_>, Error> {
-        let turns = self.clients.iter().map(|client| Turn::new(client, batch));
+    pub async fn prepare_drain(&self, batch: u32) -> Result<Drain<'_>, Error> {
+        let turns = self.clients.iter().map(|client| BatchStatements::new(client, batch));
         Ok(Drain(try_join_all(turns).await?))
     }
 
@@ -158,7 +158,7 @@ pub(super) async fn connect(url: &str) -> Result<Client, Error> {
 }
 
 /// Connections that are ready to drain.
-pub struct Drain<'a>(Vec<Turn<'a>>);
+pub struct Drain<'a>(Vec<BatchStatements<'a>>);
 
 impl fmt::Debug for Drain<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -174,8 +174,11 @@ impl Drain<'_> {
     }
 }
 
-async fn drain_one(turn: &Turn<'_>, handle: &impl Fn(&Task) -> Outcome) -> Result<u64, Error> {
-    let mut ended = Ended::default();
+async fn drain_one(
+    turn: &BatchStatements<'_>,
+    handle: &impl Fn(&Task) -> Outcome,
+) -> Result<u64, Error> {
+    let mut ended = BatchOutcomes::default();
     let mut completed = 0;
     loop {
         let claimed = turn.run(&ended).await?;
@@ -183,7 +186,7 @@ async fn drain_one(turn: &Turn<'_>, handle: &impl Fn(&Task) -> Outcome) -> Resul
         if claimed.is_empty() {
             return Ok(completed);
         }
-        ended = Ended::default();
+        ended = BatchOutcomes::default();
         for task in claimed.iter().map(task) {
             match handle(&task) {
                 Outcome::Complete => ended.complete.push(task.id),
@@ -195,20 +198,20 @@ async fn drain_one(turn: &Turn<'_>, handle: &impl Fn(&Task) -> Outcome) -> Resul
 
 /// The tasks of the last batch, by how they ended.
 #[derive(Default)]
-pub(super) struct Ended {
+pub(super) struct BatchOutcomes {
     complete: Vec<i64>,
     retry: Vec<i64>,
 }
 
 /// The statements of one transaction, prepared once.
-pub(super) struct Turn<'a> {
+pub(super) struct BatchStatements<'a> {
     client: &'a Client,
     complete: Statement,
     retry: Statement,
     claim: Statement,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> BatchStatements<'a> {
     pub(super) async fn new(client: &'a Client, batch: u32) -> Result<Self, Error> {
         Ok(Self {
             client,
@@ -220,7 +223,7 @@ impl<'a> Turn<'a> {
 
     /// The parts are sent at once, in this order, and the answers awaited together. Where one
     /// fails, the server passes over the rest and the commit takes nothing.
-    pub(super) async fn run(&self, ended: &Ended) -> Result<Vec<Row>, Error> {
+    pub(super) async fn run(&self, ended: &BatchOutcomes) -> Result<Vec<Row>, Error> {
         let begin = self.client.batch_execute("begin");
         let finish = try_join(self.complete(&ended.complete), self.retry(&ended.retry));
         let claim = self.claim();

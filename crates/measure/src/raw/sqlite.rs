@@ -103,7 +103,7 @@ impl RawSqlite {
     }
 
     /// Inserts `count` tasks, `batch` in one transaction.
-    pub fn put(&self, batch: u32, count: u64) -> Result<()> {
+    pub fn insert_batches(&self, batch: u32, count: u64) -> Result<()> {
         let mut left = count;
         while left > 0 {
             let part = left.min(u64::from(batch));
@@ -126,7 +126,7 @@ impl RawSqlite {
 
     /// The same with a handler that says how each task ends.
     pub fn drain_with(&self, batch: u32, mut handle: impl FnMut(&Task) -> Outcome) -> Result<u64> {
-        let mut turn = Turn::new(&self.connection)?;
+        let mut turn = BatchStatements::new(&self.connection)?;
         let mut ended: Vec<(i64, Outcome)> = Vec::new();
         let mut completed = 0;
         loop {
@@ -148,7 +148,7 @@ impl RawSqlite {
 }
 
 /// The statements of one transaction, prepared once.
-struct Turn<'a> {
+struct BatchStatements<'a> {
     begin: Statement<'a>,
     select: Statement<'a>,
     claim: Statement<'a>,
@@ -157,7 +157,7 @@ struct Turn<'a> {
     commit: Statement<'a>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> BatchStatements<'a> {
     fn new(connection: &'a Connection) -> Result<Self> {
         Ok(Self {
             begin: connection.prepare("begin immediate")?,
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_task_is_completed_once_and_retried_where_asked() {
+    fn raw_loop_completes_each_task_once_and_retries() {
         let folder = tempfile::tempdir().unwrap();
         let raw = RawSqlite::open(folder.path().join("raw.db"), Synchronous::Normal).unwrap();
         raw.insert(1_000).unwrap();

@@ -1,21 +1,21 @@
 //! What a claim costs with a great many tasks in the way, beside the cost without them.
 
 use anyhow::ensure;
-use tidegate_core::{NewTask, SetLimit, Source};
+use tidegate_core::{CapacitySource, NewTask, SetLimit};
 use tidegate_store::{OpenOptions, open};
 
-use super::cost::{BATCH, BLOCKED, Cost, add_runnable, claim, measure};
-use super::drain::{NOOP, kind, register};
+use super::cost::{BATCH, BLOCKED_KIND, Cost, add_runnable, claim_request, measure};
+use super::drain::{NOOP_KIND, kind, register};
 use super::submit;
 use super::target::Target;
-use super::throughput::raw;
-use crate::report::Line;
+use super::throughput::raw_drain_seconds;
+use crate::report::ResultLine;
 
 /// Tasks that are claimed in one measurement.
-const RUNNABLE: u64 = 10_000;
+const RUNNABLE_TASKS: u64 = 10_000;
 
 /// The same where there are more of them: as many as the smallest backlog has.
-const CLAIMED: u64 = 1_000;
+const CLAIMED_TASKS: u64 = 1_000;
 
 /// A kind that the worker does not serve.
 const UNSERVED: &str = "unserved";
@@ -33,38 +33,38 @@ pub struct Backlog {
 /// kind in the way as well.
 pub async fn backlog(
     scenario: &Backlog,
-    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+    mut each: impl FnMut(ResultLine) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let target = Target::new(scenario.url.as_deref())?;
     prepare(&target).await?;
-    add_runnable(&target, RUNNABLE).await?;
-    let without = measure(&target, RUNNABLE).await?;
+    add_runnable(&target, RUNNABLE_TASKS).await?;
+    let without = measure(&target, RUNNABLE_TASKS).await?;
     add_blocked(&target, scenario.tasks).await?;
-    add_runnable(&target, RUNNABLE).await?;
-    let blocked = measure(&target, RUNNABLE).await?;
-    each(line(&target, scenario, "blocked", blocked, without).await?)?;
+    add_runnable(&target, RUNNABLE_TASKS).await?;
+    let blocked = measure(&target, RUNNABLE_TASKS).await?;
+    each(result_line(&target, scenario, "blocked", blocked, without).await?)?;
     add_unserved(&target, scenario.tasks).await?;
-    add_runnable(&target, RUNNABLE).await?;
-    let unserved = measure(&target, RUNNABLE).await?;
-    each(line(&target, scenario, "blocked and unserved", unserved, without).await?)
+    add_runnable(&target, RUNNABLE_TASKS).await?;
+    let unserved = measure(&target, RUNNABLE_TASKS).await?;
+    each(result_line(&target, scenario, "blocked and unserved", unserved, without).await?)
 }
 
-async fn line(
+async fn result_line(
     target: &Target,
     scenario: &Backlog,
     ahead: &str,
     with: Cost,
     without: Cost,
-) -> anyhow::Result<Line> {
-    let line = Line::new("blocked-backlog", target.name(), RUNNABLE, with.seconds)
+) -> anyhow::Result<ResultLine> {
+    let line = ResultLine::new("blocked-backlog", target.name(), RUNNABLE_TASKS, with.seconds)
         .with_extra("ahead", ahead)
         .with_extra("backlog", scenario.tasks);
-    beside_raw(with.beside(without, line, target), target).await
+    add_raw_rate(with.compared_line(without, line, target), target).await
 }
 
 /// Lets the raw loop claim and complete as many, with nothing in the way.
-async fn beside_raw(mut line: Line, target: &Target) -> anyhow::Result<Line> {
-    let seconds = raw(target, BATCH, line.tasks, 1).await?;
+async fn add_raw_rate(mut line: ResultLine, target: &Target) -> anyhow::Result<ResultLine> {
+    let seconds = raw_drain_seconds(target, BATCH, line.tasks, 1).await?;
     line.raw_per_s = seconds.map(|seconds| line.tasks as f64 / seconds);
     Ok(line)
 }
@@ -81,44 +81,47 @@ pub struct Growth {
 /// Measures claims from ever more tasks that are all ready, each beside the first.
 pub async fn growth(
     scenario: &Growth,
-    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+    mut each: impl FnMut(ResultLine) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let target = Target::new(scenario.url.as_deref())?;
     prepare(&target).await?;
     let (mut pending, mut first) = (0, None);
     for &wanted in &scenario.pending {
         ensure!(
-            wanted >= pending.max(CLAIMED),
-            "a backlog of {wanted} is not more than the one before, or less than {CLAIMED}"
+            wanted >= pending.max(CLAIMED_TASKS),
+            "a backlog of {wanted} is not more than the one before, or less than {CLAIMED_TASKS}"
         );
         add_runnable(&target, wanted - pending).await?;
-        let cost = measure(&target, CLAIMED).await?;
-        pending = wanted - CLAIMED;
+        let cost = measure(&target, CLAIMED_TASKS).await?;
+        pending = wanted - CLAIMED_TASKS;
         let without = *first.get_or_insert(cost);
-        let line = Line::new("backlog-growth", target.name(), CLAIMED, cost.seconds)
+        let line = ResultLine::new("backlog-growth", target.name(), CLAIMED_TASKS, cost.seconds)
             .with_extra("pending", wanted);
-        each(beside_raw(cost.beside(without, line, &target), &target).await?)?;
+        each(add_raw_rate(cost.compared_line(without, line, &target), &target).await?)?;
     }
     Ok(())
 }
 
 async fn prepare(target: &Target) -> anyhow::Result<()> {
     let opened = target.open().await?;
-    register(&*opened.store, vec![kind(NOOP)]).await?;
-    let name = format!("group:{BLOCKED}");
+    register(&*opened.store, vec![kind(NOOP_KIND)]).await?;
+    let name = format!("group:{BLOCKED_KIND}");
     let capacity = Some(0);
-    opened.store.set_limit(SetLimit { name, capacity, source: Source::Configuration }).await?;
+    opened
+        .store
+        .set_limit(SetLimit { name, capacity, source: CapacitySource::Configuration })
+        .await?;
     Ok(())
 }
 
 /// They are ahead of everything: they come first and have the highest priority.
 async fn add_blocked(target: &Target, tasks: u64) -> anyhow::Result<()> {
     let opened = open(&target.url, OpenOptions::default()).await?;
-    let task = NewTask { priority: 10, ..NewTask::new(BLOCKED, "null") };
+    let task = NewTask { priority: 10, ..NewTask::new(BLOCKED_KIND, "null") };
     submit(&*opened.store, &[], (0..tasks).map(|_| task.clone())).await?;
     // A worker that serves them must be alive, or they are set aside for want of one.
-    opened.store.claim(claim()).await?;
-    while opened.store.admit().await?.more {}
+    opened.store.claim(claim_request()).await?;
+    while opened.store.admit().await?.has_more {}
     Ok(())
 }
 

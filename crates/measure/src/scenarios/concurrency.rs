@@ -2,18 +2,18 @@
 //! the cost of the limit is measured and not its effect.
 
 use anyhow::{Context as _, ensure};
-use tidegate_store::Place;
+use tidegate_store::StoreLocation;
 
-use super::crew::Program;
 use super::drain::{self, Load};
-use super::measured::{Measured, Work};
+use super::measurement::{Measurement, Workload};
 use super::target::Target;
-use super::throughput::raw;
-use crate::report::Line;
+use super::throughput::raw_drain_seconds;
+use super::worker_processes::Program;
+use crate::report::ResultLine;
 
 /// The four ways in which it is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Variant {
     /// No limit at all, beside the raw loop.
     Baseline,
     /// Every task under one limit of 10.
@@ -30,7 +30,7 @@ pub struct Concurrency {
     /// The store. Default: a temporary SQLite file.
     pub url: Option<String>,
     /// How.
-    pub way: Way,
+    pub variant: Variant,
     /// Tasks per measurement. Default: 10,000, and 100,000 where the limit is 500.
     pub tasks: Option<u64>,
     /// Measurements, of which the middle one counts.
@@ -42,7 +42,7 @@ pub struct Concurrency {
 /// Tasks in one transaction where no limit keeps them fewer.
 const BATCH: u32 = 100;
 
-impl Way {
+impl Variant {
     fn name(self) -> &'static str {
         match self {
             Self::Baseline => "concurrency-baseline",
@@ -72,7 +72,7 @@ impl Way {
     fn in_flight(self) -> u32 {
         match (self, self.limit()) {
             (Self::Enabled | Self::High, Some(limit)) => limit,
-            _ => self.workers() * drain::permits(BATCH),
+            _ => self.workers() * drain::default_concurrency(BATCH),
         }
     }
 
@@ -89,57 +89,61 @@ impl Way {
 #[derive(Debug, Clone, Copy)]
 struct Round {
     /// As the scenario has it: with the limit, if there is one.
-    ours: Measured,
+    measured: Measurement,
     /// The same without the limit.
-    without: Option<Measured>,
+    without: Option<Measurement>,
     /// Seconds of the raw loop, where there is one.
     raw: Option<f64>,
 }
 
 /// What a round measures, one of them after the other.
 #[derive(Debug, Clone, Copy)]
-enum Part {
+enum RoundPart {
     Raw,
     Without,
-    Ours,
+    Measured,
 }
 
 impl Concurrency {
     fn tasks(&self) -> u64 {
-        self.tasks.unwrap_or(if self.way == Way::High { 100_000 } else { 10_000 })
+        self.tasks.unwrap_or(if self.variant == Variant::High { 100_000 } else { 10_000 })
     }
 
     /// Works off all tasks under the limit, or without one.
-    async fn measure(&self, target: &Target, limit: Option<u32>) -> anyhow::Result<Measured> {
-        let (program, loads, tasks) = (&self.program, &self.way.loads(), self.tasks());
-        Work { program, loads, limit, tasks }.measure(target).await
+    async fn measure(&self, target: &Target, limit: Option<u32>) -> anyhow::Result<Measurement> {
+        let (program, loads, tasks) = (&self.program, &self.variant.loads(), self.tasks());
+        Workload { program, loads, limit, tasks }.measure(target).await
     }
 
     /// Who comes first changes: what warms up or wears out strikes all.
     async fn round(&self, target: &Target, number: u32) -> anyhow::Result<Round> {
-        let mut parts = [Part::Raw, Part::Without, Part::Ours];
+        let mut parts = [RoundPart::Raw, RoundPart::Without, RoundPart::Measured];
         parts.rotate_left(number as usize % 3);
         let (mut raw_seconds, mut without, mut ours) = (None, None, None);
         for part in parts {
             match part {
-                Part::Raw => {
-                    let batch = self.way.loads()[0].batch;
-                    raw_seconds = raw(target, batch, self.tasks(), self.way.workers()).await?;
+                RoundPart::Raw => {
+                    let batch = self.variant.loads()[0].batch;
+                    raw_seconds =
+                        raw_drain_seconds(target, batch, self.tasks(), self.variant.workers())
+                            .await?;
                 }
-                Part::Without if self.way.limit().is_none() => {}
-                Part::Without => without = Some(self.measure(target, None).await?),
-                Part::Ours => ours = Some(self.measure(target, self.way.limit()).await?),
+                RoundPart::Without if self.variant.limit().is_none() => {}
+                RoundPart::Without => without = Some(self.measure(target, None).await?),
+                RoundPart::Measured => {
+                    ours = Some(self.measure(target, self.variant.limit()).await?)
+                }
             }
         }
         let ours = ours.context("a round has every part")?;
-        Ok(Round { ours, without, raw: raw_seconds })
+        Ok(Round { measured: ours, without, raw: raw_seconds })
     }
 
     /// Tasks per second of those that are compared.
-    fn rate(&self, measured: &Measured) -> f64 {
+    fn rate(&self, measured: &Measurement) -> f64 {
         let tasks = self.tasks() as f64;
-        match self.way {
-            Way::Mixed => tasks * 0.99 / measured.took.rest_seconds,
+        match self.variant {
+            Variant::Mixed => tasks * 0.99 / measured.took.rest_seconds,
             _ => tasks / measured.took.seconds,
         }
     }
@@ -151,15 +155,15 @@ impl Concurrency {
     /// Beside the same without the limit, or beside the raw loop.
     fn ratio(&self, round: &Round) -> f64 {
         let without = round.without.map(|without| self.rate(&without));
-        self.rate(&round.ours) / without.or_else(|| self.raw_rate(round)).unwrap_or(f64::NAN)
+        self.rate(&round.measured) / without.or_else(|| self.raw_rate(round)).unwrap_or(f64::NAN)
     }
 
-    fn line(&self, target: &Target, rounds: &[Round]) -> Line {
-        let (way, tasks) = (self.way, self.tasks());
+    fn line(&self, target: &Target, rounds: &[Round]) -> ResultLine {
+        let (way, tasks) = (self.variant, self.tasks());
         let (first, last) = (self.ratio(&rounds[0]), self.ratio(&rounds[rounds.len() - 1]));
         let middle = &rounds[rounds.len() / 2];
-        let (rate, raw_rate) = (self.rate(&middle.ours), self.raw_rate(middle));
-        let mut line = Line::new(way.name(), target.name(), tasks, tasks as f64 / rate)
+        let (rate, raw_rate) = (self.rate(&middle.measured), self.raw_rate(middle));
+        let mut line = ResultLine::new(way.name(), target.name(), tasks, tasks as f64 / rate)
             .with_batch(way.loads()[0].batch)
             .with_extra("workers", way.workers())
             .with_extra("per_worker", rate / f64::from(way.workers()))
@@ -169,20 +173,20 @@ impl Concurrency {
             .with_extra("ratio_max", last);
         line = match (middle.without, raw_rate) {
             (Some(without), raw) => line
-                .beside(self.rate(&without), "unlimited_per_s", raw)
-                .with_some("limit", way.limit())
-                .with_some("writes_unlimited", without.writes)
-                .with_some("slot_ms", slot_ms(rounds)),
-            (None, Some(raw)) => line.beside_raw(raw),
+                .compared_with(self.rate(&without), "unlimited_per_s", raw)
+                .with_optional("limit", way.limit())
+                .with_optional("writes_unlimited", without.writes)
+                .with_optional("slot_ms", slot_ms(rounds)),
+            (None, Some(raw)) => line.compared_with_raw(raw),
             (None, None) => line,
         };
-        middle.ours.told(line, target)
+        middle.measured.add_to_line(line, target)
     }
 }
 
 /// What a limit costs the server for one task, commits apart: the middle of all rounds.
 fn slot_ms(rounds: &[Round]) -> Option<f64> {
-    let cost = |round: &Round| Some(round.ours.server_ms()? - round.without?.server_ms()?);
+    let cost = |round: &Round| Some(round.measured.server_ms()? - round.without?.server_ms()?);
     let mut costs: Vec<f64> = rounds.iter().filter_map(cost).collect();
     costs.sort_by(f64::total_cmp);
     costs.get(costs.len() / 2).copied()
@@ -191,11 +195,11 @@ fn slot_ms(rounds: &[Round]) -> Option<f64> {
 /// Measures with, without and the raw loop in turn, and gives one line.
 pub async fn concurrency(
     scenario: &Concurrency,
-    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+    mut each: impl FnMut(ResultLine) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut rounds: Vec<Round> = Vec::new();
     let mut target = Target::new(scenario.url.as_deref())?;
-    ensure!(target.place != Place::Memory, "the memory store has one process only");
+    ensure!(target.place != StoreLocation::Memory, "the memory store has one process only");
     for number in 0..scenario.rounds.max(1) {
         if number > 0 {
             target = Target::new(scenario.url.as_deref())?;

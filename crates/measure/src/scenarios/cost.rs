@@ -4,29 +4,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use tidegate_core::{Attempt, Claim, Exit, Finish, Outcome, Store, WorkerId};
+use tidegate_core::{Attempt, Claim, Completion, Finish, Outcome, Store, WorkerId};
 use tidegate_engine::time;
 use tidegate_store::postgres::{self, Postgres};
 use tidegate_store::sqlite::{Options, Sqlite};
-use tidegate_store::{OpenOptions, Place, open};
+use tidegate_store::{OpenOptions, StoreLocation, open};
 use tokio_postgres::NoTls;
 
-use super::drain::{NOOP, kind, task};
-use super::server::times_at;
+use super::drain::{NOOP_KIND, kind, task};
+use super::pg_stats::statement_times_at;
 use super::submit;
 use super::target::Target;
 use crate::clock::Stopwatch;
-use crate::report::Line;
+use crate::report::ResultLine;
 
 /// Tasks in one claim.
 pub(super) const BATCH: u32 = 100;
 
 /// A kind that the worker serves and that a limit stops.
-pub(super) const BLOCKED: &str = "blocked";
+pub(super) const BLOCKED_KIND: &str = "blocked";
 
 /// A session of PostgreSQL tells what it has read when a statement has ended, but not more often than
 /// once a second.
-const TELL_INTERVAL: Duration = Duration::from_millis(1_100);
+const STATS_INTERVAL: Duration = Duration::from_millis(1_100);
 
 /// Pages of all tables and indexes that were asked for, found in memory or not; by whomever, a vacuum
 /// too. So they are counted where the server does not count by statement.
@@ -46,9 +46,14 @@ pub(super) struct Cost {
 
 impl Cost {
     /// Adds what was read beside what was read without what the scenario is about.
-    pub(super) fn beside(self, without: Self, line: Line, target: &Target) -> Line {
+    pub(super) fn compared_line(
+        self,
+        without: Self,
+        line: ResultLine,
+        target: &Target,
+    ) -> ResultLine {
         let unit = match target.place {
-            Place::Postgres(_) => "pages",
+            StoreLocation::Postgres(_) => "pages",
             _ => "steps",
         };
         let tasks = line.tasks as f64;
@@ -64,20 +69,20 @@ impl Cost {
 }
 
 /// A worker's store that counts what it reads.
-pub(super) enum Counted {
+pub(super) enum CountingStore {
     Sqlite(Sqlite),
     Postgres(Postgres, String),
 }
 
-impl Counted {
+impl CountingStore {
     pub(super) async fn open(target: &Target) -> anyhow::Result<Self> {
         Ok(match &target.place {
-            Place::Memory => bail!("the memory store does not count what it reads"),
-            Place::Sqlite { path, synchronous } => {
+            StoreLocation::Memory => bail!("the memory store does not count what it reads"),
+            StoreLocation::Sqlite { path, synchronous } => {
                 let synchronous = synchronous.unwrap_or_default();
                 Self::Sqlite(Sqlite::open(path, Options { synchronous, ..Options::default() })?)
             }
-            Place::Postgres(url) => {
+            StoreLocation::Postgres(url) => {
                 let store = Postgres::connect(url, postgres::Options::default()).await?;
                 Self::Postgres(store, url.clone())
             }
@@ -101,19 +106,19 @@ impl Counted {
             Self::Postgres(..) => self.reads().await? - before,
         };
         for part in claimed.chunks(BATCH as usize) {
-            self.store().finish(Finish { exits: exits(part), claim: None }).await?;
+            self.store().finish(Finish { completions: completions(part), claim: None }).await?;
         }
         Ok(Cost { seconds, reads: reads as f64 })
     }
 
     async fn reads(&self) -> anyhow::Result<u64> {
         match self {
-            Self::Sqlite(store) => Ok(store.take_steps().await?),
+            Self::Sqlite(store) => Ok(store.take_vm_steps().await?),
             Self::Postgres(store, url) => {
-                if let Some(times) = times_at(url).await? {
+                if let Some(times) = statement_times_at(url).await? {
                     return Ok(times.pages());
                 }
-                time::sleep(TELL_INTERVAL).await;
+                time::sleep(STATS_INTERVAL).await;
                 // The connection that was used last is used again, and tells.
                 store.admit().await?;
                 Ok(pages(url).await?.unsigned_abs())
@@ -133,10 +138,10 @@ async fn pages(url: &str) -> anyhow::Result<i64> {
 
 /// Counts what it takes a new worker to claim so many tasks.
 pub(super) async fn measure(target: &Target, tasks: u64) -> anyhow::Result<Cost> {
-    if let Place::Postgres(url) = &target.place {
+    if let StoreLocation::Postgres(url) = &target.place {
         vacuum(url).await?;
     }
-    Counted::open(target).await?.cost(tasks).await
+    CountingStore::open(target).await?.cost(tasks).await
 }
 
 /// Clears away the rows that a million tasks left behind on their way, as the server does by
@@ -150,14 +155,14 @@ async fn vacuum(url: &str) -> anyhow::Result<()> {
 }
 
 /// What the worker asks for. Its lease outlasts every measurement.
-pub(super) fn claim() -> Claim {
+pub(super) fn claim_request() -> Claim {
     Claim {
         worker: WorkerId("bench".into()),
-        queues: Arc::new([kind(NOOP).queue]),
-        kinds: Arc::new([NOOP.into(), BLOCKED.into()]),
+        queues: Arc::new([kind(NOOP_KIND).queue]),
+        kinds: Arc::new([NOOP_KIND.into(), BLOCKED_KIND.into()]),
         tasks_max: BATCH,
         lease_ms: 3_600_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
@@ -166,7 +171,7 @@ async fn claim_all(store: &dyn Store, tasks: u64) -> anyhow::Result<(f64, Vec<At
     let stopwatch = Stopwatch::start();
     let mut all = Vec::new();
     while (all.len() as u64) < tasks {
-        let claimed = store.claim(claim()).await?;
+        let claimed = store.claim(claim_request()).await?;
         ensure!(!claimed.is_empty(), "{} of {tasks} tasks were claimed", all.len());
         all.extend(claimed);
     }
@@ -174,8 +179,8 @@ async fn claim_all(store: &dyn Store, tasks: u64) -> anyhow::Result<(f64, Vec<At
 }
 
 /// That these went well.
-pub(super) fn exits(claimed: &[Attempt]) -> Vec<Exit> {
-    let exit = |attempt: &Attempt| Exit {
+pub(super) fn completions(claimed: &[Attempt]) -> Vec<Completion> {
+    let exit = |attempt: &Attempt| Completion {
         task: attempt.task,
         token: attempt.token,
         outcome: Outcome::Completed(b"null".to_vec()),
@@ -186,5 +191,5 @@ pub(super) fn exits(claimed: &[Attempt]) -> Vec<Exit> {
 /// Tasks that nothing stops.
 pub(super) async fn add_runnable(target: &Target, tasks: u64) -> anyhow::Result<()> {
     let opened = open(&target.url, OpenOptions::default()).await?;
-    Ok(submit(&*opened.store, &[], (0..tasks).map(|_| task(NOOP))).await?)
+    Ok(submit(&*opened.store, &[], (0..tasks).map(|_| task(NOOP_KIND))).await?)
 }

@@ -8,14 +8,16 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use tidegate_core::{Attempt, Kind, NewTask, Registration, Store};
-use tidegate_engine::{Context, Ended, Failure, Observer, Options, Shutdown, Worker, time};
+use tidegate_engine::{
+    AttemptOutcome, Context, Failure, Observer, Shutdown, Worker, WorkerConfig, time,
+};
 use tidegate_store::postgres::{self, Postgres};
-use tidegate_store::{OpenOptions, Place, open};
+use tidegate_store::{OpenOptions, StoreLocation, open};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::sync::Notify;
 
-use super::mixture::Dice;
-use super::shift::Shift;
+use super::bench_phase::BenchPhase;
+use super::task_mix::SplitMix;
 
 use crate::clock::monotonic_ns;
 
@@ -23,7 +25,7 @@ use crate::clock::monotonic_ns;
 const PAYLOAD: &[u8] = b"\"sixteen bytes.\"";
 
 /// What is worked off where no crew does it.
-pub(super) const NOOP: &str = "noop";
+pub(super) const NOOP_KIND: &str = "noop";
 
 /// What a worker of a benchmark takes.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +33,7 @@ pub struct Load {
     /// Tasks in one claim.
     pub batch: u32,
     /// Tasks that run at once.
-    pub permits: u32,
+    pub concurrency: u32,
     /// How many kinds there are.
     pub kinds: u32,
     /// What the handlers do.
@@ -40,9 +42,9 @@ pub struct Load {
 
 impl Load {
     /// Returns a load of handlers that return at once.
-    pub const fn noop(batch: u32, permits: u32, kinds: u32) -> Self {
+    pub const fn noop(batch: u32, concurrency: u32, kinds: u32) -> Self {
         let handlers = Handlers { hold_ms: 0, failing_percent: 0, reporting_percent: 0 };
-        Self { batch, permits, kinds, handlers }
+        Self { batch, concurrency, kinds, handlers }
     }
 }
 
@@ -63,9 +65,9 @@ const RETRY_DELAY: Duration = Duration::from_millis(100);
 impl Handlers {
     /// Runs one attempt.
     async fn run(self, context: &Context) -> Result<(), Failure> {
-        let is_first = context.attempt() == 1;
+        let is_first = context.attempt_number() == 1;
         // By a random number of the task, so that a batch has any number of them.
-        let number = Dice::new(context.task().0.unsigned_abs()).roll(100) as u32;
+        let number = SplitMix::new(context.task_id().0.unsigned_abs()).below(100) as u32;
         if is_first && number < self.failing_percent {
             return Err(Failure::retry_in("a benchmark that fails on purpose", RETRY_DELAY));
         }
@@ -115,7 +117,7 @@ impl Counter {
     pub(super) fn new(wanted: u64) -> Self {
         let zero = || AtomicU64::new(0);
         let (completed, last_ns, rest_last_ns) = (zero(), zero(), zero());
-        let first = Shift::Measured.kind_name(0, 2);
+        let first = BenchPhase::Measured.kind_name(0, 2);
         Self { wanted, first, completed, last_ns, rest_last_ns, all: Notify::new() }
     }
 
@@ -129,19 +131,19 @@ impl Counter {
         self.completed.load(Ordering::SeqCst)
     }
 
-    fn done(&self) -> Drained {
-        Drained {
+    fn report(&self) -> DrainReport {
+        DrainReport {
             completed: self.completed(),
             last_ns: self.last_ns.load(Ordering::SeqCst),
             rest_last_ns: self.rest_last_ns.load(Ordering::SeqCst),
             traffic: None,
-            is_over: false,
+            is_final: false,
         }
     }
 }
 
 impl Observer for Counter {
-    fn exit(&self, attempt: &Attempt, ended: Ended) {
+    fn on_acknowledged(&self, attempt: &Attempt, ended: AttemptOutcome) {
         // The clock stops at the last first attempt: the last retries wait for their delay only.
         if attempt.number == 1 {
             let now = monotonic_ns();
@@ -150,7 +152,7 @@ impl Observer for Counter {
                 self.rest_last_ns.store(now, Ordering::SeqCst);
             }
         }
-        if ended != Ended::Completed {
+        if ended != AttemptOutcome::Completed {
             return;
         }
         if self.completed.fetch_add(1, Ordering::SeqCst) + 1 == self.wanted {
@@ -161,7 +163,7 @@ impl Observer for Counter {
 
 /// Twice a batch, so that handlers run while the store works. The raw loop has one batch in
 /// flight, and at small batches two of ours may share a commit that it has to make alone.
-pub(super) fn permits(batch: u32) -> u32 {
+pub(super) fn default_concurrency(batch: u32) -> u32 {
     2 * batch
 }
 
@@ -172,15 +174,15 @@ pub(super) fn worker(
     kinds: Vec<Kind>,
     counter: Arc<Counter>,
 ) -> tidegate_core::Result<Worker> {
-    let Load { batch, permits, handlers, .. } = load;
+    let Load { batch, concurrency: permits, handlers, .. } = load;
     let heartbeat_interval = handlers.heartbeat_interval();
-    let options = Options {
+    let options = WorkerConfig {
         concurrency: permits,
-        claim_batch: batch,
+        claim_batch_size: batch,
         heartbeat_interval,
-        ..Options::default()
+        ..WorkerConfig::default()
     };
-    let mut builder = Worker::builder(store).options(options).observer(counter);
+    let mut builder = Worker::builder(store).config(options).observer(counter);
     for kind in kinds {
         let handler =
             move |context: Context, _: IgnoredAny| async move { handlers.run(&context).await };
@@ -191,7 +193,7 @@ pub(super) fn worker(
 
 /// What one process did in one shift.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) struct Drained {
+pub(super) struct DrainReport {
     pub(super) completed: u64,
     /// When the last first attempt of a task ended.
     pub(super) last_ns: u64,
@@ -200,7 +202,7 @@ pub(super) struct Drained {
     /// What went to the server, where the store counts it.
     pub(super) traffic: Option<Traffic>,
     /// Nothing more comes of this shift.
-    pub(super) is_over: bool,
+    pub(super) is_final: bool,
 }
 
 /// What a process sent to its server.
@@ -210,8 +212,8 @@ pub(super) struct Traffic {
     pub(super) waited_ms: f64,
 }
 
-impl From<postgres::Traffic> for Traffic {
-    fn from(sent: postgres::Traffic) -> Self {
+impl From<postgres::RoundTripStats> for Traffic {
+    fn from(sent: postgres::RoundTripStats) -> Self {
         let waited_ms = 1e3 * sent.waited.as_secs_f64();
         Self { round_trips: sent.round_trips, waited_ms }
     }
@@ -219,39 +221,39 @@ impl From<postgres::Traffic> for Traffic {
 
 /// How often a process says what it has done. Whoever waits for the end need not ask the store,
 /// which would cost those who are measured.
-const SAY_INTERVAL: Duration = Duration::from_millis(50);
+const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The life of a worker process of a benchmark: one shift after the other. In each it says that it is
 /// ready, says what it has done again and again, rests when a line comes in or stdin ends, and says
 /// it for the last time. What it has connected and prepared stays for the next shift.
-pub async fn process(url: &str, load: Load) -> anyhow::Result<()> {
+pub async fn run_process(url: &str, load: Load) -> anyhow::Result<()> {
     let (store, postgres) = connect(url).await?;
     let mut stdin = BufReader::new(tokio::io::stdin()).lines();
-    for shift in Shift::ALL {
-        let sent = || postgres.as_ref().map(Postgres::traffic);
+    for shift in BenchPhase::ALL {
+        let sent = || postgres.as_ref().map(Postgres::round_trip_stats);
         let before = sent();
-        let mut done = work(store.clone(), load, shift, &mut stdin).await?;
+        let mut done = run_phase(store.clone(), load, shift, &mut stdin).await?;
         done.traffic = sent().zip(before).map(|(after, before)| after.since(before).into());
-        say(&serde_json::to_string(&done)?)?;
+        print_line(&serde_json::to_string(&done)?)?;
     }
     Ok(())
 }
 
 /// The store, and the same where it counts what it sends.
 async fn connect(url: &str) -> anyhow::Result<(Arc<dyn Store>, Option<Postgres>)> {
-    if let Place::Postgres(url) = Place::parse(url)? {
+    if let StoreLocation::Postgres(url) = StoreLocation::parse(url)? {
         let store = Postgres::connect(&url, postgres::Options::default()).await?;
         return Ok((Arc::new(store.clone()), Some(store)));
     }
     Ok((open(url, OpenOptions::default()).await?.store, None))
 }
 
-async fn work(
+async fn run_phase(
     store: Arc<dyn Store>,
     load: Load,
-    shift: Shift,
+    shift: BenchPhase,
     stdin: &mut Lines<BufReader<Stdin>>,
-) -> anyhow::Result<Drained> {
+) -> anyhow::Result<DrainReport> {
     let counter = Arc::new(Counter::new(u64::MAX));
     let worker = worker(store, load, shift.kinds(load.kinds), counter.clone())?;
     let shutdown = Shutdown::new();
@@ -262,14 +264,14 @@ async fn work(
         told.drain();
     };
     let said = async {
-        say(READY)?;
+        print_line(READY_LINE)?;
         let mut last = 0;
         loop {
-            time::sleep(SAY_INTERVAL).await;
-            let done = counter.done();
+            time::sleep(REPORT_INTERVAL).await;
+            let done = counter.report();
             if done.completed != last {
                 last = done.completed;
-                say(&serde_json::to_string(&done)?)?;
+                print_line(&serde_json::to_string(&done)?)?;
             }
         }
     };
@@ -285,13 +287,13 @@ async fn work(
             said?;
         }
     }
-    Ok(Drained { is_over: true, ..counter.done() })
+    Ok(DrainReport { is_final: true, ..counter.report() })
 }
 
 /// What a process says when it waits for its queue to open.
-pub(super) const READY: &str = "ready";
+pub(super) const READY_LINE: &str = "ready";
 
-fn say(line: &str) -> anyhow::Result<()> {
+fn print_line(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)

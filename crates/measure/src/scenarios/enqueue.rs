@@ -2,14 +2,14 @@
 
 use anyhow::Context as _;
 use tidegate_core::{Store, Submission};
-use tidegate_store::Place;
+use tidegate_store::StoreLocation;
 
-use super::drain::{NOOP, kind, register, task};
+use super::drain::{NOOP_KIND, kind, register, task};
 use super::target::Target;
-use super::throughput::{remove, synchronous};
+use super::throughput::{raw_synchronous, remove_database_files};
 use crate::clock::Stopwatch;
 use crate::raw::{RawPostgres, RawSqlite};
-use crate::report::Line;
+use crate::report::ResultLine;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -27,24 +27,24 @@ pub struct Enqueue {
 /// Measures ours and the raw inserts in turn, and gives a line for each batch size.
 pub async fn enqueue(
     scenario: &Enqueue,
-    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+    mut each: impl FnMut(ResultLine) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let target = Target::new(scenario.url.as_deref())?;
     let opened = target.open().await?;
-    register(&*opened.store, vec![kind(NOOP)]).await?;
+    register(&*opened.store, vec![kind(NOOP_KIND)]).await?;
     for &batch in &scenario.batches {
         let tasks = scenario.tasks.unwrap_or_else(|| tasks_for(batch));
         let (mut ours, mut raws) = (Vec::new(), Vec::new());
         for _ in 0..scenario.rounds.max(1) {
-            raws.extend(raw(&target, batch, tasks).await?);
-            ours.push(put(&*opened.store, batch, tasks).await?);
+            raws.extend(raw_insert_seconds(&target, batch, tasks).await?);
+            ours.push(submit_batches(&*opened.store, batch, tasks).await?);
         }
-        let (seconds, raw) = middle(&ours, &raws);
-        let mut line = Line::new("enqueue", target.name(), tasks, seconds)
+        let (seconds, raw) = median_round(&ours, &raws);
+        let mut line = ResultLine::new("enqueue", target.name(), tasks, seconds)
             .with_batch(batch)
             .with_extra("rounds", ours.len() as u64);
         if let Some(raw) = raw {
-            line = line.beside_raw(tasks as f64 / raw);
+            line = line.compared_with_raw(tasks as f64 / raw);
         }
         each(line)?;
     }
@@ -63,7 +63,7 @@ fn tasks_for(batch: u32) -> u64 {
 /// The round in the middle, ours and raw: by the ratio of the two, since they were measured one
 /// after the other and a slow spell of the machine strikes both. How far the rounds disagree is
 /// how little the ratio says.
-fn middle(ours: &[f64], raws: &[f64]) -> (f64, Option<f64>) {
+fn median_round(ours: &[f64], raws: &[f64]) -> (f64, Option<f64>) {
     let mut rounds: Vec<(f64, Option<f64>)> =
         ours.iter().enumerate().map(|(at, ours)| (*ours, raws.get(at).copied())).collect();
     rounds.sort_by(|a, b| {
@@ -74,12 +74,12 @@ fn middle(ours: &[f64], raws: &[f64]) -> (f64, Option<f64>) {
 }
 
 /// Seconds that it takes to submit tasks, one submit after the other.
-async fn put(store: &dyn Store, batch: u32, tasks: u64) -> anyhow::Result<f64> {
+async fn submit_batches(store: &dyn Store, batch: u32, tasks: u64) -> anyhow::Result<f64> {
     let stopwatch = Stopwatch::start();
     let mut left = tasks;
     while left > 0 {
         let part = left.min(u64::from(batch.max(1)));
-        let tasks = (0..part).map(|_| task(NOOP)).collect();
+        let tasks = (0..part).map(|_| task(NOOP_KIND)).collect();
         store.submit(Submission { tasks, ..Submission::default() }).await?;
         left -= part;
     }
@@ -87,27 +87,31 @@ async fn put(store: &dyn Store, batch: u32, tasks: u64) -> anyhow::Result<f64> {
 }
 
 /// The same by inserts into a table, over one connection.
-async fn raw(target: &Target, batch: u32, tasks: u64) -> anyhow::Result<Option<f64>> {
+async fn raw_insert_seconds(
+    target: &Target,
+    batch: u32,
+    tasks: u64,
+) -> anyhow::Result<Option<f64>> {
     let batch = batch.max(1);
     match &target.place {
-        Place::Memory => Ok(None),
-        Place::Sqlite { synchronous: as_safe, .. } => {
+        StoreLocation::Memory => Ok(None),
+        StoreLocation::Sqlite { synchronous: as_safe, .. } => {
             let (path, as_safe) = (target.raw_path().context("a file has a path")?, *as_safe);
             let put = move || -> anyhow::Result<f64> {
-                let raw = RawSqlite::open(&path, synchronous(as_safe))?;
+                let raw = RawSqlite::open(&path, raw_synchronous(as_safe))?;
                 let stopwatch = Stopwatch::start();
-                raw.put(batch, tasks)?;
+                raw.insert_batches(batch, tasks)?;
                 let seconds = stopwatch.seconds();
                 drop(raw);
-                remove(&path)?;
+                remove_database_files(&path)?;
                 Ok(seconds)
             };
             Ok(Some(tokio::task::spawn_blocking(put).await??))
         }
-        Place::Postgres(url) => {
+        StoreLocation::Postgres(url) => {
             let raw = RawPostgres::open(url, 1).await?;
             let stopwatch = Stopwatch::start();
-            raw.put(batch, tasks).await?;
+            raw.insert_batches(batch, tasks).await?;
             Ok(Some(stopwatch.seconds()))
         }
     }

@@ -8,17 +8,17 @@ use std::str::FromStr as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, ensure};
-use tidegate_core::{Attempt, Claim, Finish, Outcome, SetLimit, Source, Store, WorkerId};
-use tidegate_store::Place;
-use tidegate_store::postgres::{Options, PLANS, Postgres, Step};
+use tidegate_core::{Attempt, CapacitySource, Claim, Finish, Outcome, SetLimit, Store, WorkerId};
+use tidegate_store::StoreLocation;
+use tidegate_store::postgres::{Options, PLANNER_SETTINGS, Postgres, StatementHook};
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
-use super::cost::exits;
+use super::cost::completions;
 use super::drain::{kind, register, task};
-use super::plan::{Plan, read};
+use super::plan::{Plan, parse_plans};
 use super::submit;
 use crate::clock::Stopwatch;
-use crate::report::Line;
+use crate::report::ResultLine;
 use crate::table::grouped;
 
 /// What to explain.
@@ -48,21 +48,21 @@ const SCENARIOS: [(&str, u64, &str); 3] = [
 /// Writes a record for each scenario, and gives a line for each statement.
 pub async fn explain(
     scenario: &Explain,
-    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+    mut each: impl FnMut(ResultLine) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     ensure!(
-        matches!(Place::parse(&scenario.url)?, Place::Postgres(_)),
+        matches!(StoreLocation::parse(&scenario.url)?, StoreLocation::Postgres(_)),
         "only PostgreSQL explains its plans; name one with --store postgres://..."
     );
     fs::create_dir_all(&scenario.folder).context("make the folder of the records")?;
     for (name, limited, about) in SCENARIOS {
         let stopwatch = Stopwatch::start();
         let database = Database::make(&scenario.url).await?;
-        let explained = scenario.plans(&database.url, limited).await;
+        let explained = scenario.collect_plans(&database.url, limited).await;
         database.remove().await?;
         let (version, plans) = explained?;
         let path = scenario.folder.join(format!("{name}.txt"));
-        let kept = read(&fs::read_to_string(&path).unwrap_or_default());
+        let kept = parse_plans(&fs::read_to_string(&path).unwrap_or_default());
         let about = format!(
             "{name}: {} tasks of {KINDS} kinds wait; {about}.\n\
              Made by `tidegate bench explain` on PostgreSQL {version}; the pages of a statement are those\n\
@@ -73,23 +73,23 @@ pub async fn explain(
         fs::write(&path, about + &records.concat()).context("write a record")?;
         for plan in &plans {
             let before = kept.iter().find(|kept| kept.statement == plan.statement);
-            each(line(name, plan, before, stopwatch.seconds()))?;
+            each(result_line(name, plan, before, stopwatch.seconds()))?;
         }
     }
     Ok(())
 }
 
-fn line(name: &str, plan: &Plan, before: Option<&Plan>, seconds: f64) -> Line {
+fn result_line(name: &str, plan: &Plan, before: Option<&Plan>, seconds: f64) -> ResultLine {
     let how = match before {
         None => "new",
-        Some(before) if plan.is_like(before) => "same",
+        Some(before) if plan.has_same_shape(before) => "same",
         Some(_) => "changed",
     };
-    let mut line = Line::new(name, "postgres", plan.tasks, seconds)
+    let mut line = ResultLine::new(name, "postgres", plan.tasks, seconds)
         .with_extra("statement", plan.statement.clone())
         .with_extra("plan", how)
         .with_extra("pages_per_task", plan.pages_per_task())
-        .with_some("pages_per_task_before", before.map(Plan::pages_per_task));
+        .with_optional("pages_per_task_before", before.map(Plan::pages_per_task));
     line.ratio = before.map(|before| plan.pages_per_task() / before.pages_per_task());
     match how {
         "changed" => {
@@ -101,30 +101,31 @@ fn line(name: &str, plan: &Plan, before: Option<&Plan>, seconds: f64) -> Line {
 
 impl Explain {
     /// The server's version, and the plans of what is sent where so many kinds are limited.
-    async fn plans(&self, url: &str, limited: u64) -> anyhow::Result<(String, Vec<Plan>)> {
-        let texts = Texts::default();
-        let options = Options { step: Some(texts.step()), ..Options::default() };
+    async fn collect_plans(&self, url: &str, limited: u64) -> anyhow::Result<(String, Vec<Plan>)> {
+        let texts = StatementTexts::default();
+        let options = Options { statement_hook: Some(texts.recorder()), ..Options::default() };
         let store = Postgres::connect(url, options).await?;
         store.migrate().await?;
         set_up(&store, limited).await?;
         // A worker is known to serve them before they come.
-        store.claim(claim(BATCH)).await?;
+        store.claim(claim_request(BATCH)).await?;
         self.load(url).await?;
         texts.clear();
-        let first = store.claim(claim(BATCH)).await?;
-        let text = texts.take()?;
+        let first = store.claim(claim_request(BATCH)).await?;
+        let text = texts.take_longest()?;
         // They go back, and the server explains how it would give them out again.
-        let mut back = exits(&first);
+        let mut back = completions(&first);
         back.iter_mut().for_each(|exit| exit.outcome = Outcome::Released);
-        store.finish(Finish { exits: back, claim: None }).await?;
-        while store.admit().await?.more {}
+        store.finish(Finish { completions: back, claim: None }).await?;
+        while store.admit().await?.has_more {}
         let client = connect(url).await?;
         client.batch_execute("VACUUM ANALYZE").await?;
         let tasks = u64::from(BATCH);
-        let mut plans = vec![shown(&client, "claim", text, &claim_arguments(), tasks).await?];
+        let mut plans =
+            vec![explain_statement(&client, "claim", text, &claim_arguments(), tasks).await?];
         let mut attempts = Vec::new();
         for _ in 0..2 {
-            attempts.extend(store.claim(claim(BATCH)).await?);
+            attempts.extend(store.claim(claim_request(BATCH)).await?);
         }
         let (held, free): (Vec<_>, Vec<_>) =
             attempts.into_iter().partition(|attempt: &Attempt| !attempt.slots.is_empty());
@@ -135,14 +136,14 @@ impl Explain {
                 continue;
             }
             let is_relay = statement == "relay";
-            let wanted = is_relay.then(|| claim(first.len() as u32));
+            let wanted = is_relay.then(|| claim_request(first.len() as u32));
             texts.clear();
-            store.finish(Finish { exits: exits(first), claim: wanted }).await?;
-            let text = texts.take()?;
+            store.finish(Finish { completions: completions(first), claim: wanted }).await?;
+            let text = texts.take_longest()?;
             let arguments =
-                if is_relay { relay_arguments(second) } else { finish_arguments(second) };
+                if is_relay { hand_off_arguments(second) } else { finish_arguments(second) };
             let tasks = second.len() as u64;
-            plans.push(shown(&client, statement, text, &arguments, tasks).await?);
+            plans.push(explain_statement(&client, statement, text, &arguments, tasks).await?);
         }
         Ok((version(&client).await?, plans))
     }
@@ -151,7 +152,7 @@ impl Explain {
         let store = Postgres::connect(url, Options::default()).await?;
         let tasks = (0..self.tasks).map(|number| task(&kind_name(number % KINDS)));
         submit(&store, &[], tasks).await?;
-        while store.admit().await?.more {}
+        while store.admit().await?.has_more {}
         Ok(())
     }
 }
@@ -168,29 +169,29 @@ async fn set_up(store: &Postgres, limited: u64) -> anyhow::Result<()> {
     register(store, kind_names().iter().map(|name| kind(name)).collect()).await?;
     for number in 0..limited {
         let name = format!("group:{}", kind_name(number));
-        let (capacity, source) = (Some(LIMIT), Source::Configuration);
+        let (capacity, source) = (Some(LIMIT), CapacitySource::Configuration);
         store.set_limit(SetLimit { name, capacity, source }).await?;
     }
     Ok(())
 }
 
-fn claim(tasks_max: u32) -> Claim {
+fn claim_request(tasks_max: u32) -> Claim {
     Claim {
         worker: WorkerId(WORKER.into()),
         queues: Arc::new([kind("").queue]),
         kinds: kind_names().into_iter().map(Into::into).collect(),
         tasks_max,
         lease_ms: LEASE_MS,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
 /// The texts of statements, as a store sends them.
 #[derive(Default)]
-struct Texts(Arc<Mutex<Vec<&'static str>>>);
+struct StatementTexts(Arc<Mutex<Vec<&'static str>>>);
 
-impl Texts {
-    fn step(&self) -> Step {
+impl StatementTexts {
+    fn recorder(&self) -> StatementHook {
         let texts = self.0.clone();
         Arc::new(move |text| {
             texts.lock().unwrap_or_else(PoisonError::into_inner).push(text);
@@ -203,7 +204,7 @@ impl Texts {
     }
 
     /// The one that does the work, which is the longest by far; the others lock and commit.
-    fn take(&self) -> anyhow::Result<&'static str> {
+    fn take_longest(&self) -> anyhow::Result<&'static str> {
         let mut texts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let longest = texts.drain(..).max_by_key(|text| text.len());
         longest.context("the store has sent nothing")
@@ -214,36 +215,37 @@ impl Texts {
 // `hand_off_eligible.sql` with `hand_off_start.sql`.
 
 fn claim_arguments() -> Vec<String> {
-    let floors = vec![NUMBERS_NONE.to_owned(); 4];
-    let told_to_and_closed = vec!["false".to_owned(), NUMBERS_NONE.to_owned()];
+    let floors = vec![EMPTY_BIGINT_ARRAY.to_owned(); 4];
+    let told_to_and_closed = vec!["false".to_owned(), EMPTY_BIGINT_ARRAY.to_owned()];
     let lanes_and_takes_rest = vec![KINDS.to_string(), "false".to_owned()];
-    [asked(), vec![BATCH.to_string()], told_to_and_closed, floors, lanes_and_takes_rest].concat()
+    [claim_parameters(), vec![BATCH.to_string()], told_to_and_closed, floors, lanes_and_takes_rest]
+        .concat()
 }
 
 fn finish_arguments(attempts: &[Attempt]) -> Vec<String> {
-    [ended(attempts), vec!["NULL".to_owned()]].concat()
+    [completion_parameters(attempts), vec!["NULL".to_owned()]].concat()
 }
 
-fn relay_arguments(attempts: &[Attempt]) -> Vec<String> {
+fn hand_off_arguments(attempts: &[Attempt]) -> Vec<String> {
     let limits: BTreeSet<i64> =
         attempts.iter().flat_map(|attempt| &attempt.slots).map(|slot| slot.limit.0).collect();
     // Each line is read from its start.
     let never = vec!["-1".to_owned(); limits.len()];
     let limits = limits.iter().map(i64::to_string).collect();
     let slots = vec![attempts.len().to_string()];
-    let lines = vec![numbers(limits), numbers(never)];
-    let floors = vec![NUMBERS_NONE.to_owned(); 3 + 4];
-    [asked(), ended(attempts), slots, lines, floors].concat()
+    let lines = vec![bigint_array(limits), bigint_array(never)];
+    let floors = vec![EMPTY_BIGINT_ARRAY.to_owned(); 3 + 4];
+    [claim_parameters(), completion_parameters(attempts), slots, lines, floors].concat()
 }
 
-fn numbers(numbers: Vec<String>) -> String {
+fn bigint_array(numbers: Vec<String>) -> String {
     format!("'{{{}}}'::bigint[]", numbers.join(","))
 }
 
-const NUMBERS_NONE: &str = "'{}'::bigint[]";
+const EMPTY_BIGINT_ARRAY: &str = "'{}'::bigint[]";
 
 /// Queues, kinds, worker, lease and time of whoever asks, and from which task on it looks at the gate.
-fn asked() -> Vec<String> {
+fn claim_parameters() -> Vec<String> {
     let queue = format!("'{{{}}}'::text[]", kind("").queue);
     let kinds = format!("'{{{}}}'::text[]", kind_names().join(","));
     let (lease, now, from) = (LEASE_MS.to_string(), "NULL".to_owned(), "0".to_owned());
@@ -251,17 +253,17 @@ fn asked() -> Vec<String> {
 }
 
 /// Tasks, tokens, results and leases of what ended.
-fn ended(attempts: &[Attempt]) -> Vec<String> {
+fn completion_parameters(attempts: &[Attempt]) -> Vec<String> {
     let tasks = attempts.iter().map(|attempt| attempt.task.0.to_string()).collect();
     let tokens: Vec<String> = attempts.iter().map(|attempt| attempt.token.0.to_string()).collect();
     let mut leases = tokens.clone();
     leases.dedup();
     let results = format!("array_fill('null'::bytea, ARRAY[{}])", attempts.len());
-    vec![numbers(tasks), numbers(tokens), results, numbers(leases)]
+    vec![bigint_array(tasks), bigint_array(tokens), results, bigint_array(leases)]
 }
 
 /// The part of a statement that has a row for each of its tasks.
-fn part_of_tasks(statement: &str) -> &'static str {
+fn task_cte(statement: &str) -> &'static str {
     match statement {
         "claim" => "picked",
         "finish" => "listed",
@@ -271,7 +273,7 @@ fn part_of_tasks(statement: &str) -> &'static str {
 
 /// Runs a statement about so many tasks twice and undoes it, and gives the second plan: the first
 /// finds nothing prepared.
-async fn shown(
+async fn explain_statement(
     client: &Client,
     statement: &str,
     text: &str,
@@ -296,7 +298,7 @@ async fn shown(
         _ => None,
     };
     let lines: Vec<String> = lines.iter().filter_map(line).collect();
-    let part = format!("CTE {}", part_of_tasks(statement));
+    let part = format!("CTE {}", task_cte(statement));
     let node = lines.iter().skip_while(|line| line.trim() != part).nth(1);
     let rows = rows(node.map_or("", String::as_str));
     ensure!(rows == tasks, "the {statement} found {rows} tasks of {tasks}");
@@ -317,7 +319,8 @@ async fn version(client: &Client) -> anyhow::Result<String> {
 
 /// A connection that plans as the store's do.
 async fn connect(url: &str) -> anyhow::Result<Client> {
-    let (client, connection) = Config::from_str(url)?.options(PLANS).connect(NoTls).await?;
+    let (client, connection) =
+        Config::from_str(url)?.options(PLANNER_SETTINGS).connect(NoTls).await?;
     // It ends with the client; what goes wrong on it, the client's calls report.
     tokio::spawn(connection);
     Ok(client)

@@ -6,28 +6,28 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
-use tidegate_core::check::check_at_rest;
-use tidegate_core::inspect::Snapshot;
-use tidegate_core::{NewTask, Registration, SetLimit, Source, State};
+use tidegate_core::invariants::check_idle_store;
+use tidegate_core::reader::Snapshot;
+use tidegate_core::{CapacitySource, NewTask, Registration, SetLimit, TaskState};
 use tidegate_engine::time;
-use tidegate_store::{Opened, Place};
+use tidegate_store::{StoreHandle, StoreLocation};
 
-use super::mixture::{Dice, GROUPS, JOB, jobs, kinds, tasks};
 use super::target::Target;
-use super::workers::{Histories, Job, Workers};
-use super::{has_work, submit};
+use super::task_mix::{GROUPS, JOB, SplitMix, jobs, kinds, tasks};
+use super::workers::{Histories, WorkerCommand, Workers};
+use super::{has_unfinished_tasks, submit};
 use crate::clock::Stopwatch;
-use crate::history::{Expected, Process, Record, Report, Signal, Writer, verify};
-use crate::report::Line;
+use crate::history::{ExpectedLimits, Process, Record, Report, SignalRecord, Writer, verify};
+use crate::report::ResultLine;
 
 /// Between two looks at the fleet.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Between two counts of what is left while workers are still to be killed.
 const COUNT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// For the processes to start, before the first tasks are due.
-const START_UP: Duration = Duration::from_secs(2);
+const START_DELAY: Duration = Duration::from_secs(2);
 
 /// What to do.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub struct Fleet {
     /// Worker processes.
     pub processes: u32,
     /// Handlers that run at once in each.
-    pub permits: u32,
+    pub concurrency: u32,
     /// How long tasks behind the largest limit hold their slot at most.
     pub hold_ms: u64,
     /// Workers to kill, one after another.
@@ -52,7 +52,7 @@ pub struct Fleet {
     /// Decides the mixture of tasks and who is killed.
     pub seed: u64,
     /// Raises every limit by one in the store behind the checker's back, which must then see it.
-    pub secretly_raise: bool,
+    pub inject_over_limit: bool,
     /// Where to leave the histories. Default: nowhere.
     pub histories: Option<PathBuf>,
     /// The program that is `tidegate`.
@@ -63,7 +63,7 @@ pub struct Fleet {
 #[derive(Debug)]
 pub struct Outcome {
     /// The line to print.
-    pub line: Line,
+    pub line: ResultLine,
     /// What the histories prove.
     pub report: Report,
     /// What is not as it must be.
@@ -73,15 +73,15 @@ pub struct Outcome {
 /// Runs a fleet until all is done, and checks everything.
 pub async fn fleet(fleet: &Fleet) -> anyhow::Result<Outcome> {
     let target = Target::new(fleet.url.as_deref())?;
-    ensure!(target.place != Place::Memory, "the memory store has one process only");
+    ensure!(target.place != StoreLocation::Memory, "the memory store has one process only");
     let opened = target.open().await?;
     let before = counts(&opened).await?;
-    prepare(&opened, u32::from(fleet.secretly_raise)).await?;
+    prepare(&opened, u32::from(fleet.inject_over_limit)).await?;
     let histories = Histories::new(fleet.histories.as_deref())?;
-    let mut run = Run::new(fleet, &opened, &histories)?;
+    let mut run = FleetRun::new(fleet, &opened, &histories)?;
     // All are due at once, when the fleet is up and idle.
-    let due_at = time::now() + START_UP;
-    run.add(fleet.tasks, START_UP).await?;
+    let due_at = time::now() + START_DELAY;
+    run.add(fleet.tasks, START_DELAY).await?;
     let mut workers = fleet.workers(&target.url, &histories)?;
     time::sleep_until(due_at).await;
     let stopwatch = Stopwatch::start();
@@ -89,43 +89,46 @@ pub async fn fleet(fleet: &Fleet) -> anyhow::Result<Outcome> {
     let seconds = stopwatch.seconds();
     let (submitted, kills) = (run.submitted, run.kills);
     workers.end().await?;
-    let report = verify(&histories.files()?, &expected())?;
-    let ended = minus(counts(&opened).await?, &before);
-    let mut faults: Vec<String> = accounted(submitted, &ended).into_iter().collect();
-    let snapshot = opened.inspect.snapshot().await?;
-    faults.extend(left_over(&snapshot));
+    let report = verify(&histories.files()?, &expected_limits())?;
+    let ended = difference(counts(&opened).await?, &before);
+    let mut faults: Vec<String> = completion_fault(submitted, &ended).into_iter().collect();
+    let snapshot = opened.reader.snapshot().await?;
+    faults.extend(leftover_faults(&snapshot));
     if fleet.kills == 0 {
         // With kills, slots of the dead are idle until their leases end.
-        faults.extend(not_reached(&report));
+        faults.extend(unreached_limits(&report));
     }
-    let line = Line::new(fleet.name(), target.name(), submitted, seconds)
+    let line = ResultLine::new(fleet.name(), target.name(), submitted, seconds)
         .with_violations(report.violations.total())
-        .with_extra("completed", ended.get(&State::Completed).copied().unwrap_or_default())
+        .with_extra("completed", ended.get(&TaskState::Completed).copied().unwrap_or_default())
         .with_extra("faults", faults.len() as u64)
         .with_extra("kills", kills);
-    Ok(Outcome { line: fleet.described(line, &report), report, faults })
+    Ok(Outcome { line: fleet.add_figures(line, &report), report, faults })
 }
 
 /// What is not as it must be when all is done.
-pub(super) fn left_over(snapshot: &Snapshot) -> impl Iterator<Item = String> {
-    check_at_rest(snapshot).into_iter().map(|fault| format!("{}: {}", fault.rule, fault.found))
+pub(super) fn leftover_faults(snapshot: &Snapshot) -> impl Iterator<Item = String> {
+    check_idle_store(snapshot).into_iter().map(|fault| format!("{}: {}", fault.rule, fault.details))
 }
 
 /// The limits as everybody thinks they are.
-pub(super) fn expected() -> Expected {
+pub(super) fn expected_limits() -> ExpectedLimits {
     GROUPS
         .iter()
-        .fold(Expected::default(), |expected, (group, capacity)| {
+        .fold(ExpectedLimits::default(), |expected, (group, capacity)| {
             expected.with(format!("group:{group}"), *capacity)
         })
         .with(format!("job:{}", JOB.0), JOB.1)
 }
 
-pub(super) async fn counts(opened: &Opened) -> anyhow::Result<BTreeMap<State, u64>> {
-    Ok(opened.inspect.counts().await?)
+pub(super) async fn counts(opened: &StoreHandle) -> anyhow::Result<BTreeMap<TaskState, u64>> {
+    Ok(opened.reader.task_counts().await?)
 }
 
-fn minus(mut after: BTreeMap<State, u64>, before: &BTreeMap<State, u64>) -> BTreeMap<State, u64> {
+fn difference(
+    mut after: BTreeMap<TaskState, u64>,
+    before: &BTreeMap<TaskState, u64>,
+) -> BTreeMap<TaskState, u64> {
     for (state, number) in &mut after {
         *number -= before.get(state).copied().unwrap_or_default().min(*number);
     }
@@ -133,14 +136,14 @@ fn minus(mut after: BTreeMap<State, u64>, before: &BTreeMap<State, u64>) -> BTre
 }
 
 /// Every task must have completed: no handler fails, and the kinds survive every kill.
-pub(super) fn accounted(submitted: u64, ended: &BTreeMap<State, u64>) -> Option<String> {
-    let completed = ended.get(&State::Completed).copied().unwrap_or_default();
+pub(super) fn completion_fault(submitted: u64, ended: &BTreeMap<TaskState, u64>) -> Option<String> {
+    let completed = ended.get(&TaskState::Completed).copied().unwrap_or_default();
     let fault = || format!("{submitted} tasks were submitted, {completed} completed: {ended:?}");
     (completed != submitted).then(fault)
 }
 
 /// A limit that was not reached proves little.
-fn not_reached(report: &Report) -> Vec<String> {
+fn unreached_limits(report: &Report) -> Vec<String> {
     let missed = report.limits.iter().filter(|limit| limit.expected && !limit.reached);
     missed
         .map(|limit| format!("{} was not reached: at most {} held", limit.name, limit.held_max))
@@ -148,13 +151,13 @@ fn not_reached(report: &Report) -> Vec<String> {
 }
 
 /// Makes the kinds and limits of the mixture, each limit with so much more than anybody is told.
-pub(super) async fn prepare(opened: &Opened, extra: u32) -> anyhow::Result<()> {
+pub(super) async fn prepare(opened: &StoreHandle, extra: u32) -> anyhow::Result<()> {
     let store = &*opened.store;
     let limits = GROUPS.iter().map(|(group, capacity)| ((*group).to_owned(), capacity + extra));
     let registration = Registration {
         kinds: kinds(),
         limits: limits.collect(),
-        source: Some(Source::Configuration),
+        source: Some(CapacitySource::Configuration),
         ..Registration::default()
     };
     store.register(registration).await?;
@@ -162,7 +165,7 @@ pub(super) async fn prepare(opened: &Opened, extra: u32) -> anyhow::Result<()> {
     submit(store, &jobs(), [NewTask::new("noop", "null")]).await?;
     let name = format!("job:{}", JOB.0);
     let capacity = Some(JOB.1 + extra);
-    store.set_limit(SetLimit { name, capacity, source: Source::Configuration }).await?;
+    store.set_limit(SetLimit { name, capacity, source: CapacitySource::Configuration }).await?;
     Ok(())
 }
 
@@ -172,8 +175,15 @@ impl Fleet {
         url: &'a str,
         histories: &'a Histories,
     ) -> anyhow::Result<Workers<'a>> {
-        let (binary, permits, lease) = (&self.binary, self.permits, self.lease);
-        let job = Job { binary, url, permits, lease, calls: None, until_idle: true };
+        let (binary, permits, lease) = (&self.binary, self.concurrency, self.lease);
+        let job = WorkerCommand {
+            binary,
+            url,
+            concurrency: permits,
+            lease,
+            http_server: None,
+            until_idle: true,
+        };
         Workers::start(job, histories, self.processes)
     }
 
@@ -181,10 +191,10 @@ impl Fleet {
         if self.kills > 0 { "chaos" } else { "limits" }
     }
 
-    fn described(&self, line: Line, report: &Report) -> Line {
+    fn add_figures(&self, line: ResultLine, report: &Report) -> ResultLine {
         let mut line = line
             .with_extra("processes", self.processes)
-            .with_extra("permits", self.processes * self.permits)
+            .with_extra("permits", self.processes * self.concurrency)
             .with_extra("seed", self.seed)
             .with_extra("recovered", report.recovery.count)
             .with_extra("recovery_p50_ms", report.recovery.p50_ms)
@@ -198,28 +208,32 @@ impl Fleet {
 }
 
 /// A fleet at work.
-struct Run<'a> {
+struct FleetRun<'a> {
     fleet: &'a Fleet,
-    opened: &'a Opened,
+    opened: &'a StoreHandle,
     /// Where the kills are written.
     harness: Writer,
     /// Mixes the tasks.
-    mixing: Dice,
+    mix_rng: SplitMix,
     /// Chooses who is killed.
-    killing: Dice,
+    kill_rng: SplitMix,
     submitted: u64,
     kills: u32,
 }
 
-impl<'a> Run<'a> {
-    fn new(fleet: &'a Fleet, opened: &'a Opened, histories: &Histories) -> anyhow::Result<Self> {
+impl<'a> FleetRun<'a> {
+    fn new(
+        fleet: &'a Fleet,
+        opened: &'a StoreHandle,
+        histories: &Histories,
+    ) -> anyhow::Result<Self> {
         let harness = Writer::append(histories.file("harness"))?;
         Ok(Self {
             fleet,
             opened,
             harness,
-            mixing: Dice::new(fleet.seed),
-            killing: Dice::new(!fleet.seed),
+            mix_rng: SplitMix::new(fleet.seed),
+            kill_rng: SplitMix::new(!fleet.seed),
             // The one that made the job.
             submitted: 1,
             kills: 0,
@@ -227,9 +241,9 @@ impl<'a> Run<'a> {
     }
 
     async fn add(&mut self, number: u64, delay: Duration) -> anyhow::Result<()> {
-        let mut tasks = tasks(number, self.fleet.hold_ms, &mut self.mixing);
+        let mut tasks = tasks(number, self.fleet.hold_ms, &mut self.mix_rng);
         if !delay.is_zero() {
-            let run_at = self.opened.inspect.now().await? + delay.as_millis() as i64;
+            let run_at = self.opened.reader.now().await? + delay.as_millis() as i64;
             tasks.iter_mut().for_each(|task| task.run_at = Some(run_at));
         }
         submit(&*self.opened.store, &[], tasks).await?;
@@ -253,9 +267,9 @@ impl<'a> Run<'a> {
                 self.top_up().await?;
             }
         }
-        while has_work(&*self.opened.inspect).await? {
+        while has_unfinished_tasks(&*self.opened.reader).await? {
             workers.check_alive()?;
-            time::sleep(LOOK_INTERVAL).await;
+            time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -271,10 +285,10 @@ impl<'a> Run<'a> {
     }
 
     async fn kill_one(&mut self, workers: &mut Workers<'_>) -> anyhow::Result<()> {
-        let victim = self.killing.roll(workers.number() as u64) as usize;
+        let victim = self.kill_rng.below(workers.count() as u64) as usize;
         if let Some(pid) = workers.kill(victim).await? {
             // It is dead by now: nothing of it happens after this time.
-            self.harness.write(&Record::Kill(Signal::now(Process::by_pid(pid))))?;
+            self.harness.write(&Record::Kill(SignalRecord::now(Process::by_pid(pid))))?;
         }
         self.kills += 1;
         workers.replace(victim)

@@ -9,28 +9,29 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use tidegate_core::bounds::{ATTEMPTS_MAX, DEATHS_MAX};
-use tidegate_core::{JobSpec, Kind, NewTask, Registration, Scope, State};
+use tidegate_core::bounds::{ATTEMPTS_MAX, CRASHES_MAX};
+use tidegate_core::{JobSpec, Kind, LimitScope, NewTask, Registration, TaskState};
 use tidegate_engine::time;
-use tidegate_store::{Opened, Place};
+use tidegate_store::{StoreHandle, StoreLocation};
 
-use super::fleet::{Outcome, accounted, counts, left_over};
-use super::mixture::Dice;
+use super::fleet::{Outcome, completion_fault, counts, leftover_faults};
 use super::target::Target;
-use super::workers::{Histories, Job, Workers};
-use super::{has_work, submit};
+use super::task_mix::SplitMix;
+use super::workers::{Histories, WorkerCommand, Workers};
+use super::{has_unfinished_tasks, submit};
 use crate::clock::{Stopwatch, monotonic_ns};
 use crate::history::{
-    Claims, Expected, InUse, Process, Record, Report, Signal, Writer, in_use, verify,
+    ClaimTimes, ExpectedLimits, LimitUsage, Process, Record, Report, SignalRecord, Writer,
+    limit_usage, verify,
 };
-use crate::report::Line;
-use crate::server::{Brief, Programs};
+use crate::postgres_server::{Programs, TemporaryServer};
+use crate::report::ResultLine;
 
 /// As users have it, with room for a fleet.
-const SETTINGS: [&str; 1] = ["max_connections=300"];
+const SERVER_SETTINGS: [&str; 1] = ["max_connections=300"];
 
 /// Between two looks at the fleet.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Between two counts of what is done, which read the whole store.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
@@ -53,7 +54,7 @@ pub struct JobQuota {
     /// Worker processes.
     pub processes: u32,
     /// Handlers that run at once in each.
-    pub permits: u32,
+    pub worker_concurrency: u32,
     /// The lease of the workers.
     pub lease: Duration,
     /// From when to when is measured, after the start of the workers.
@@ -77,23 +78,24 @@ pub async fn job_quota(
     let server = scenario.postgres().await?;
     let url = scenario.url.clone().or(server.as_ref().map(|server| server.url("postgres")));
     let target = Target::new(url.as_deref())?;
-    ensure!(target.place != Place::Memory, "the memory store has one process only");
+    ensure!(target.place != StoreLocation::Memory, "the memory store has one process only");
     let opened = target.open().await?;
     let before = completed(&opened).await?;
     scenario.prepare(&opened).await?;
     let histories = Histories::new(scenario.histories.as_deref())?;
-    let mut workers = Workers::start(scenario.job(&target.url), &histories, scenario.processes)?;
+    let mut workers =
+        Workers::start(scenario.worker_command(&target.url), &histories, scenario.processes)?;
     let (stopwatch, start_ns) = (Stopwatch::start(), monotonic_ns());
     let mut nemesis = Nemesis::new(scenario, &histories)?;
     let mut next_count = time::now();
-    while has_work(&*opened.inspect).await? {
+    while has_unfinished_tasks(&*opened.reader).await? {
         workers.check_alive()?;
         nemesis.kill_if_due(&mut workers).await?;
         if time::now() >= next_count {
             next_count = time::now() + COUNT_INTERVAL;
             progress(completed(&opened).await? - before);
         }
-        let look = time::now() + LOOK_INTERVAL;
+        let look = time::now() + POLL_INTERVAL;
         time::sleep_until(nemesis.next.map_or(look, |next| next.min(look))).await;
     }
     let seconds = stopwatch.seconds();
@@ -102,29 +104,29 @@ pub async fn job_quota(
     let done = completed(&opened).await? - before;
     progress(done);
     let mut faults: Vec<String> =
-        accounted(scenario.all_tasks(), &BTreeMap::from([(State::Completed, done)]))
+        completion_fault(scenario.all_tasks(), &BTreeMap::from([(TaskState::Completed, done)]))
             .into_iter()
             .collect();
-    faults.extend(left_over(&opened.inspect.snapshot().await?));
-    faults.extend(figures.proves_little(scenario));
-    let line = Line::new("job-quota", target.name(), scenario.all_tasks(), seconds)
+    faults.extend(leftover_faults(&opened.reader.snapshot().await?));
+    faults.extend(figures.coverage_fault(scenario));
+    let line = ResultLine::new("job-quota", target.name(), scenario.all_tasks(), seconds)
         .with_violations(figures.report.violations.total())
         .with_extra("faults", faults.len() as u64)
         .with_extra("kills", nemesis.kills);
-    Ok(Outcome { line: figures.described(line, scenario), report: figures.report, faults })
+    Ok(Outcome { line: figures.add_figures(line, scenario), report: figures.report, faults })
 }
 
-async fn completed(opened: &Opened) -> anyhow::Result<u64> {
-    Ok(counts(opened).await?.get(&State::Completed).copied().unwrap_or_default())
+async fn completed(opened: &StoreHandle) -> anyhow::Result<u64> {
+    Ok(counts(opened).await?.get(&TaskState::Completed).copied().unwrap_or_default())
 }
 
 impl JobQuota {
-    async fn postgres(&self) -> anyhow::Result<Option<Brief>> {
+    async fn postgres(&self) -> anyhow::Result<Option<TemporaryServer>> {
         if self.url.is_some() {
             return Ok(None);
         }
         let programs = Programs::find(self.pg_bin.as_deref())?;
-        let start = move || Brief::start(programs, &SETTINGS);
+        let start = move || TemporaryServer::start(programs, &SERVER_SETTINGS);
         let server = tokio::task::spawn_blocking(start).await.context("start a server")??;
         Ok(Some(server))
     }
@@ -134,7 +136,7 @@ impl JobQuota {
     }
 
     fn limits(&self) -> impl Iterator<Item = String> {
-        (0..self.jobs).map(|number| Scope::Job.name(&Self::name(number)))
+        (0..self.jobs).map(|number| LimitScope::Job.limit_name(&Self::name(number)))
     }
 
     fn all_tasks(&self) -> u64 {
@@ -147,9 +149,9 @@ impl JobQuota {
 
     /// Makes the jobs with all of their tasks, which take turns. No task gives up, however many
     /// workers are killed under it.
-    async fn prepare(&self, opened: &Opened) -> anyhow::Result<()> {
-        let (max_attempts, max_deaths) = (ATTEMPTS_MAX, DEATHS_MAX);
-        let kinds = vec![Kind { max_attempts, max_deaths, ..Kind::new("http") }];
+    async fn prepare(&self, opened: &StoreHandle) -> anyhow::Result<()> {
+        let (max_attempts, max_crashes) = (ATTEMPTS_MAX, CRASHES_MAX);
+        let kinds = vec![Kind { max_attempts, max_crashes, ..Kind::new("http") }];
         opened.store.register(Registration { kinds, ..Registration::default() }).await?;
         let concurrency = Some(self.concurrency);
         let spec = |number| JobSpec { concurrency, ..JobSpec::new(Self::name(number)) };
@@ -160,9 +162,16 @@ impl JobQuota {
         Ok(submit(&*opened.store, &jobs, tasks).await?)
     }
 
-    fn job<'a>(&'a self, url: &'a str) -> Job<'a> {
-        let (binary, permits, lease) = (&self.binary, self.permits, self.lease);
-        Job { binary, url, permits, lease, calls: Some(self.server), until_idle: false }
+    fn worker_command<'a>(&'a self, url: &'a str) -> WorkerCommand<'a> {
+        let (binary, permits, lease) = (&self.binary, self.worker_concurrency, self.lease);
+        WorkerCommand {
+            binary,
+            url,
+            concurrency: permits,
+            lease,
+            http_server: Some(self.server),
+            until_idle: false,
+        }
     }
 }
 
@@ -171,7 +180,7 @@ struct Nemesis {
     interval: Duration,
     /// When it kills next, if it kills at all.
     next: Option<Instant>,
-    dice: Dice,
+    rng: SplitMix,
     /// Where the kills are written.
     harness: Writer,
     kills: u32,
@@ -182,7 +191,7 @@ impl Nemesis {
         Ok(Self {
             interval: scenario.kill_interval.unwrap_or_default(),
             next: scenario.kill_interval.map(|interval| time::now() + interval),
-            dice: Dice::new(scenario.seed),
+            rng: SplitMix::new(scenario.seed),
             harness: Writer::append(histories.file("harness"))?,
             kills: 0,
         })
@@ -192,10 +201,10 @@ impl Nemesis {
         let Some(due) = self.next.filter(|next| time::now() >= *next) else { return Ok(()) };
         self.next = Some(due + self.interval);
         self.kills += 1;
-        let victim = self.dice.roll(workers.number() as u64) as usize;
+        let victim = self.rng.below(workers.count() as u64) as usize;
         if let Some(pid) = workers.kill(victim).await? {
             // It is dead by now: nothing of it happens after this time.
-            self.harness.write(&Record::Kill(Signal::now(Process::by_pid(pid))))?;
+            self.harness.write(&Record::Kill(SignalRecord::now(Process::by_pid(pid))))?;
         }
         workers.replace(victim)
     }
@@ -204,9 +213,9 @@ impl Nemesis {
 /// What the histories say.
 struct Figures {
     report: Report,
-    claims: Claims,
+    claims: ClaimTimes,
     /// By job.
-    in_use: Vec<InUse>,
+    usage: Vec<LimitUsage>,
     window_ns: Range<u64>,
 }
 
@@ -215,23 +224,23 @@ impl Figures {
         let files = histories.files()?;
         let at = |after: Duration| start_ns + after.as_nanos() as u64;
         let window_ns = at(scenario.window.start)..at(scenario.window.end);
-        let expected = scenario.limits().fold(Expected::default(), |expected, limit| {
+        let expected = scenario.limits().fold(ExpectedLimits::default(), |expected, limit| {
             expected.with(limit, scenario.concurrency)
         });
-        let limits = in_use(&files, window_ns.clone())?;
+        let limits = limit_usage(&files, window_ns.clone())?;
         let of = |limit: String| limits.get(&limit).copied().unwrap_or_default();
         Ok(Self {
             report: verify(&files, &expected)?,
-            claims: Claims::read(&files, window_ns.clone())?,
-            in_use: scenario.limits().map(of).collect(),
+            claims: ClaimTimes::read(&files, window_ns.clone())?,
+            usage: scenario.limits().map(of).collect(),
             window_ns,
         })
     }
 
     /// A job that has nothing left to do leaves its quota idle, and no engine can help it.
-    fn proves_little(&self, scenario: &JobQuota) -> Option<String> {
-        let early = |one: &&InUse| one.last_enter_ns < self.window_ns.end;
-        let number = self.in_use.iter().filter(early).count();
+    fn coverage_fault(&self, scenario: &JobQuota) -> Option<String> {
+        let early = |one: &&LimitUsage| one.last_enter_ns < self.window_ns.end;
+        let number = self.usage.iter().filter(early).count();
         (number > 0).then(|| {
             format!(
                 "{number} of {} jobs started their last task before the end of the window; give \
@@ -241,9 +250,9 @@ impl Figures {
         })
     }
 
-    fn described(&self, line: Line, scenario: &JobQuota) -> Line {
-        let running: f64 = self.in_use.iter().map(|one| one.mean).sum();
-        let means = || self.in_use.iter().map(|one| one.mean);
+    fn add_figures(&self, line: ResultLine, scenario: &JobQuota) -> ResultLine {
+        let running: f64 = self.usage.iter().map(|one| one.mean).sum();
+        let means = || self.usage.iter().map(|one| one.mean);
         let held = self.report.limits.iter().filter(|limit| limit.expected);
         let mut line = line
             .with_extra("slots", scenario.slots())
@@ -252,13 +261,13 @@ impl Figures {
             .with_extra("job_max", means().fold(0.0, f64::max))
             .with_extra("held_max", held.map(|limit| limit.held_max).max().unwrap_or_default())
             .with_extra("claims", self.claims.count())
-            .with_some("claim_p50_ms", self.claims.all_but_ms(0.5))
-            .with_some("claim_p99_ms", self.claims.all_but_ms(0.01))
-            .with_some("claim_max_ms", self.claims.all_but_ms(0.0))
+            .with_optional("claim_p50_ms", self.claims.upper_quantile_ms(0.5))
+            .with_optional("claim_p99_ms", self.claims.upper_quantile_ms(0.01))
+            .with_optional("claim_max_ms", self.claims.upper_quantile_ms(0.0))
             .with_extra("processes", scenario.processes)
-            .with_extra("permits", scenario.processes * scenario.permits)
+            .with_extra("permits", scenario.processes * scenario.worker_concurrency)
             .with_extra("recovered", self.report.recovery.count)
-            .with_some("recovery_max_ms", self.report.recovery.max_ms)
+            .with_optional("recovery_max_ms", self.report.recovery.max_ms)
             .with_extra("seed", scenario.seed);
         line.ratio = Some(running / scenario.slots());
         line

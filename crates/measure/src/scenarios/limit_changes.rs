@@ -6,41 +6,43 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use futures_util::future::try_join_all;
-use tidegate_core::{JobSpec, Limit, NewTask, Registration, SetLimit, Source, State, TaskId};
+use tidegate_core::{
+    CapacitySource, JobSpec, Limit, NewTask, Registration, SetLimit, TaskId, TaskState,
+};
 use tidegate_engine::time;
-use tidegate_store::{Opened, Place};
+use tidegate_store::{StoreHandle, StoreLocation};
 use tokio::sync::oneshot;
 
-use super::fleet::{accounted, counts, left_over};
-use super::mixture::{Dice, kinds};
+use super::fleet::{completion_fault, counts, leftover_faults};
 use super::target::Target;
-use super::workers::{Histories, Job, Workers};
-use super::{anchor, submit, until_done};
+use super::task_mix::{SplitMix, kinds};
+use super::workers::{Histories, WorkerCommand, Workers};
+use super::{submit, submit_keep_alive_task, wait_until_done};
 use crate::audit::{Audit, Findings};
 use crate::clock::{Stopwatch, monotonic_ns};
-use crate::history::{Expected, LimitSeen, Process, Record, Report, Writer, verify};
-use crate::report::Line;
-use crate::server::{Brief, Programs};
+use crate::history::{ExpectedLimits, LimitRecord, Process, Record, Report, Writer, verify};
+use crate::postgres_server::{Programs, TemporaryServer};
+use crate::report::ResultLine;
 
 /// What a server needs for the audit, and the connections of a fleet.
-const SETTINGS: [&str; 2] = ["wal_level=logical", "max_connections=300"];
+const SERVER_SETTINGS: [&str; 2] = ["wal_level=logical", "max_connections=300"];
 
 /// Two groups and the quota of a job. The tasks of one need nothing else, so its slots change hands
 /// without its lock; those of the other may need the quota too, and go the general way.
-const TIDE: &str = "tide";
-const SWELL: &str = "swell";
-const JOB: &str = "surge";
+const SIMPLE_GROUP: &str = "tide";
+const SHARED_GROUP: &str = "swell";
+const QUOTA_JOB: &str = "surge";
 const LIMITS: [&str; 3] = ["group:tide", "group:swell", "job:surge"];
 
 /// Capacities are between 1 and this.
 const CAPACITY_MAX: u64 = 50;
 
 /// A line with fewer waiting gets new tasks, so many at a time; now and then it is left to run dry.
-const LINE_LOW: u32 = 300;
-const TASKS_MORE: u64 = 600;
+const WAITING_MIN: u32 = 300;
+const REFILL_TASKS: u64 = 600;
 
 /// Between two looks at the lines.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Between two readings of the server's log: it keeps what was not read.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(5);
@@ -59,13 +61,13 @@ pub struct LimitChanges {
     /// Worker processes.
     pub processes: u32,
     /// Handlers that run at once in each.
-    pub permits: u32,
+    pub concurrency: u32,
     /// The lease of the workers.
     pub lease: Duration,
     /// Decides the capacities and the mixture of tasks.
     pub seed: u64,
     /// Gives every limit one more than the audit is told, which must then see it.
-    pub secretly_raise: bool,
+    pub inject_over_limit: bool,
     /// Where to leave the histories. Default: nowhere.
     pub histories: Option<PathBuf>,
     /// The program that is `tidegate`.
@@ -76,7 +78,7 @@ pub struct LimitChanges {
 #[derive(Debug)]
 pub struct Outcome {
     /// The line to print.
-    pub line: Line,
+    pub line: ResultLine,
     /// What the audit found.
     pub findings: Findings,
     /// What the histories prove.
@@ -88,7 +90,7 @@ pub struct Outcome {
 impl Outcome {
     /// Whether all is as it must be.
     pub fn is_good(&self) -> bool {
-        self.findings.violations == 0 && self.report.clean() && self.faults.is_empty()
+        self.findings.violations == 0 && self.report.is_clean() && self.faults.is_empty()
     }
 }
 
@@ -102,31 +104,31 @@ pub async fn limit_changes(scenario: &LimitChanges) -> anyhow::Result<Outcome> {
     };
     let target = Target::new(Some(&url))?;
     ensure!(
-        matches!(target.place, Place::Postgres(_)),
+        matches!(target.place, StoreLocation::Postgres(_)),
         "the audit reads the log of a PostgreSQL; --store has to name one"
     );
     let opened = target.open().await?;
     let before = counts(&opened).await?;
-    let audit = Audit::begin(&url, u32::from(scenario.secretly_raise)).await?;
+    let audit = Audit::begin(&url, u32::from(scenario.inject_over_limit)).await?;
     let histories = Histories::new(scenario.histories.as_deref())?;
     let (done, is_done) = oneshot::channel();
-    let audit = tokio::spawn(follow(audit, is_done));
+    let audit = tokio::spawn(run_audit(audit, is_done));
     let stopwatch = Stopwatch::start();
     let ran = work(scenario, &opened, &url, &histories).await?;
     let seconds = stopwatch.seconds();
     let _ = done.send(());
     let findings = audit.await.context("wait for the audit")??;
-    let report = verify(&histories.files()?, &Expected::default())?;
+    let report = verify(&histories.files()?, &ExpectedLimits::default())?;
     let mut ended = counts(&opened).await?;
     for (state, number) in &before {
         *ended.entry(*state).or_default() -= number;
     }
-    let mut faults: Vec<String> = accounted(ran.submitted, &ended).into_iter().collect();
-    faults.extend(left_over(&opened.inspect.snapshot().await?));
-    faults.extend(proves_little(&findings, ran.changes));
-    let line = Line::new("limit-changes", target.name(), ran.submitted, seconds)
+    let mut faults: Vec<String> = completion_fault(ran.submitted, &ended).into_iter().collect();
+    faults.extend(leftover_faults(&opened.reader.snapshot().await?));
+    faults.extend(coverage_faults(&findings, ran.changes));
+    let line = ResultLine::new("limit-changes", target.name(), ran.submitted, seconds)
         .with_violations(findings.violations + report.violations.total())
-        .with_extra("completed", ended.get(&State::Completed).copied().unwrap_or_default())
+        .with_extra("completed", ended.get(&TaskState::Completed).copied().unwrap_or_default())
         .with_extra("faults", faults.len() as u64)
         .with_extra("processes", scenario.processes)
         .with_extra("seed", scenario.seed)
@@ -140,7 +142,7 @@ pub async fn limit_changes(scenario: &LimitChanges) -> anyhow::Result<Outcome> {
 }
 
 /// An audit of nothing is clean too.
-fn proves_little(findings: &Findings, changes: u64) -> Vec<String> {
+fn coverage_faults(findings: &Findings, changes: u64) -> Vec<String> {
     let mut faults = Vec::new();
     if findings.taken == 0 {
         faults.push("no slot was taken".to_owned());
@@ -156,22 +158,22 @@ fn proves_little(findings: &Findings, changes: u64) -> Vec<String> {
 }
 
 /// Replays the server's log until the work is done.
-async fn follow(mut audit: Audit, mut done: oneshot::Receiver<()>) -> anyhow::Result<Findings> {
+async fn run_audit(mut audit: Audit, mut done: oneshot::Receiver<()>) -> anyhow::Result<Findings> {
     loop {
         tokio::select! {
-            _ = &mut done => return audit.end().await,
+            _ = &mut done => return audit.finish().await,
             () = time::sleep(AUDIT_INTERVAL) => audit.catch_up().await?,
         }
     }
 }
 
 impl LimitChanges {
-    async fn server(&self) -> anyhow::Result<Option<Brief>> {
+    async fn server(&self) -> anyhow::Result<Option<TemporaryServer>> {
         if self.url.is_some() {
             return Ok(None);
         }
         let programs = Programs::find(self.pg_bin.as_deref())?;
-        let start = move || Brief::start(programs, &SETTINGS);
+        let start = move || TemporaryServer::start(programs, &SERVER_SETTINGS);
         let server = tokio::task::spawn_blocking(start).await.context("start a server")??;
         Ok(Some(server))
     }
@@ -181,14 +183,21 @@ impl LimitChanges {
         url: &'a str,
         histories: &'a Histories,
     ) -> anyhow::Result<Workers<'a>> {
-        let (binary, permits, lease) = (&self.binary, self.permits, self.lease);
-        let job = Job { binary, url, permits, lease, calls: None, until_idle: true };
+        let (binary, permits, lease) = (&self.binary, self.concurrency, self.lease);
+        let job = WorkerCommand {
+            binary,
+            url,
+            concurrency: permits,
+            lease,
+            http_server: None,
+            until_idle: true,
+        };
         Workers::start(job, histories, self.processes)
     }
 }
 
 /// What was done.
-struct Ran {
+struct WorkDone {
     submitted: u64,
     changes: u64,
 }
@@ -196,21 +205,21 @@ struct Ran {
 /// Changes limits under load for a while, and then lets all of it end.
 async fn work(
     scenario: &LimitChanges,
-    opened: &Opened,
+    opened: &StoreHandle,
     url: &str,
     histories: &Histories,
-) -> anyhow::Result<Ran> {
+) -> anyhow::Result<WorkDone> {
     let anchor = prepare(opened).await?;
     let harness = Writer::append(histories.file("harness"))?;
-    let extra = u32::from(scenario.secretly_raise);
-    let dice = Dice::new(scenario.seed);
-    let mut changer = Changer { opened, harness, dice, extra, changes: 0 };
+    let extra = u32::from(scenario.inject_over_limit);
+    let dice = SplitMix::new(scenario.seed);
+    let mut changer = LimitChanger { opened, harness, rng: dice, extra, changes: 0 };
     changer.change().await?;
-    let mut feeder = Feeder { opened, dice: Dice::new(!scenario.seed), submitted: 0 };
+    let mut feeder = TaskFeeder { opened, rng: SplitMix::new(!scenario.seed), submitted: 0 };
     feeder.feed().await?;
     // A worker that looks before there is a limit writes down that there is none.
     let mut workers = scenario.workers(url, histories)?;
-    workers.until_heard(&*opened.inspect).await?;
+    workers.wait_until_registered(&*opened.reader).await?;
     let ends_at = time::now() + Duration::from_secs(scenario.seconds);
     tokio::try_join!(
         changer.change_until(ends_at, scenario.interval),
@@ -218,31 +227,31 @@ async fn work(
     )?;
     changer.set_all([CAPACITY_MAX as u32; LIMITS.len()]).await?;
     opened.store.cancel(vec![anchor]).await?;
-    until_done(&*opened.inspect).await?;
+    wait_until_done(&*opened.reader).await?;
     workers.end().await?;
-    Ok(Ran { submitted: feeder.submitted, changes: changer.changes })
+    Ok(WorkDone { submitted: feeder.submitted, changes: changer.changes })
 }
 
 /// Makes the kinds and the job; lines may run dry.
-async fn prepare(opened: &Opened) -> anyhow::Result<TaskId> {
+async fn prepare(opened: &StoreHandle) -> anyhow::Result<TaskId> {
     let registration = Registration { kinds: kinds(), ..Registration::default() };
     opened.store.register(registration).await?;
-    let job = JobSpec { concurrency: Some(1), ..JobSpec::new(JOB.to_owned()) };
-    anchor(opened, &[job]).await
+    let job = JobSpec { concurrency: Some(1), ..JobSpec::new(QUOTA_JOB.to_owned()) };
+    submit_keep_alive_task(opened, &[job]).await
 }
 
 /// Whoever changes the limits.
-struct Changer<'a> {
-    opened: &'a Opened,
+struct LimitChanger<'a> {
+    opened: &'a StoreHandle,
     /// Where the changes are written, for the histories.
     harness: Writer,
-    dice: Dice,
+    rng: SplitMix,
     /// What every limit has more than anybody is told.
     extra: u32,
     changes: u64,
 }
 
-impl Changer<'_> {
+impl LimitChanger<'_> {
     async fn change_until(&mut self, ends_at: Instant, interval: Duration) -> anyhow::Result<()> {
         let mut next = time::now();
         while time::now() < ends_at {
@@ -254,7 +263,7 @@ impl Changer<'_> {
     }
 
     async fn change(&mut self) -> anyhow::Result<()> {
-        let capacities = LIMITS.map(|_| 1 + self.dice.roll(CAPACITY_MAX) as u32);
+        let capacities = LIMITS.map(|_| 1 + self.rng.below(CAPACITY_MAX) as u32);
         self.set_all(capacities).await
     }
 
@@ -266,24 +275,24 @@ impl Changer<'_> {
     }
 
     async fn set(&self, name: &str, capacity: u32) -> anyhow::Result<()> {
-        let (name, source) = (name.to_owned(), Source::Operator);
+        let (name, source) = (name.to_owned(), CapacitySource::Operator);
         let set = SetLimit { name: name.clone(), capacity: Some(capacity + self.extra), source };
         let version = self.opened.store.set_limit(set).await?;
         // Every version is here, so none was in force unseen.
         let (t_ns, process, capacity) = (monotonic_ns(), Process::current(), Some(capacity));
-        let seen = LimitSeen { t_ns, process, name, capacity, version };
+        let seen = LimitRecord { t_ns, process, name, capacity, version };
         Ok(self.harness.write(&Record::Limit(seen))?)
     }
 }
 
 /// Whoever submits.
-struct Feeder<'a> {
-    opened: &'a Opened,
-    dice: Dice,
+struct TaskFeeder<'a> {
+    opened: &'a StoreHandle,
+    rng: SplitMix,
     submitted: u64,
 }
 
-impl Feeder<'_> {
+impl TaskFeeder<'_> {
     async fn feed_until(
         &mut self,
         ends_at: Instant,
@@ -292,17 +301,17 @@ impl Feeder<'_> {
         while time::now() < ends_at {
             workers.check_alive()?;
             self.feed().await?;
-            time::sleep(LOOK_INTERVAL).await;
+            time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
     async fn feed(&mut self) -> anyhow::Result<()> {
-        for limit in self.opened.inspect.limits().await? {
+        for limit in self.opened.reader.limits().await? {
             let Limit { name, waiting, .. } = limit;
-            let is_low = LIMITS.contains(&&*name) && waiting < LINE_LOW;
-            if is_low && self.dice.roll(4) > 0 {
-                let tasks: Vec<NewTask> = (0..TASKS_MORE).map(|_| self.task(&name)).collect();
+            let is_low = LIMITS.contains(&&*name) && waiting < WAITING_MIN;
+            if is_low && self.rng.below(4) > 0 {
+                let tasks: Vec<NewTask> = (0..REFILL_TASKS).map(|_| self.task(&name)).collect();
                 self.submitted += tasks.len() as u64;
                 submit(&*self.opened.store, &[], tasks).await?;
             }
@@ -312,13 +321,13 @@ impl Feeder<'_> {
 
     /// A task for one of the lines.
     fn task(&mut self, limit: &str) -> NewTask {
-        let task = NewTask::new("sleep", format!("{{\"ms\":{}}}", self.dice.roll(8)));
-        let both = self.dice.roll(4) == 0;
+        let task = NewTask::new("sleep", format!("{{\"ms\":{}}}", self.rng.below(8)));
+        let both = self.rng.below(4) == 0;
         let (group, job) = match limit {
-            "group:tide" => (Some(TIDE), None),
-            "group:swell" => (Some(SWELL), both.then_some(JOB)),
-            _ => (both.then_some(SWELL), Some(JOB)),
+            "group:tide" => (Some(SIMPLE_GROUP), None),
+            "group:swell" => (Some(SHARED_GROUP), both.then_some(QUOTA_JOB)),
+            _ => (both.then_some(SHARED_GROUP), Some(QUOTA_JOB)),
         };
-        NewTask { group: group.map(str::to_owned), job: job.map(str::to_owned), ..task }
+        NewTask { effective_group: group.map(str::to_owned), job: job.map(str::to_owned), ..task }
     }
 }

@@ -16,42 +16,44 @@
 //! - [`restarts`]: the same while PostgreSQL crashes and comes back again and again.
 
 pub mod backlog;
+mod bench_phase;
 pub mod concurrency;
 mod cost;
-pub mod crew;
 pub mod drain;
 pub mod enqueue;
 pub mod estimate;
 pub mod explain;
 pub mod fleet;
-pub mod handlers;
-pub mod held;
+pub mod handler_mix;
+pub mod held_snapshot;
 pub mod job_quota;
 pub mod latency;
 pub mod limit_changes;
 pub mod limit_on_backlog;
-mod measured;
-mod mixture;
+mod measurement;
+mod pg_stats;
 mod plan;
 pub mod restarts;
-mod server;
-mod shift;
+mod row_writes;
 mod target;
+mod task_mix;
 pub mod throughput;
+pub mod worker_processes;
 mod workers;
-mod writes;
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 use tidegate_core::bounds::SUBMIT_TASKS_MAX;
-use tidegate_core::inspect::TaskFilter;
-use tidegate_core::{Inspect, JobSpec, Millis, NewTask, Result, State, Store, Submission, TaskId};
+use tidegate_core::reader::TaskFilter;
+use tidegate_core::{
+    JobSpec, Millis, NewTask, Result, Store, StoreReader, Submission, TaskId, TaskState,
+};
 use tidegate_engine::time;
-use tidegate_store::Opened;
+use tidegate_store::StoreHandle;
 
 /// Between two looks whether work is left.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Submits any number of tasks, in order.
 async fn submit(
@@ -69,8 +71,8 @@ async fn submit(
 
 /// Stores a task that is not due for a day, with the jobs that it brings. Workers end when nothing is
 /// left: whoever has more to submit cancels it at the end.
-async fn anchor(opened: &Opened, jobs: &[JobSpec]) -> anyhow::Result<TaskId> {
-    let tomorrow = opened.inspect.now().await? + Duration::from_hours(24).as_millis() as Millis;
+async fn submit_keep_alive_task(opened: &StoreHandle, jobs: &[JobSpec]) -> anyhow::Result<TaskId> {
+    let tomorrow = opened.reader.now().await? + Duration::from_hours(24).as_millis() as Millis;
     let anchor = NewTask { run_at: Some(tomorrow), ..NewTask::new("noop", "null") };
     let submission =
         Submission { jobs: jobs.to_vec(), tasks: vec![anchor], ..Submission::default() };
@@ -79,16 +81,16 @@ async fn anchor(opened: &Opened, jobs: &[JobSpec]) -> anyhow::Result<TaskId> {
 }
 
 /// Whether a task is unfinished.
-async fn has_work(inspect: &dyn Inspect) -> Result<bool> {
-    let states = State::ALL.into_iter().filter(|state| !state.is_final()).collect();
+async fn has_unfinished_tasks(reader: &dyn StoreReader) -> Result<bool> {
+    let states = TaskState::ALL.into_iter().filter(|state| !state.is_final()).collect();
     let unfinished = TaskFilter { states, tasks_max: 1, ..TaskFilter::default() };
-    Ok(!inspect.tasks(unfinished).await?.is_empty())
+    Ok(!reader.tasks(unfinished).await?.is_empty())
 }
 
 /// Waits until no task is unfinished.
-async fn until_done(inspect: &dyn Inspect) -> Result<()> {
-    while has_work(inspect).await? {
-        time::sleep(LOOK_INTERVAL).await;
+async fn wait_until_done(reader: &dyn StoreReader) -> Result<()> {
+    while has_unfinished_tasks(reader).await? {
+        time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }

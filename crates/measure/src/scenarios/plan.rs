@@ -9,7 +9,7 @@ pub(super) struct Plan {
 }
 
 /// Lines that tell of one run only.
-const OF_A_RUN: [&str; 11] = [
+const VOLATILE_LINES: [&str; 11] = [
     "Buffers:",
     "I/O Timings:",
     "Planning",
@@ -24,7 +24,7 @@ const OF_A_RUN: [&str; 11] = [
 ];
 
 /// It begins a plan in a record.
-const HEAD: &str = "\n== ";
+const PLAN_HEADING: &str = "\n== ";
 
 impl Plan {
     /// Pages that the whole statement asked for, found in memory or not: those of its first node, and of
@@ -54,7 +54,7 @@ impl Plan {
     fn shape(&self) -> Vec<String> {
         let lines = self.text.lines().filter(|line| {
             let line = line.trim_start();
-            !line.is_empty() && !OF_A_RUN.iter().any(|start| line.starts_with(start))
+            !line.is_empty() && !VOLATILE_LINES.iter().any(|start| line.starts_with(start))
         });
         let plain = |line: &str| {
             let line = line.split(" (actual").next().unwrap_or(line).trim_end();
@@ -65,7 +65,7 @@ impl Plan {
     }
 
     /// Whether the server goes the same way.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
+    pub(super) fn has_same_shape(&self, other: &Self) -> bool {
         self.shape() == other.shape()
     }
 
@@ -73,7 +73,9 @@ impl Plan {
     pub(super) fn record(&self) -> String {
         let Self { statement, tasks, text } = self;
         let (pages, each) = (self.pages(), self.pages_per_task());
-        format!("{HEAD}{statement}: {tasks} tasks, {pages} pages, {each} per task\n\n{text}\n")
+        format!(
+            "{PLAN_HEADING}{statement}: {tasks} tasks, {pages} pages, {each} per task\n\n{text}\n"
+        )
     }
 }
 
@@ -91,8 +93,8 @@ fn pages_of(lines: &[&str]) -> u64 {
 }
 
 /// The plans of a record.
-pub(super) fn read(record: &str) -> Vec<Plan> {
-    let parts = record.split(HEAD).skip(1);
+pub(super) fn parse_plans(record: &str) -> Vec<Plan> {
+    let parts = record.split(PLAN_HEADING).skip(1);
     let plan = |part: &str| {
         let (head, text) = part.split_once('\n')?;
         let (statement, rest) = head.split_once(": ")?;
@@ -120,19 +122,19 @@ Execution Time: 0.2 ms";
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written() {
+    fn plan_record_round_trips() {
         let plans = vec![plan(TEXT), Plan { statement: "finish".to_owned(), ..plan(TEXT) }];
         let record: Vec<String> = plans.iter().map(Plan::record).collect();
-        assert_eq!(read(&format!("About it.\n{}", record.concat())), plans);
+        assert_eq!(parse_plans(&format!("About it.\n{}", record.concat())), plans);
     }
 
     #[test]
-    fn pages_are_those_of_the_whole_statement() {
+    fn plan_pages_are_of_whole_statement() {
         assert_eq!(plan(TEXT).pages_per_task(), 12.5);
     }
 
     #[test]
-    fn parts_that_nobody_reads_from_count_too() {
+    fn plan_pages_include_unread_parts() {
         let text = "\
 Result (actual rows=1 loops=1)
   CTE gone
@@ -149,13 +151,13 @@ Result (actual rows=1 loops=1)
     }
 
     #[test]
-    fn only_another_way_is_another_plan() {
+    fn plan_comparison_ignores_counts_and_detects_changed_nodes() {
         let same = TEXT.replace("hit=4", "hit=400").replace("rows=3", "rows=9");
-        assert!(plan(TEXT).is_like(&plan(&same)));
+        assert!(plan(TEXT).has_same_shape(&plan(&same)));
         let never = TEXT.replace("b (actual time=0.1..0.2 rows=3 loops=1)", "b (never executed)");
-        assert!(plan(TEXT).is_like(&plan(&never)));
+        assert!(plan(TEXT).has_same_shape(&plan(&never)));
         for (old, new) in [("Index Scan using a", "Seq Scan"), ("c = $1", "c > $1")] {
-            assert!(!plan(TEXT).is_like(&plan(&TEXT.replace(old, new))));
+            assert!(!plan(TEXT).has_same_shape(&plan(&TEXT.replace(old, new))));
         }
     }
 }

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
-use tidegate_store::{OpenOptions, Opened, Place, open};
+use tidegate_store::{OpenOptions, StoreHandle, StoreLocation, open};
 
-use super::has_work;
+use super::has_unfinished_tasks;
 
 /// A store under test: the one that was named, or a file that is gone afterwards.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) url: String,
-    pub(super) place: Place,
+    pub(super) place: StoreLocation,
     _folder: Option<TempDir>,
 }
 
@@ -25,16 +25,16 @@ impl Target {
                 (format!("sqlite:{}", folder.path().join("bench.db").display()), Some(folder))
             }
         };
-        let place = Place::parse(&url)?;
+        let place = StoreLocation::parse(&url)?;
         Ok(Self { url, place, _folder: folder })
     }
 
     /// Opens it, up to date. What it holds must be finished: it would be measured too.
-    pub(super) async fn open(&self) -> anyhow::Result<Opened> {
+    pub(super) async fn open(&self) -> anyhow::Result<StoreHandle> {
         let opened = open(&self.url, OpenOptions::default()).await?;
         opened.store.migrate().await?;
         ensure!(
-            !has_work(&*opened.inspect).await?,
+            !has_unfinished_tasks(&*opened.reader).await?,
             "{} has unfinished tasks; measure on an empty store",
             self.place
         );
@@ -44,16 +44,16 @@ impl Target {
     /// What to call it in a report.
     pub(super) fn name(&self) -> &'static str {
         match self.place {
-            Place::Memory => "memory",
-            Place::Sqlite { .. } => "sqlite",
-            Place::Postgres(_) => "postgres",
+            StoreLocation::Memory => "memory",
+            StoreLocation::Sqlite { .. } => "sqlite",
+            StoreLocation::Postgres(_) => "postgres",
         }
     }
 
     /// Where the raw loop works: on the same disk.
     pub(super) fn raw_path(&self) -> Option<PathBuf> {
         match &self.place {
-            Place::Sqlite { path, .. } => {
+            StoreLocation::Sqlite { path, .. } => {
                 let mut name = path.clone().into_os_string();
                 name.push("-raw");
                 Some(name.into())

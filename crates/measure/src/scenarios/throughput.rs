@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
 use tidegate_engine::Shutdown;
-use tidegate_store::{Opened, Place};
+use tidegate_store::{StoreHandle, StoreLocation};
 
-use super::crew::Program;
-use super::drain::{Counter, Load, permits, worker};
-use super::measured::{Measured, Work};
-use super::shift::Shift;
+use super::bench_phase::BenchPhase;
+use super::drain::{Counter, Load, default_concurrency, worker};
+use super::measurement::{Measurement, Workload};
 use super::target::Target;
+use super::worker_processes::Program;
 use crate::clock::Stopwatch;
 use crate::raw::{Outcome, RawPostgres, RawSqlite, Synchronous};
-use crate::report::Line;
+use crate::report::ResultLine;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub struct Throughput {
 /// Measures ours and the raw loop in turn, and gives a line for each batch size.
 pub async fn throughput(
     scenario: &Throughput,
-    mut each: impl FnMut(Line) -> anyhow::Result<()>,
+    mut each: impl FnMut(ResultLine) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     for &batch in &scenario.batches {
         let tasks = scenario.tasks.unwrap_or_else(|| tasks_for(batch));
@@ -45,11 +45,11 @@ pub async fn throughput(
             if number > 0 {
                 target = Target::new(scenario.url.as_deref())?;
             }
-            let raw = raw(&target, batch, tasks, scenario.processes).await?;
-            let (ours, measured) = scenario.ours(&target, batch, tasks).await?;
+            let raw = raw_drain_seconds(&target, batch, tasks, scenario.processes).await?;
+            let (ours, measured) = scenario.measure(&target, batch, tasks).await?;
             rounds.push(Round { ours, raw, measured });
         }
-        each(scenario.line(&target, batch, tasks, rounds))?;
+        each(scenario.result_line(&target, batch, tasks, rounds))?;
     }
     Ok(())
 }
@@ -59,7 +59,7 @@ struct Round {
     ours: f64,
     raw: Option<f64>,
     /// What it cost, where a crew did it.
-    measured: Option<Measured>,
+    measured: Option<Measurement>,
 }
 
 impl Round {
@@ -78,34 +78,34 @@ fn tasks_for(batch: u32) -> u64 {
 }
 
 /// Seconds the raw loop takes, where there is one. It warms up as a crew does.
-pub(super) async fn raw(
+pub(super) async fn raw_drain_seconds(
     target: &Target,
     batch: u32,
     tasks: u64,
     processes: u32,
 ) -> anyhow::Result<Option<f64>> {
     match &target.place {
-        Place::Memory => Ok(None),
-        Place::Sqlite { synchronous: as_safe, .. } => {
+        StoreLocation::Memory => Ok(None),
+        StoreLocation::Sqlite { synchronous: as_safe, .. } => {
             let (path, as_safe) = (target.raw_path().context("a file has a path")?, *as_safe);
             let drain = move || -> anyhow::Result<f64> {
-                let raw = RawSqlite::open(&path, synchronous(as_safe))?;
-                raw.insert(Shift::WarmUp.tasks(tasks))?;
+                let raw = RawSqlite::open(&path, raw_synchronous(as_safe))?;
+                raw.insert(BenchPhase::WarmUp.task_count(tasks))?;
                 raw.drain(batch)?;
                 raw.insert(tasks)?;
                 let stopwatch = Stopwatch::start();
                 ensure!(raw.drain(batch)? == tasks, "the raw loop lost tasks");
                 let seconds = stopwatch.seconds();
                 drop(raw);
-                remove(&path)?;
+                remove_database_files(&path)?;
                 Ok(seconds)
             };
             Ok(Some(tokio::task::spawn_blocking(drain).await??))
         }
-        Place::Postgres(url) => {
+        StoreLocation::Postgres(url) => {
             let raw = RawPostgres::open(url, processes.max(4) as usize).await?;
-            let drain = raw.ready(batch).await?;
-            raw.insert(Shift::WarmUp.tasks(tasks)).await?;
+            let drain = raw.prepare_drain(batch).await?;
+            raw.insert(BenchPhase::WarmUp.task_count(tasks)).await?;
             drain.run(|_| Outcome::Complete).await?;
             raw.insert(tasks).await?;
             let stopwatch = Stopwatch::start();
@@ -117,14 +117,14 @@ pub(super) async fn raw(
 }
 
 /// As safe as the store it is compared with.
-pub(super) fn synchronous(as_safe: Option<tidegate_store::sqlite::Synchronous>) -> Synchronous {
+pub(super) fn raw_synchronous(as_safe: Option<tidegate_store::sqlite::Synchronous>) -> Synchronous {
     match as_safe.unwrap_or_default() {
         tidegate_store::sqlite::Synchronous::Full => Synchronous::Full,
         tidegate_store::sqlite::Synchronous::Normal => Synchronous::Normal,
     }
 }
 
-pub(super) fn remove(path: &std::path::Path) -> anyhow::Result<()> {
+pub(super) fn remove_database_files(path: &std::path::Path) -> anyhow::Result<()> {
     std::fs::remove_file(path)?;
     for end in ["-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
@@ -137,19 +137,19 @@ pub(super) fn remove(path: &std::path::Path) -> anyhow::Result<()> {
 
 impl Throughput {
     /// Seconds our engine takes to the last completed task, and what that cost.
-    async fn ours(
+    async fn measure(
         &self,
         target: &Target,
         batch: u32,
         tasks: u64,
-    ) -> anyhow::Result<(f64, Option<Measured>)> {
-        let load = Load::noop(batch, permits(batch), 1);
-        if self.processes <= 1 && !matches!(target.place, Place::Postgres(_)) {
-            return Ok((alone(target, load, tasks).await?, None));
+    ) -> anyhow::Result<(f64, Option<Measurement>)> {
+        let load = Load::noop(batch, default_concurrency(batch), 1);
+        if self.processes <= 1 && !matches!(target.place, StoreLocation::Postgres(_)) {
+            return Ok((measure_in_process(target, load, tasks).await?, None));
         }
-        ensure!(target.place != Place::Memory, "the memory store has one process only");
+        ensure!(target.place != StoreLocation::Memory, "the memory store has one process only");
         let loads = &vec![load; self.processes.max(1) as usize];
-        let work = Work { program: &self.program, loads, limit: None, tasks };
+        let work = Workload { program: &self.program, loads, limit: None, tasks };
         let measured = work.measure(target).await?;
         Ok((measured.took.seconds, Some(measured)))
     }
@@ -157,48 +157,59 @@ impl Throughput {
     /// Of the round in the middle: by the ratio of the two, since they were measured one after the
     /// other and a slow spell of the machine strikes both. How far the rounds disagree is how little
     /// the ratio says.
-    fn line(&self, target: &Target, batch: u32, tasks: u64, mut rounds: Vec<Round>) -> Line {
+    fn result_line(
+        &self,
+        target: &Target,
+        batch: u32,
+        tasks: u64,
+        mut rounds: Vec<Round>,
+    ) -> ResultLine {
         let order = |round: &Round| round.ratio().unwrap_or(1.0 / round.ours);
         rounds.sort_by(|a, b| order(a).total_cmp(&order(b)));
         let middle = &rounds[rounds.len() / 2];
         let processes = self.processes.max(1);
-        let mut line = Line::new("throughput", target.name(), tasks, middle.ours)
+        let mut line = ResultLine::new("throughput", target.name(), tasks, middle.ours)
             .with_batch(batch)
             .with_extra("per_worker", tasks as f64 / middle.ours / f64::from(processes))
             .with_extra("processes", processes)
-            .with_extra("in_flight", processes * permits(batch))
+            .with_extra("in_flight", processes * default_concurrency(batch))
             .with_extra("rounds", rounds.len() as u64)
-            .with_some("ratio_min", rounds[0].ratio())
-            .with_some("ratio_max", rounds[rounds.len() - 1].ratio());
+            .with_optional("ratio_min", rounds[0].ratio())
+            .with_optional("ratio_max", rounds[rounds.len() - 1].ratio());
         if let Some(raw) = middle.raw {
-            line = line.beside_raw(tasks as f64 / raw);
+            line = line.compared_with_raw(tasks as f64 / raw);
         }
         match &middle.measured {
-            Some(measured) => measured.told(line, target),
+            Some(measured) => measured.add_to_line(line, target),
             None => line,
         }
     }
 }
 
 /// The same shifts in this process.
-async fn alone(target: &Target, load: Load, tasks: u64) -> anyhow::Result<f64> {
+async fn measure_in_process(target: &Target, load: Load, tasks: u64) -> anyhow::Result<f64> {
     let opened = target.open().await?;
-    for shift in Shift::ALL {
-        shift.load(&*opened.store, load.kinds, None, shift.tasks(tasks)).await?;
+    for shift in BenchPhase::ALL {
+        shift.submit_tasks(&*opened.store, load.kinds, None, shift.task_count(tasks)).await?;
     }
     let mut seconds = 0.0;
-    for shift in Shift::ALL {
-        seconds = work(&opened, shift, load, shift.tasks(tasks)).await?;
+    for shift in BenchPhase::ALL {
+        seconds = run_phase(&opened, shift, load, shift.task_count(tasks)).await?;
     }
     Ok(seconds)
 }
 
-async fn work(opened: &Opened, shift: Shift, load: Load, tasks: u64) -> anyhow::Result<f64> {
+async fn run_phase(
+    opened: &StoreHandle,
+    shift: BenchPhase,
+    load: Load,
+    tasks: u64,
+) -> anyhow::Result<f64> {
     let counter = Arc::new(Counter::new(tasks));
     let worker = worker(opened.store.clone(), load, shift.kinds(load.kinds), counter.clone())?;
     let shutdown = Shutdown::new();
     let stopwatch = Stopwatch::start();
-    shift.set_open(&*opened.store, true).await?;
+    shift.set_queue_open(&*opened.store, true).await?;
     let count = async {
         counter.reached().await;
         let seconds = stopwatch.seconds();

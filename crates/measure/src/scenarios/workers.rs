@@ -9,13 +9,13 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tidegate_core::Inspect;
+use tidegate_core::StoreReader;
 use tidegate_engine::time;
-use tidegate_store::Place;
+use tidegate_store::StoreLocation;
 use tokio::process::{Child, Command};
 
 /// Between two looks at who is there.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The folder of the histories.
 pub(super) struct Histories {
@@ -64,15 +64,15 @@ impl Histories {
 
 /// How a worker is started.
 #[derive(Debug, Clone)]
-pub(super) struct Job<'a> {
+pub(super) struct WorkerCommand<'a> {
     /// The program that is `tidegate`.
     pub(super) binary: &'a Path,
     pub(super) url: &'a str,
     /// Handlers that run at once.
-    pub(super) permits: u32,
+    pub(super) concurrency: u32,
     pub(super) lease: Duration,
     /// The server that its tasks call; none where they call nobody.
-    pub(super) calls: Option<SocketAddr>,
+    pub(super) http_server: Option<SocketAddr>,
     /// Whether its workers look themselves for the end of all work. To look they count what there is,
     /// again and again.
     pub(super) until_idle: bool,
@@ -80,7 +80,7 @@ pub(super) struct Job<'a> {
 
 /// Workers that end when no task is left.
 pub(super) struct Workers<'a> {
-    job: Job<'a>,
+    command: WorkerCommand<'a>,
     histories: &'a Histories,
     running: Vec<Child>,
     started: u32,
@@ -88,11 +88,11 @@ pub(super) struct Workers<'a> {
 
 impl<'a> Workers<'a> {
     pub(super) fn start(
-        job: Job<'a>,
+        job: WorkerCommand<'a>,
         histories: &'a Histories,
         number: u32,
     ) -> anyhow::Result<Self> {
-        let mut workers = Self { job, histories, running: Vec::new(), started: 0 };
+        let mut workers = Self { command: job, histories, running: Vec::new(), started: 0 };
         for _ in 0..number {
             let worker = workers.start_one()?;
             workers.running.push(worker);
@@ -100,7 +100,7 @@ impl<'a> Workers<'a> {
         Ok(workers)
     }
 
-    pub(super) fn number(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.running.len()
     }
 
@@ -108,23 +108,23 @@ impl<'a> Workers<'a> {
         let name = format!("worker-{:04}", self.started);
         self.started += 1;
         let log = File::create(self.histories.path.join(format!("{name}.log")))?;
-        let mut command = Command::new(self.job.binary);
+        let mut command = Command::new(self.command.binary);
         // What is set for other workers of this machine is not what is measured.
         let set = std::env::vars_os().map(|(name, _)| name);
         for name in set.filter(|name| name.to_string_lossy().starts_with("TIDEGATE_")) {
             command.env_remove(name);
         }
-        let kinds = if self.job.calls.is_some() { "http" } else { "noop,sleep" };
-        if let Some(server) = self.job.calls {
+        let kinds = if self.command.http_server.is_some() { "http" } else { "noop,sleep" };
+        if let Some(server) = self.command.http_server {
             command.env("TIDEGATE_HTTP_ALLOW", server.to_string());
         }
         command
             .env("TIDEGATE_CONFIG", "")
             .args(["worker", "--kinds", kinds])
-            .args(self.job.until_idle.then_some("--until-idle"))
-            .args(["--store", &named(self.job.url, &name)?])
-            .args(["--concurrency", &self.job.permits.to_string()])
-            .args(["--lease", &format!("{}ms", self.job.lease.as_millis())])
+            .args(self.command.until_idle.then_some("--until-idle"))
+            .args(["--store", &with_application_name(self.command.url, &name)?])
+            .args(["--concurrency", &self.command.concurrency.to_string()])
+            .args(["--lease", &format!("{}ms", self.command.lease.as_millis())])
             .arg("--history")
             .arg(self.histories.file(&name))
             .stdin(Stdio::null())
@@ -149,10 +149,13 @@ impl<'a> Workers<'a> {
     }
 
     /// Returns when the store has heard of all of them, and nobody else works on it.
-    pub(super) async fn until_heard(&mut self, inspect: &dyn Inspect) -> anyhow::Result<()> {
-        while inspect.workers().await?.len() < self.number() {
+    pub(super) async fn wait_until_registered(
+        &mut self,
+        reader: &dyn StoreReader,
+    ) -> anyhow::Result<()> {
+        while reader.workers().await?.len() < self.count() {
             self.check_alive()?;
-            time::sleep(LOOK_INTERVAL).await;
+            time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -170,7 +173,7 @@ impl<'a> Workers<'a> {
     /// To be called when nothing is left: the workers see it, or are told.
     pub(super) async fn end(mut self) -> anyhow::Result<()> {
         for worker in &mut self.running {
-            if let (false, Some(pid)) = (self.job.until_idle, worker.id().and_then(pid)) {
+            if let (false, Some(pid)) = (self.command.until_idle, worker.id().and_then(pid)) {
                 kill_process(pid, Signal::TERM).context("ask a worker to end")?;
             }
         }
@@ -187,8 +190,8 @@ fn pid(number: u32) -> Option<Pid> {
 }
 
 /// On PostgreSQL a process gives the server its own name, so that its connections can be told apart.
-fn named(url: &str, name: &str) -> anyhow::Result<String> {
-    let is_postgres = matches!(Place::parse(url)?, Place::Postgres(_));
+fn with_application_name(url: &str, name: &str) -> anyhow::Result<String> {
+    let is_postgres = matches!(StoreLocation::parse(url)?, StoreLocation::Postgres(_));
     if !is_postgres || url.contains("application_name=") {
         return Ok(url.to_owned());
     }
@@ -201,12 +204,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_named_where_there_is_a_server() {
-        assert_eq!(named("sqlite:a.db", "w").unwrap(), "sqlite:a.db");
-        assert_eq!(named("postgres://h/d", "w").unwrap(), "postgres://h/d?application_name=w");
+    fn postgres_url_gets_application_name() {
+        assert_eq!(with_application_name("sqlite:a.db", "w").unwrap(), "sqlite:a.db");
+        assert_eq!(
+            with_application_name("postgres://h/d", "w").unwrap(),
+            "postgres://h/d?application_name=w"
+        );
         let given = "postgres:///d?host=h";
-        assert_eq!(named(given, "w").unwrap(), "postgres:///d?host=h&application_name=w");
+        assert_eq!(
+            with_application_name(given, "w").unwrap(),
+            "postgres:///d?host=h&application_name=w"
+        );
         let own = "postgres:///d?application_name=x";
-        assert_eq!(named(own, "w").unwrap(), own);
+        assert_eq!(with_application_name(own, "w").unwrap(), own);
     }
 }

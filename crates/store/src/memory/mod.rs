@@ -5,29 +5,30 @@ mod leases;
 mod registrations;
 mod rows;
 mod slots;
-pub(crate) mod state;
 mod tables;
 #[cfg(test)]
 mod tests;
-mod undo;
+mod undo_log;
 pub(crate) mod workers;
+pub(crate) mod working_state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 use tidegate_core::repair::Repair;
-use tidegate_core::requests::RequestPath;
+use tidegate_core::request_stats::RequestPath;
 use tidegate_core::{
-    Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, Millis, Pause,
-    Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result, RetryOutcome,
-    SetJob, SetLimit, Store, Submission, Submitted, TaskId, repair, rules,
+    AdmitReply, Attempt, CancelOutcome, Claim, Finish, FinishReply, Heartbeat, HeartbeatReply,
+    Millis, PruneReply, ReapReply, RegisterReply, Registration, ReleaseOutcome, ReleaseSlot,
+    Result, RetryOutcome, SetJob, SetLimit, SetPaused, Store, Submission, SubmittedTask, TaskId,
+    repair, rules,
 };
 use tokio::sync::Notify;
 
-pub use state::State;
+pub use working_state::WorkingState;
 
-use crate::requests::Requests;
+use crate::requests::RequestRecorder;
 use crate::{clock, requests};
 
 /// A store in memory.
@@ -37,10 +38,10 @@ pub struct Memory {
 }
 
 struct Inner {
-    state: Mutex<State>,
+    state: Mutex<WorkingState>,
     clock: Box<dyn Fn() -> Millis + Send + Sync>,
-    changed: Notify,
-    requests: Requests,
+    notify: Notify,
+    requests: RequestRecorder,
 }
 
 impl std::fmt::Debug for Memory {
@@ -58,45 +59,45 @@ impl Default for Memory {
 impl Memory {
     /// An empty store on the system's clock.
     pub fn new() -> Self {
-        Self::with_clock(clock::system)
+        Self::with_clock(clock::system_now)
     }
 
     /// An empty store on a clock of the caller's.
     pub fn with_clock(clock: impl Fn() -> Millis + Send + Sync + 'static) -> Self {
         let inner = Inner {
-            state: Mutex::new(State::default()),
+            state: Mutex::new(WorkingState::default()),
             clock: Box::new(clock),
-            changed: Notify::new(),
-            requests: Requests::default(),
+            notify: Notify::new(),
+            requests: RequestRecorder::default(),
         };
         Self { inner: Arc::new(inner) }
     }
 
     /// Runs a verb as one transaction. The time is read once. A verb that fails or panics changes nothing.
-    fn at_once<T>(
+    fn run_transaction<T>(
         &self,
         verb: &'static str,
-        body: impl FnOnce(&mut State) -> Result<T>,
+        body: impl FnOnce(&mut WorkingState) -> Result<T>,
     ) -> Result<T> {
-        let _span = requests::general_span(verb).entered();
+        let _span = requests::general_request_span(verb).entered();
         let began_at = requests::now();
         let now = (self.inner.clock)();
-        let mut transaction = Transaction(self.state());
+        let mut transaction = RollbackOnDrop(self.lock_state());
         let state = &mut *transaction.0;
         state.now = now;
-        state.begin();
+        state.begin_transaction();
         let outcome = body(state);
         if outcome.is_ok() {
-            state.commit();
+            state.commit_transaction();
         } else {
-            state.roll_back();
+            state.roll_back_transaction();
         }
-        let wakes = std::mem::take(&mut state.wakes);
+        let wakes = std::mem::take(&mut state.has_new_work);
         drop(transaction);
         if wakes {
             // A permit for the next to come as well: it may have looked before this step.
-            self.inner.changed.notify_waiters();
-            self.inner.changed.notify_one();
+            self.inner.notify.notify_waiters();
+            self.inner.notify.notify_one();
         }
         let took = requests::now() - began_at;
         self.inner.requests.record(verb, RequestPath::General, None, took);
@@ -105,17 +106,17 @@ impl Memory {
 
     /// A verb that panicked while it held the mutex was rolled back, so a poisoned mutex guards complete
     /// transactions only.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, WorkingState> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Rolls back a transaction that a panic has ended, before the mutex is unlocked.
-struct Transaction<'a>(MutexGuard<'a, State>);
+struct RollbackOnDrop<'a>(MutexGuard<'a, WorkingState>);
 
-impl Drop for Transaction<'_> {
+impl Drop for RollbackOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.roll_back();
+        self.0.roll_back_transaction();
     }
 }
 
@@ -125,54 +126,54 @@ impl Store for Memory {
         Ok(())
     }
 
-    async fn register(&self, registration: Registration) -> Result<Registered> {
-        self.at_once("register", |state| rules::register(state, &registration))
+    async fn register(&self, registration: Registration) -> Result<RegisterReply> {
+        self.run_transaction("register", |state| rules::register(state, &registration))
     }
 
-    async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>> {
+    async fn submit(&self, submission: Submission) -> Result<Vec<SubmittedTask>> {
         rules::check_submission(&submission, PAYLOAD_BYTES_MAX)?;
-        self.at_once("submit", |state| rules::submit(state, &submission))
+        self.run_transaction("submit", |state| rules::submit(state, &submission))
     }
 
-    async fn admit(&self) -> Result<Admitted> {
-        self.at_once("admit", |state| rules::admit(state))
+    async fn admit(&self) -> Result<AdmitReply> {
+        self.run_transaction("admit", |state| rules::admit(state))
     }
 
     async fn claim(&self, claim: Claim) -> Result<Vec<Attempt>> {
-        self.at_once("claim", |state| rules::claim(state, &claim))
+        self.run_transaction("claim", |state| rules::claim(state, &claim))
     }
 
-    async fn extend(&self, extend: Extend) -> Result<Extended> {
-        self.at_once("extend", |state| rules::extend(state, &extend))
+    async fn heartbeat(&self, extend: Heartbeat) -> Result<HeartbeatReply> {
+        self.run_transaction("extend", |state| rules::heartbeat(state, &extend))
     }
 
-    async fn finish(&self, finish: Finish) -> Result<Finished> {
-        self.at_once("finish", |state| rules::finish(state, finish))
+    async fn finish(&self, finish: Finish) -> Result<FinishReply> {
+        self.run_transaction("finish", |state| rules::finish(state, finish))
     }
 
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
-        self.at_once("cancel", |state| rules::cancel(state, &tasks))
+        self.run_transaction("cancel", |state| rules::cancel(state, &tasks))
     }
 
     async fn retry(&self, tasks: Vec<TaskId>) -> Result<Vec<RetryOutcome>> {
-        self.at_once("retry", |state| rules::retry(state, &tasks))
+        self.run_transaction("retry", |state| rules::retry(state, &tasks))
     }
 
-    async fn release(&self, release: Release) -> Result<ReleaseOutcome> {
-        self.at_once("release", |state| rules::release(state, &release))
+    async fn release_slot(&self, release: ReleaseSlot) -> Result<ReleaseOutcome> {
+        self.run_transaction("release", |state| rules::release_slot(state, &release))
     }
 
-    async fn pause(&self, pause: Pause) -> Result<bool> {
-        self.at_once("pause", |state| rules::pause(state, &pause))
+    async fn set_paused(&self, pause: SetPaused) -> Result<bool> {
+        self.run_transaction("pause", |state| rules::set_paused(state, &pause))
     }
 
     async fn repair(&self) -> Result<Vec<Repair>> {
-        self.at_once("repair", |state| {
+        self.run_transaction("repair", |state| {
             let mut steps = Vec::new();
             loop {
-                let plan = repair::plan(&state.snapshot());
+                let plan = repair::plan_repairs(&state.snapshot());
                 rules::repair(state, &plan)?;
-                let is_first = repair::is_first_part(&plan);
+                let is_first = repair::is_partial_plan(&plan);
                 steps.extend(plan);
                 if !is_first {
                     return Ok(steps);
@@ -181,23 +182,23 @@ impl Store for Memory {
         })
     }
 
-    async fn reap(&self) -> Result<Reaped> {
-        self.at_once("reap", |state| rules::reap(state))
+    async fn reap(&self) -> Result<ReapReply> {
+        self.run_transaction("reap", |state| rules::reap(state))
     }
 
-    async fn prune(&self) -> Result<Pruned> {
-        self.at_once("prune", |state| rules::prune(state))
+    async fn prune(&self) -> Result<PruneReply> {
+        self.run_transaction("prune", |state| rules::prune(state))
     }
 
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
-        self.at_once("set_limit", |state| rules::set_limit(state, &set))
+        self.run_transaction("set_limit", |state| rules::set_limit(state, &set))
     }
 
     async fn set_job(&self, set: SetJob) -> Result<()> {
-        self.at_once("set_job", |state| rules::set_job(state, &set))
+        self.run_transaction("set_job", |state| rules::set_job(state, &set))
     }
 
-    async fn changed(&self) {
-        self.inner.changed.notified().await;
+    async fn wait_for_notification(&self) {
+        self.inner.notify.notified().await;
     }
 }

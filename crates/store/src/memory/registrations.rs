@@ -2,24 +2,28 @@
 
 use std::sync::Arc;
 
-use tidegate_core::tables::Said;
-use tidegate_core::{Kind, Limit, Millis, Scope, Source, WorkerId};
+use tidegate_core::tables::GroupCapacities;
+use tidegate_core::{CapacitySource, Kind, Limit, LimitScope, Millis, WorkerId};
 
-use super::State;
+use super::WorkingState;
 
-pub(super) fn put(state: &mut State, worker: &WorkerId, said: &Said<'_>) {
+pub(super) fn replace_registrations(
+    state: &mut WorkingState,
+    worker: &WorkerId,
+    capacities: &GroupCapacities<'_>,
+) {
     state.registrations.retain(|_, notes| {
         notes.retain(|(other, _)| other != worker);
         true
     });
-    for (group, capacity) in said {
+    for (group, capacity) in capacities {
         let notes = state.registrations.get_or_insert_with((*group).into(), Vec::new);
         notes.push((worker.clone(), *capacity));
     }
 }
 
 /// Notes go with their workers.
-pub(super) fn retain_known(state: &mut State) {
+pub(super) fn remove_orphan_registrations(state: &mut WorkingState) {
     let workers = &state.workers;
     state.registrations.retain(|_, notes| {
         notes.retain(|(worker, _)| workers.contains_key(worker));
@@ -27,62 +31,67 @@ pub(super) fn retain_known(state: &mut State) {
     });
 }
 
-pub(super) fn live(state: &State, group: &str) -> Vec<(WorkerId, Option<u32>)> {
+pub(super) fn live_registrations(
+    state: &WorkingState,
+    group: &str,
+) -> Vec<(WorkerId, Option<u32>)> {
     let notes = state.registrations.get(group).into_iter().flatten();
-    notes.filter(|(worker, _)| is_alive(state, worker)).cloned().collect()
+    notes.filter(|(worker, _)| is_worker_alive(state, worker)).cloned().collect()
 }
 
-fn is_alive(state: &State, worker: &WorkerId) -> bool {
+fn is_worker_alive(state: &WorkingState, worker: &WorkerId) -> bool {
     state.workers.get(worker).is_some_and(|worker| worker.alive_until > state.now)
 }
 
-pub(super) fn groups(state: &State) -> Vec<Arc<str>> {
-    let is_live = |group: &&Arc<str>| !live(state, group).is_empty();
+pub(super) fn live_registered_groups(state: &WorkingState) -> Vec<Arc<str>> {
+    let is_live = |group: &&Arc<str>| !live_registrations(state, group).is_empty();
     state.registrations.keys().filter(is_live).cloned().collect()
 }
 
-pub(super) fn see_kind(state: &mut State, kind: &Kind, by_worker: bool) {
+pub(super) fn record_kind_registration(state: &mut WorkingState, kind: &Kind, by_worker: bool) {
     let is_workers = match state.kinds.contains_key(&kind.name) {
-        true => state.kinds_seen.contains_key(&kind.name),
+        true => state.kinds_registered_at.contains_key(&kind.name),
         false => true,
     };
     if by_worker && is_workers {
-        state.kinds_seen.insert(kind.name.clone(), state.now);
+        state.kinds_registered_at.insert(kind.name.clone(), state.now);
     } else {
-        state.kinds_seen.remove(&kind.name);
+        state.kinds_registered_at.remove(&kind.name);
     }
 }
 
-pub(super) fn forget_kinds(state: &mut State, before: Millis) -> Vec<Arc<str>> {
-    let old = state.kinds_seen.iter().filter(|(_, seen)| **seen < before);
+pub(super) fn remove_unused_kinds(state: &mut WorkingState, before: Millis) -> Vec<Arc<str>> {
+    let old = state.kinds_registered_at.iter().filter(|(_, seen)| **seen < before);
     let old: Vec<Arc<str>> = old.map(|(kind, _)| kind.clone()).collect();
-    let (used, unused): (Vec<_>, Vec<_>) = old.into_iter().partition(|kind| is_used(state, kind));
+    let (used, unused): (Vec<_>, Vec<_>) =
+        old.into_iter().partition(|kind| is_kind_used(state, kind));
     for kind in used {
-        state.kinds_seen.insert(kind, state.now);
+        state.kinds_registered_at.insert(kind, state.now);
     }
     for kind in &unused {
         state.kinds.remove(kind);
-        state.kinds_seen.remove(kind);
+        state.kinds_registered_at.remove(kind);
     }
     unused
 }
 
-fn is_used(state: &State, kind: &Arc<str>) -> bool {
+fn is_kind_used(state: &WorkingState, kind: &Arc<str>) -> bool {
     let mut of_kind = state.lanes.iter().filter(|((_, of), _)| of == kind).map(|(_, lane)| lane);
     let is_served = |lane| {
         let serves = |until: &Millis| *until > state.now;
-        state.workers.values().any(|worker| worker.lanes.get(lane).is_some_and(serves))
+        state.workers.values().any(|worker| worker.lanes_served_until.get(lane).is_some_and(serves))
     };
     let is_free = |limit: &Limit| {
-        let is_registered = |source| matches!(source, Source::Unset | Source::Registration);
-        let base = limit.base.map_or(Source::Unset, |base| base.1);
+        let is_registered =
+            |source| matches!(source, CapacitySource::Unset | CapacitySource::Registration);
+        let base = limit.capacity_without_override.map_or(CapacitySource::Unset, |base| base.1);
         let is_idle = limit.held == 0 && limit.waiting == 0;
         is_registered(limit.source) && is_registered(base) && is_idle
     };
-    let limit = state.limit_names.get(&*Scope::Group.name(kind));
+    let limit = state.limit_ids_by_name.get(&*LimitScope::Group.limit_name(kind));
     let limit = limit.and_then(|id| state.limits.get(id));
-    !live(state, kind).is_empty()
+    !live_registrations(state, kind).is_empty()
         || of_kind.any(is_served)
-        || state.tasks.values().any(|task| task.tags.kind == *kind)
+        || state.tasks.values().any(|task| task.info.kind == *kind)
         || limit.is_some_and(|limit| !is_free(limit))
 }

@@ -3,31 +3,31 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidegate_core::tables::{Position, Tags};
+use tidegate_core::tables::{Position, TaskInfo};
 use tidegate_core::{LaneId, Millis, NewTask, Progress, WorkerReport};
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Worker {
+pub(crate) struct WorkerRow {
     pub(super) alive_until: Millis,
-    pub(super) heartbeat: Option<Heartbeat>,
+    pub(super) last_heartbeat: Option<LastHeartbeat>,
     /// Until when it serves which lanes.
-    pub(super) lanes: BTreeMap<LaneId, Millis>,
+    pub(super) lanes_served_until: BTreeMap<LaneId, Millis>,
     /// What it last said of itself.
     pub(super) report: Option<WorkerReport>,
 }
 
 /// The last heartbeat of a worker.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Heartbeat {
+pub(super) struct LastHeartbeat {
     /// Its time plus its lease length.
-    pub(super) until: Millis,
+    pub(super) expires_at: Millis,
     pub(super) lease_ms: Millis,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Task {
-    pub(crate) new: Arc<NewTask>,
-    pub(crate) tags: Tags,
+pub(crate) struct StoredTask {
+    pub(crate) submitted: Arc<NewTask>,
+    pub(crate) info: TaskInfo,
     pub(crate) queue: Arc<str>,
     pub(crate) position: Option<Position>,
     pub(crate) created_at: Millis,
@@ -37,9 +37,9 @@ pub(crate) struct Task {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Running {
-    pub(crate) gated: bool,
-    pub(crate) cancel: bool,
+pub(crate) struct RunningAttempt {
+    pub(crate) holds_slots: bool,
+    pub(crate) cancel_requested: bool,
     pub(crate) started_at: Millis,
     pub(crate) progress: Option<Progress>,
 }

@@ -4,18 +4,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tidegate_core::tables::Lease;
 use tidegate_core::{
-    Claim, Error, Exit, Extend, Finish, JobSpec, Kind, NewTask, Outcome, Pause, Registration,
-    Result, SetJob, SetLimit, Source, Submission, TaskId, Token, WorkerId, WorkerReport, rules,
+    CapacitySource, Claim, Completion, Error, Finish, Heartbeat, JobSpec, Kind, NewTask, Outcome,
+    Registration, Result, SetJob, SetLimit, SetPaused, Submission, TaskId, Token, WorkerId,
+    WorkerReport, rules,
 };
 
-use super::{Memory, State};
+use super::{Memory, WorkingState};
 
 const START: i64 = 1_700_000_000_000;
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
-type Step = Box<dyn Fn(&mut State) -> Result<()>>;
+type TestVerb = Box<dyn Fn(&mut WorkingState) -> Result<()>>;
 
-fn step<T>(verb: impl Fn(&mut State) -> Result<T> + 'static) -> Step {
+fn test_verb<T>(verb: impl Fn(&mut WorkingState) -> Result<T> + 'static) -> TestVerb {
     Box::new(move |state| verb(state).map(drop))
 }
 
@@ -26,15 +27,15 @@ fn claim(worker: &str, tasks_max: u32) -> Claim {
         kinds: ["a".into(), "b".into()].into(),
         tasks_max,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
-fn finish(task: i64, token: i64, outcome: Outcome) -> Step {
-    step(move |state| {
+fn finish(task: i64, token: i64, outcome: Outcome) -> TestVerb {
+    test_verb(move |state| {
         let exits =
-            vec![Exit { task: TaskId(task), token: Token(token), outcome: outcome.clone() }];
-        rules::finish(state, Finish { exits, claim: Some(claim("w", 1)) })
+            vec![Completion { task: TaskId(task), token: Token(token), outcome: outcome.clone() }];
+        rules::finish(state, Finish { completions: exits, claim: Some(claim("w", 1)) })
     })
 }
 
@@ -47,61 +48,65 @@ fn submission() -> Submission {
         jobs: vec![JobSpec { concurrency: Some(2), ..JobSpec::new("j") }],
         tasks: vec![of_job.clone(), of_job.clone(), of_job, step.clone(), step, unique, later],
         limits: vec![("b".into(), 2)],
-        on_behalf_of: None,
+        submitting_attempt: None,
     }
 }
 
 fn registration(worker: &str, limit: u32) -> Registration {
     Registration {
         kinds: vec![Kind { remove_on_completed_days: Some(1), ..Kind::new("a") }],
-        defaults: vec![],
+        default_kinds: vec![],
         limits: vec![("a".into(), limit)],
-        source: Some(Source::Registration),
+        source: Some(CapacitySource::Registration),
         worker: Some(WorkerId(worker.into())),
         lease_ms: 30_000,
     }
 }
 
 /// Verbs that together write to every table.
-fn steps() -> Vec<Step> {
+fn verbs_that_write_every_table() -> Vec<TestVerb> {
     let failed = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms: Some(1) };
     let report = WorkerReport {
-        available: 1,
-        maximum: 2,
+        free: 1,
+        concurrency: 2,
         memory: None,
         accepting: true,
         reason: "room".into(),
     };
     let set = |name: &'static str, capacity: u32| {
-        step(move |state| {
+        test_verb(move |state| {
             let (name, capacity) = (name.to_owned(), Some(capacity));
-            rules::set_limit(state, &SetLimit { name, capacity, source: Source::Operator })
+            rules::set_limit(state, &SetLimit { name, capacity, source: CapacitySource::Operator })
         })
     };
     vec![
-        step(|state| rules::register(state, &registration("w", 5))),
-        step(|state| rules::register(state, &registration("v", 4))),
-        step(|state| rules::submit(state, &submission())),
-        step(rules_admit),
-        step(|state| rules::claim(state, &claim("w", 3))),
-        step(|state| rules::claim(state, &claim("v", 1))),
-        step(move |state| {
+        test_verb(|state| rules::register(state, &registration("w", 5))),
+        test_verb(|state| rules::register(state, &registration("v", 4))),
+        test_verb(|state| rules::submit(state, &submission())),
+        test_verb(admit_after_due_time),
+        test_verb(|state| rules::claim(state, &claim("w", 3))),
+        test_verb(|state| rules::claim(state, &claim("v", 1))),
+        test_verb(move |state| {
             let (worker, report) = (WorkerId("w".into()), Some(report.clone()));
-            let extend = tidegate_core::Extend {
+            let extend = tidegate_core::Heartbeat {
                 worker,
                 tokens: vec![Token(1)],
                 lease_ms: 60_000,
                 progress: vec![],
-                ran: vec![tidegate_core::Ran { group: "a".into(), tasks: 1, total_ms: 5 }],
+                run_times: vec![tidegate_core::RunTimeSample {
+                    group: "a".into(),
+                    tasks: 1,
+                    total_ms: 5,
+                }],
                 report,
             };
-            rules::extend(state, &extend)
+            rules::heartbeat(state, &extend)
         }),
         finish(1, 1, Outcome::Completed(b"null".to_vec())),
         finish(2, 1, failed),
         set("group:a", 1),
         set("job:j", 1),
-        step(|state| {
+        test_verb(|state| {
             let set = SetJob {
                 job: "j".into(),
                 concurrency: None,
@@ -112,24 +117,24 @@ fn steps() -> Vec<Step> {
             };
             rules::set_job(state, &set)
         }),
-        step(|state| {
-            let what = tidegate_core::Pausable::Queue("q".into());
-            rules::pause(state, &Pause { what, paused: true })
+        test_verb(|state| {
+            let target = tidegate_core::PauseTarget::Queue("q".into());
+            rules::set_paused(state, &SetPaused { target, paused: true })
         }),
-        step(|state| rules::cancel(state, &[TaskId(3), TaskId(6), TaskId(7)])),
-        step(|state| rules::retry(state, &[TaskId(6)])),
-        step(|state| {
+        test_verb(|state| rules::cancel(state, &[TaskId(3), TaskId(6), TaskId(7)])),
+        test_verb(|state| rules::retry(state, &[TaskId(6)])),
+        test_verb(|state| {
             state.now += DAY_MS;
             rules::reap(state)
         }),
-        step(|state| {
+        test_verb(|state| {
             state.now += 3 * DAY_MS;
             rules::prune(state)
         }),
     ]
 }
 
-fn rules_admit(state: &mut State) -> Result<tidegate_core::Admitted> {
+fn admit_after_due_time(state: &mut WorkingState) -> Result<tidegate_core::AdmitReply> {
     state.now += 2000;
     rules::admit(state)
 }
@@ -137,29 +142,29 @@ fn rules_admit(state: &mut State) -> Result<tidegate_core::Admitted> {
 /// Runs every step three times: once so that it fails behind its writes, once so that it panics there, and
 /// once to its end.
 #[test]
-fn verb_that_fails_or_panics_behind_its_writes_changes_nothing() {
+fn failed_or_panicked_verb_changes_nothing() {
     let store = Memory::with_clock(|| START);
     let mut changes = 0;
-    for (number, step) in steps().into_iter().enumerate() {
-        let text = || format!("{:?}", *store.state());
+    for (number, step) in verbs_that_write_every_table().into_iter().enumerate() {
+        let text = || format!("{:?}", *store.lock_state());
         // The time of the last transaction is no row.
-        store.at_once("test", |_| Ok(())).expect("an empty transaction");
+        store.run_transaction("test", |_| Ok(())).expect("an empty transaction");
         let before = text();
-        let failed: Result<()> = store.at_once("test", |state| {
+        let failed: Result<()> = store.run_transaction("test", |state| {
             step(state)?;
             Err(Error::invalid("by the test"))
         });
         assert_eq!(failed.expect_err("it fails").to_string(), "by the test", "step {number}");
         assert_eq!(text(), before, "step {number} failed");
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            store.at_once("test", |state| -> Result<()> {
+            store.run_transaction("test", |state| -> Result<()> {
                 step(state).expect("the step");
                 panic!("by the test");
             })
         }));
         assert!(panicked.is_err());
         assert_eq!(text(), before, "step {number} panicked");
-        store.at_once("test", |state| step(state)).expect("the step");
+        store.run_transaction("test", |state| step(state)).expect("the step");
         changes += usize::from(text() != before);
     }
     assert!(changes > 14, "only {changes} steps change anything");
@@ -172,23 +177,23 @@ const LOOKUP_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 #[test]
 fn release_beside_many_listed_leases_looks_each_up_once() {
     const LISTED: i64 = 100_000;
-    let mut state = State { now: START, ..State::default() };
+    let mut state = WorkingState { now: START, ..WorkingState::default() };
     let worker = WorkerId("w".into());
     for token in (0..LISTED + 50).map(Token) {
         let lease = Lease { token, worker: worker.clone(), expires_at: START };
         state.leases.insert(token, lease);
-        state.expiries.insert((START, token));
+        state.lease_expiries.insert((START, token));
     }
-    let extend = Extend {
+    let extend = Heartbeat {
         worker,
         tokens: (0..LISTED).map(Token).collect(),
         lease_ms: 30_000,
         progress: vec![],
-        ran: vec![],
+        run_times: vec![],
         report: None,
     };
     let began = crate::requests::now();
-    rules::release_unlisted(&mut state, &extend).expect("released");
+    rules::release_unlisted_leases(&mut state, &extend).expect("released");
     let took = crate::requests::now() - began;
     assert_eq!(state.leases.len(), LISTED as usize);
     assert!(took < LOOKUP_MAX, "{took:?}");

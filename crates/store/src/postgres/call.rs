@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::requests::{FallbackReason, RequestPath};
-use tidegate_core::{Error, Extend, Millis};
+use tidegate_core::request_stats::{FallbackReason, RequestPath};
+use tidegate_core::{Error, Heartbeat, Millis};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
-use super::error::Fault;
+use super::error::TxError;
 use super::timeouts::Timeouts;
-use crate::requests::{self, Requests};
+use crate::requests::{self, RequestRecorder};
 
 tokio::task_local! {
-    static CURRENT: Arc<Call>;
+    static CURRENT_CALL: Arc<Call>;
     /// Set for the steps of a call that follow a commit.
     static IS_BEHIND_COMMIT: ();
 }
@@ -33,7 +33,7 @@ pub(super) enum Verb {
     Cancel,
     Claim,
     Connect,
-    Extend,
+    Heartbeat,
     Finish,
     Migrate,
     Pause,
@@ -58,7 +58,7 @@ impl Verb {
         match self {
             Self::Migrate | Self::Prune | Self::Repair => timeouts.maintenance,
             Self::Read => timeouts.read,
-            Self::Extend => timeouts.heartbeat,
+            Self::Heartbeat => timeouts.heartbeat,
             _ => timeouts.request,
         }
     }
@@ -68,7 +68,7 @@ impl Verb {
         match self {
             Self::Migrate | Self::Prune | Self::Repair => "postgres.maintenance_timeout_ms",
             Self::Read => "postgres.read_timeout_ms",
-            Self::Extend => "postgres.heartbeat_timeout_ms",
+            Self::Heartbeat => "postgres.heartbeat_timeout_ms",
             _ => "postgres.request_timeout_ms",
         }
     }
@@ -80,7 +80,7 @@ impl Verb {
             Self::Cancel => "cancel",
             Self::Claim => "claim",
             Self::Connect => "connect",
-            Self::Extend => "extend",
+            Self::Heartbeat => "extend",
             Self::Finish => "finish",
             Self::Migrate => "migrate",
             Self::Pause => "pause",
@@ -117,12 +117,12 @@ pub(super) struct Call {
     retries: AtomicU32,
     round_trips: AtomicU32,
     rows: AtomicU64,
-    route: Mutex<Route>,
+    route: Mutex<RequestRoute>,
 }
 
 /// The path of a request, as far as it is known.
 #[derive(Debug, Clone, Copy, Default)]
-struct Route {
+struct RequestRoute {
     path: Option<RequestPath>,
     reason: Option<FallbackReason>,
 }
@@ -135,13 +135,13 @@ impl Call {
 
     /// Returns the context of a heartbeat. Its timeout is at most a third of the lease, so that the worker can
     /// retry before the lease expires.
-    pub(super) fn heartbeat(extend: &Extend, timeouts: &Timeouts) -> Arc<Self> {
-        let timeout = Verb::Extend.transaction_timeout(timeouts);
-        let part_of_lease = millis(extend.lease_ms) / 3;
-        if !extend.leaves() && part_of_lease < timeout {
-            return Self::with_timeout(Verb::Extend, part_of_lease, "a third of the lease");
+    pub(super) fn for_heartbeat(heartbeat: &Heartbeat, timeouts: &Timeouts) -> Arc<Self> {
+        let timeout = Verb::Heartbeat.transaction_timeout(timeouts);
+        let part_of_lease = duration_from_millis(heartbeat.lease_ms) / 3;
+        if !heartbeat.is_deregistration() && part_of_lease < timeout {
+            return Self::with_timeout(Verb::Heartbeat, part_of_lease, "a third of the lease");
         }
-        Self::with_timeout(Verb::Extend, timeout, Verb::Extend.timeout_setting())
+        Self::with_timeout(Verb::Heartbeat, timeout, Verb::Heartbeat.timeout_setting())
     }
 
     fn with_timeout(
@@ -169,24 +169,24 @@ impl Call {
         self: Arc<Self>,
         step: F,
     ) -> impl Future<Output = F::Output> {
-        CURRENT.scope(self, step)
+        CURRENT_CALL.scope(self, step)
     }
 
     /// Runs a verb in the context and the span of this call, and records its path and its duration.
     pub(super) async fn run<T>(
         self: Arc<Self>,
-        requests: &Requests,
+        requests: &RequestRecorder,
         verb: impl Future<Output = T>,
     ) -> T {
         let (call, began_at) = (self.clone(), requests::now());
-        let span = requests::span(self.verb.name());
-        let answer = CURRENT.scope(self, verb).instrument(span.clone()).await;
+        let span = requests::request_span(self.verb.name());
+        let answer = CURRENT_CALL.scope(self, verb).instrument(span.clone()).await;
         call.record(requests, &span, requests::now() - began_at);
         answer
     }
 
-    fn record(&self, requests: &Requests, span: &Span, took: Duration) {
-        let Route { path, reason } = *self.route();
+    fn record(&self, requests: &RequestRecorder, span: &Span, took: Duration) {
+        let RequestRoute { path, reason } = *self.lock_route();
         let path = path.unwrap_or(RequestPath::General);
         requests.record(self.verb.name(), path, reason, took);
         span.record("path", path.as_str());
@@ -205,12 +205,12 @@ impl Call {
         }
     }
 
-    fn route(&self) -> MutexGuard<'_, Route> {
+    fn lock_route(&self) -> MutexGuard<'_, RequestRoute> {
         self.route.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the caller has given the call up.
-    async fn until_abandoned(&self) {
+    async fn wait_until_abandoned(&self) {
         let abandoned = self.abandoned.notified();
         if !self.is_abandoned.load(Ordering::Acquire) {
             abandoned.await;
@@ -220,32 +220,32 @@ impl Call {
 
 /// Held by the caller while it waits. Dropping it marks the call as abandoned.
 #[derive(Debug)]
-pub(super) struct Caller(pub(super) Arc<Call>);
+pub(super) struct CallerGuard(pub(super) Arc<Call>);
 
-impl Drop for Caller {
+impl Drop for CallerGuard {
     fn drop(&mut self) {
         self.0.is_abandoned.store(true, Ordering::Release);
         self.0.abandoned.notify_waiters();
     }
 }
 
-fn current() -> Option<Arc<Call>> {
-    CURRENT.try_with(Arc::clone).ok()
+fn current_call() -> Option<Arc<Call>> {
+    CURRENT_CALL.try_with(Arc::clone).ok()
 }
 
 /// Waits for a connection on behalf of the current call. Fails as soon as its caller is gone: a
 /// transaction that begins later would do work that no caller expects, such as a claim for a worker
 /// that has given up, or the renewal of leases whose handlers were stopped.
 pub(super) async fn unless_abandoned<T>(
-    connection: impl Future<Output = Result<T, Fault>>,
-) -> Result<T, Fault> {
+    connection: impl Future<Output = Result<T, TxError>>,
+) -> Result<T, TxError> {
     let may_be_abandoned = IS_BEHIND_COMMIT.try_with(|()| ()).is_err();
-    let Some(call) = current().filter(|_| may_be_abandoned) else {
+    let Some(call) = current_call().filter(|_| may_be_abandoned) else {
         return connection.await;
     };
     tokio::select! {
         biased;
-        () = call.until_abandoned() => Err(Fault::Abandoned),
+        () = call.wait_until_abandoned() => Err(TxError::Abandoned),
         connection = connection => connection,
     }
 }
@@ -260,43 +260,43 @@ pub(super) async fn behind_commit<T>(step: impl Future<Output = T>) -> T {
 /// a missed deadline it is unknown whether the server has committed.
 pub(super) async fn within_deadline<T>(
     timeouts: &Timeouts,
-    transaction: impl Future<Output = Result<T, Fault>>,
-) -> Result<T, Fault> {
-    let (deadline, setting) = current().map_or_else(
+    transaction: impl Future<Output = Result<T, TxError>>,
+) -> Result<T, TxError> {
+    let (deadline, setting) = current_call().map_or_else(
         || (timeouts.request, Verb::Connect.timeout_setting()),
         |call| (call.transaction_timeout, call.timeout_setting),
     );
     let outcome = tokio::time::timeout(deadline, transaction).await;
     outcome.unwrap_or_else(|_| {
-        if let Some(call) = current() {
+        if let Some(call) = current_call() {
             call.has_missed_deadline.store(true, Ordering::Relaxed);
         }
-        Err(Fault::NoAnswer(deadline, setting))
+        Err(TxError::DeadlineExceeded(deadline, setting))
     })
 }
 
 /// Returns whether a transaction of the current call has missed its deadline since this was last asked.
 pub(super) fn take_missed_deadline() -> bool {
-    current().is_some_and(|call| call.has_missed_deadline.swap(false, Ordering::Relaxed))
+    current_call().is_some_and(|call| call.has_missed_deadline.swap(false, Ordering::Relaxed))
 }
 
 /// Returns when half of the transaction timeout of the current call has passed, counted from now.
 pub(super) fn half_of_deadline() -> Instant {
-    let half = current().map(|call| call.transaction_timeout / 2).unwrap_or_default();
+    let half = current_call().map(|call| call.transaction_timeout / 2).unwrap_or_default();
     Instant::from_std(requests::now()) + half
 }
 
 /// Returns the `statement_timeout` that a transaction of the current call has to set for itself.
-pub(super) fn own_statement_timeout_ms() -> Option<u64> {
-    let call = current().filter(|call| call.verb.is_maintenance())?;
+pub(super) fn maintenance_statement_timeout_ms() -> Option<u64> {
+    let call = current_call().filter(|call| call.verb.is_maintenance())?;
     Some(super::timeouts::statement_timeout_ms(call.transaction_timeout))
 }
 
 /// Records the fast path that served the current call. Ignored after a fallback, and ignored for a verb that
 /// runs inside another one, such as the claim of a finish.
-pub(super) fn note_path(verb: Verb, path: RequestPath) {
-    if let Some(call) = current().filter(|call| call.verb == verb) {
-        let mut route = call.route();
+pub(super) fn record_path(verb: Verb, path: RequestPath) {
+    if let Some(call) = current_call().filter(|call| call.verb == verb) {
+        let mut route = call.lock_route();
         if route.reason.is_none() {
             route.path = Some(path);
         }
@@ -305,36 +305,36 @@ pub(super) fn note_path(verb: Verb, path: RequestPath) {
 
 /// Records why the current call takes the general path. Only the first reason is kept; later ones are
 /// consequences. Ignored for a verb that runs inside another one.
-pub(super) fn note_fallback(verb: Verb, reason: FallbackReason) {
-    if let Some(call) = current().filter(|call| call.verb == verb) {
-        let mut route = call.route();
+pub(super) fn record_fallback(verb: Verb, reason: FallbackReason) {
+    if let Some(call) = current_call().filter(|call| call.verb == verb) {
+        let mut route = call.lock_route();
         if route.reason.is_none() {
-            *route = Route { path: Some(RequestPath::General), reason: Some(reason) };
+            *route = RequestRoute { path: Some(RequestPath::General), reason: Some(reason) };
         }
     }
 }
 
 /// Counts a round trip of the current call.
-pub(super) fn note_round_trip() {
-    if let Some(call) = current() {
+pub(super) fn count_round_trip() {
+    if let Some(call) = current_call() {
         call.round_trips.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Counts rows that the server returned to the current call, or changed for it.
-pub(super) fn note_rows(rows: u64) {
-    if let Some(call) = current() {
+pub(super) fn count_rows(rows: u64) {
+    if let Some(call) = current_call() {
         call.rows.fetch_add(rows, Ordering::Relaxed);
     }
 }
 
 /// Counts one more try of a transaction of the current call.
-pub(super) fn note_retry() {
-    if let Some(call) = current() {
+pub(super) fn count_retry() {
+    if let Some(call) = current_call() {
         call.retries.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn millis(ms: Millis) -> Duration {
+fn duration_from_millis(ms: Millis) -> Duration {
     Duration::from_millis(ms.max(0).unsigned_abs())
 }

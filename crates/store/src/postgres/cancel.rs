@@ -5,29 +5,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::tables::{Position, Tables};
 use tidegate_core::{CancelOutcome, Error, ErrorKind, LimitId, Result, TaskId, rules};
 
-use super::draft::Left;
-use super::error::Fault;
-use super::flush::flush;
-use super::gate::{BUDGET, follow};
-use super::load::{Wanted, gather, moment};
+use super::admission::{ADMISSION_BUDGET, run_follow_ups};
+use super::error::TxError;
+use super::lease_expansion::expand_tasks;
 use super::rows;
-use super::session::Tx;
-use super::unpack::unpack_tasks;
-use super::{Inner, transact};
+use super::transaction::Tx;
+use super::working_set::FollowUp;
+use super::working_set_load::{LoadRequest, lock_and_load, read_tx_start};
+use super::working_set_write::write_changes;
+use super::{PostgresInner, in_transaction};
 
-const PLACES_OF: &str = include_str!("queries/positions_of_tasks.sql");
+const POSITIONS_OF_TASKS: &str = include_str!("queries/positions_of_tasks.sql");
 const LOCK_SCHEDULED: &str = include_str!("queries/lock_scheduled.sql");
-const LOCK_ARRIVED: &str = include_str!("queries/lock_inbox_tasks.sql");
-const LOCK_READY_OF: &str = include_str!("queries/lock_ready_tasks.sql");
+const LOCK_INBOX_TASKS: &str = include_str!("queries/lock_inbox_tasks.sql");
+const LOCK_READY_TASKS: &str = include_str!("queries/lock_ready_tasks.sql");
 const LOCK_RUNNING: &str = include_str!("queries/lock_running.sql");
 
 /// Tasks in one transaction.
 const TASKS_MAX: usize = 64;
 
 /// Times that tasks are looked for which move while they are looked for.
-const ROUNDS_MAX: u32 = 100;
+const LOCK_ROUNDS_MAX: u32 = 100;
 
-pub(super) async fn cancel(store: &Inner, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
+pub(super) async fn cancel(
+    store: &PostgresInner,
+    tasks: Vec<TaskId>,
+) -> Result<Vec<CancelOutcome>> {
     rules::check_cancel(&tasks)?;
     let mut outcomes: BTreeMap<TaskId, CancelOutcome> = BTreeMap::new();
     let mut seen = BTreeSet::new();
@@ -38,13 +41,13 @@ pub(super) async fn cancel(store: &Inner, tasks: Vec<TaskId>) -> Result<Vec<Canc
         // A task that moved while it was looked for is looked for again.
         while !rest.is_empty() {
             rounds += 1;
-            if rounds > ROUNDS_MAX {
-                return Err(not_locked(&rest));
+            if rounds > LOCK_ROUNDS_MAX {
+                return Err(not_locked_error(&rest));
             }
-            unpack_tasks(store, &rest).await?;
-            let (found, left) = transact!(store, tx => cancel_some(store, &tx, &rest));
+            expand_tasks(store, &rest).await?;
+            let (found, follow_up) = in_transaction!(store, tx => cancel_batch(store, &tx, &rest));
             outcomes.extend(found);
-            follow(store, left).await?;
+            run_follow_ups(store, follow_up).await?;
             rest.retain(|task| !outcomes.contains_key(task));
         }
     }
@@ -57,10 +60,10 @@ pub(super) async fn cancel(store: &Inner, tasks: Vec<TaskId>) -> Result<Vec<Canc
     Ok(tasks.iter().map(outcome).collect())
 }
 
-fn not_locked(tasks: &[TaskId]) -> Error {
+fn not_locked_error(tasks: &[TaskId]) -> Error {
     let ids: Vec<String> = tasks.iter().map(TaskId::to_string).collect();
     let text = format!(
-        "the tasks {} could not be locked in {ROUNDS_MAX} rounds; try again later, or run \
+        "the tasks {} could not be locked in {LOCK_ROUNDS_MAX} rounds; try again later, or run \
          `tidegate doctor` if that does not help",
         ids.join(", ")
     );
@@ -69,67 +72,67 @@ fn not_locked(tasks: &[TaskId]) -> Error {
 
 /// Where tasks stood when they were looked for.
 #[derive(Debug, Default)]
-struct Places {
+struct TaskPositions {
     scheduled: Vec<i64>,
-    arrived: Vec<i64>,
+    inbox: Vec<i64>,
     ready: Vec<i64>,
     running: Vec<i64>,
-    line: Vec<TaskId>,
-    lines: BTreeSet<LimitId>,
+    waiting: Vec<TaskId>,
+    waiting_limits: BTreeSet<LimitId>,
 }
 
-async fn cancel_some(
-    store: &Inner,
+async fn cancel_batch(
+    store: &PostgresInner,
     tx: &Tx<'_>,
     tasks: &[TaskId],
-) -> Result<(BTreeMap<TaskId, CancelOutcome>, Left), Fault> {
+) -> Result<(BTreeMap<TaskId, CancelOutcome>, FollowUp), TxError> {
     let mut outcomes: BTreeMap<TaskId, CancelOutcome> =
         tasks.iter().map(|task| (*task, CancelOutcome::NotFound)).collect();
-    let places = look(tx, tasks, &mut outcomes).await?;
-    let stands = lock(tx, &places).await?;
-    let moment = moment(store, tx).await?;
+    let places = find_positions(tx, tasks, &mut outcomes).await?;
+    let stands = lock_positions(tx, &places).await?;
+    let start = read_tx_start(store, tx).await?;
     // What runs is only told; everything else ends here and gives back what it holds.
     let ending = stands.iter().filter(|(_, position, _)| !matches!(position, Position::Running(_)));
-    let ending = ending.map(|(task, _, _)| *task).chain(places.line.iter().copied()).collect();
-    let wanted = Wanted {
+    let ending = ending.map(|(task, _, _)| *task).chain(places.waiting.iter().copied()).collect();
+    let wanted = LoadRequest {
         tasks: ending,
-        in_line: places.line.len(),
-        limits: places.lines.into_iter().collect(),
-        budget: BUDGET,
-        is_ending: true,
-        ..Wanted::default()
+        waiting_tasks: places.waiting.len(),
+        limits: places.waiting_limits.into_iter().collect(),
+        admission_budget: ADMISSION_BUDGET,
+        is_finishing: true,
+        ..LoadRequest::default()
     };
-    let mut draft = gather(store, tx, moment, wanted).await?;
+    let mut working_set = lock_and_load(store, tx, start, wanted).await?;
     for (task, position, running) in stands {
         match (position, running) {
             (Position::Running(token), Some(running)) => {
-                draft.add_task(told(task));
-                draft.run(task, token, running);
+                working_set.add_task(running_task_stub(task));
+                working_set.set_running(task, token, running);
             }
-            _ => draft.stand(task, position),
+            _ => working_set.set_position(task, position),
         }
     }
-    draft.seal();
+    working_set.finish_loading();
     let mut here = Vec::new();
     for task in tasks {
-        if draft.position(*task)?.is_some() {
+        if working_set.position(*task)?.is_some() {
             here.push(*task);
         }
     }
-    let ended = rules::cancel(&mut draft, &here)?;
+    let ended = rules::cancel(&mut working_set, &here)?;
     outcomes.extend(here.into_iter().zip(ended));
-    flush(tx, &draft).await?;
-    Ok((outcomes, draft.left()))
+    write_changes(tx, &working_set).await?;
+    Ok((outcomes, working_set.follow_up()))
 }
 
-async fn look(
+async fn find_positions(
     tx: &Tx<'_>,
     tasks: &[TaskId],
     outcomes: &mut BTreeMap<TaskId, CancelOutcome>,
-) -> Result<Places, Fault> {
+) -> Result<TaskPositions, TxError> {
     let ids: Vec<i64> = tasks.iter().map(|task| task.0).collect();
-    let mut places = Places::default();
-    for row in tx.query(PLACES_OF, &[&ids]).await? {
+    let mut places = TaskPositions::default();
+    for row in tx.query(POSITIONS_OF_TASKS, &[&ids]).await? {
         let id: i64 = row.get("id");
         if row.get::<_, Option<i32>>("state").is_some() {
             outcomes.insert(TaskId(id), CancelOutcome::Finished);
@@ -144,12 +147,12 @@ async fn look(
         outcomes.remove(&TaskId(id));
         match place {
             0 => places.scheduled.push(id),
-            1 => places.arrived.push(id),
+            1 => places.inbox.push(id),
             2 => places.ready.push(id),
             3 => places.running.push(id),
             4 => {
-                places.line.push(TaskId(id));
-                places.lines.insert(LimitId(row.get("limit_id")));
+                places.waiting.push(TaskId(id));
+                places.waiting_limits.insert(LimitId(row.get("limit_id")));
             }
             // A lease lists it: the next round unpacks the lease first.
             _ => {}
@@ -158,30 +161,34 @@ async fn look(
     Ok(places)
 }
 
-type Stands = Vec<(TaskId, Position, Option<crate::memory::state::Running>)>;
+type LockedPositions =
+    Vec<(TaskId, Position, Option<crate::memory::working_state::RunningAttempt>)>;
 
 /// Locks the places in their order. What is no longer there is left out.
-async fn lock(tx: &Tx<'_>, places: &Places) -> Result<Stands, Fault> {
-    let mut stands: Stands = Vec::new();
+async fn lock_positions(
+    tx: &Tx<'_>,
+    positions: &TaskPositions,
+) -> Result<LockedPositions, TxError> {
+    let mut stands: LockedPositions = Vec::new();
     let task = |row: &tokio_postgres::Row| TaskId(row.get("task"));
-    if !places.scheduled.is_empty() {
-        for row in tx.query(LOCK_SCHEDULED, &[&places.scheduled]).await? {
+    if !positions.scheduled.is_empty() {
+        for row in tx.query(LOCK_SCHEDULED, &[&positions.scheduled]).await? {
             stands.push((task(&row), Position::Scheduled(row.get("run_at")), None));
         }
     }
-    if !places.arrived.is_empty() {
-        for row in tx.query(LOCK_ARRIVED, &[&places.arrived]).await? {
-            stands.push((task(&row), Position::Arrived, None));
+    if !positions.inbox.is_empty() {
+        for row in tx.query(LOCK_INBOX_TASKS, &[&positions.inbox]).await? {
+            stands.push((task(&row), Position::Inbox, None));
         }
     }
-    if !places.ready.is_empty() {
-        for row in tx.query(LOCK_READY_OF, &[&places.ready]).await? {
-            stands.push((task(&row), Position::Ready(rows::ready(&row)), None));
+    if !positions.ready.is_empty() {
+        for row in tx.query(LOCK_READY_TASKS, &[&positions.ready]).await? {
+            stands.push((task(&row), Position::Ready(rows::ready_row(&row)), None));
         }
     }
-    if !places.running.is_empty() {
-        for row in tx.query(LOCK_RUNNING, &[&places.running]).await? {
-            let (task, token, running) = rows::running(&row);
+    if !positions.running.is_empty() {
+        for row in tx.query(LOCK_RUNNING, &[&positions.running]).await? {
+            let (task, token, running) = rows::running_row(&row);
             stands.push((task, Position::Running(token), Some(running)));
         }
     }
@@ -189,8 +196,8 @@ async fn lock(tx: &Tx<'_>, places: &Places) -> Result<Stands, Fault> {
 }
 
 /// A running task of which nothing but its place matters.
-fn told(task: TaskId) -> crate::memory::state::Task {
-    let tags = tidegate_core::tables::Tags {
+fn running_task_stub(task: TaskId) -> crate::memory::working_state::StoredTask {
+    let tags = tidegate_core::tables::TaskInfo {
         task,
         lane: tidegate_core::LaneId(0),
         kind: "".into(),
@@ -200,14 +207,14 @@ fn told(task: TaskId) -> crate::memory::state::Task {
         weight: 1,
         priority: 0,
         max_attempts: None,
-        spent: 0,
-        deaths: 0,
+        attempts_used: 0,
+        crashes: 0,
         on_failure: Default::default(),
-        arrival: 0,
+        due_at: 0,
     };
-    crate::memory::state::Task {
-        new: std::sync::Arc::new(tidegate_core::NewTask::new("", Vec::new())),
-        tags,
+    crate::memory::working_state::StoredTask {
+        submitted: std::sync::Arc::new(tidegate_core::NewTask::new("", Vec::new())),
+        info: tags,
         queue: "".into(),
         position: None,
         created_at: 0,

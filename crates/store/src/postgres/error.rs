@@ -10,7 +10,7 @@ use super::connection::PoolError;
 
 /// Why a transaction did not come to its end.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum TxError {
     /// The server or the way to it.
     Server(tokio_postgres::Error),
     /// No connection could be had.
@@ -18,49 +18,49 @@ pub(super) enum Fault {
     /// A rule refuses.
     Rule(Error),
     /// What was seen before the lock had changed under it: look again.
-    Again,
+    Retry,
     /// The caller gave the call up before the transaction began.
     Abandoned,
     /// The server did not answer within the deadline, which is set by a setting. Whether it has committed is
     /// unknown.
-    NoAnswer(Duration, &'static str),
+    DeadlineExceeded(Duration, &'static str),
     /// A statement that always returns one row returned none.
-    NoRow(&'static str),
+    MissingRow(&'static str),
     /// Workflows without a limit; it is made in a transaction of its own.
-    NoLimit(Vec<String>),
+    MissingWorkflowLimits(Vec<String>),
     /// A worker that has to be noted first, in a transaction of its own.
-    Unnoted(Claim),
+    WorkerNotRecorded(Claim),
     /// An attempt that a statement did not find running. It has ended, or was just given a row of its own.
-    Stopped(TaskId, Token),
+    AttemptNotRunning(TaskId, Token),
 }
 
-impl From<tokio_postgres::Error> for Fault {
+impl From<tokio_postgres::Error> for TxError {
     fn from(error: tokio_postgres::Error) -> Self {
-        if is_of_a_new_day(&error) { Self::Again } else { Self::Server(error) }
+        if is_new_partition_race(&error) { Self::Retry } else { Self::Server(error) }
     }
 }
 
 /// Whether a task that ended was on its way to where it is kept while no day has come, as the partition
 /// of its day was made: then that is where it belongs.
-fn is_of_a_new_day(error: &tokio_postgres::Error) -> bool {
+fn is_new_partition_race(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|error| {
         *error.code() == SqlState::CHECK_VIOLATION && error.table() == Some("finished_default")
     })
 }
 
-impl From<PoolError> for Fault {
+impl From<PoolError> for TxError {
     fn from(error: PoolError) -> Self {
         Self::Pool(error)
     }
 }
 
-impl From<Error> for Fault {
+impl From<Error> for TxError {
     fn from(error: Error) -> Self {
         Self::Rule(error)
     }
 }
 
-impl Fault {
+impl TxError {
     /// Whether the server undid the transaction because of another one.
     pub(super) fn is_conflict(&self) -> bool {
         let Self::Server(error) = self else {
@@ -79,8 +79,8 @@ impl Fault {
     }
 
     /// Whether the connection must be closed: it may be dead, or it leads to the wrong server.
-    pub(super) fn spoils_connection(&self) -> bool {
-        matches!(self, Self::NoAnswer(..)) || self.is_read_only()
+    pub(super) fn must_close_connection(&self) -> bool {
+        matches!(self, Self::DeadlineExceeded(..)) || self.is_read_only()
     }
 
     /// How a statement says that it must not be committed.
@@ -89,32 +89,32 @@ impl Fault {
     }
 }
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Server(error) => translate(&error),
-            Fault::Pool(PoolError::Backend(error)) => error,
-            Fault::Pool(PoolError::Timeout(_)) => Self::new(
+impl From<TxError> for Error {
+    fn from(error: TxError) -> Self {
+        match error {
+            TxError::Server(error) => to_store_error(&error),
+            TxError::Pool(PoolError::Backend(error)) => error,
+            TxError::Pool(PoolError::Timeout(_)) => Self::new(
                 ErrorKind::Unavailable,
                 "all connections to PostgreSQL were in use for longer than the pool wait timeout \
                  (postgres.pool_wait_timeout_ms)",
             ),
-            Fault::Pool(error) => {
+            TxError::Pool(error) => {
                 Self::new(ErrorKind::Unavailable, format!("no connection to PostgreSQL: {error}"))
             }
-            Fault::Rule(error) => error,
-            Fault::Abandoned => Self::new(
+            TxError::Rule(error) => error,
+            TxError::Abandoned => Self::new(
                 ErrorKind::Unavailable,
                 "the caller gave up before the call reached PostgreSQL; nothing was changed",
             ),
-            Fault::NoAnswer(deadline, setting) => Self::new(
+            TxError::DeadlineExceeded(deadline, setting) => Self::new(
                 ErrorKind::Unavailable,
                 format!(
                     "PostgreSQL did not answer within {} s ({setting}); the connection was closed",
                     deadline.as_secs_f64()
                 ),
             ),
-            Fault::NoRow(sql) => Self::new(
+            TxError::MissingRow(sql) => Self::new(
                 ErrorKind::Incompatible,
                 format!(
                     "a statement that always returns one row returned none; the row of the table \
@@ -122,24 +122,26 @@ impl From<Fault> for Error {
                     sql.lines().find(|line| !line.starts_with("--")).unwrap_or_default()
                 ),
             ),
-            Fault::Stopped(task, token) => rules::stopped(task, token),
-            Fault::Again | Fault::NoLimit(_) | Fault::Unnoted(_) => Self::new(
-                ErrorKind::Unavailable,
-                "others changed the same limits again and again; try again later",
-            ),
+            TxError::AttemptNotRunning(task, token) => rules::attempt_not_running(task, token),
+            TxError::Retry | TxError::MissingWorkflowLimits(_) | TxError::WorkerNotRecorded(_) => {
+                Self::new(
+                    ErrorKind::Unavailable,
+                    "others changed the same limits again and again; try again later",
+                )
+            }
         }
     }
 }
 
 /// For a step behind a commit: the caller gets the outcome of the commit. A server that is out of reach is
 /// only logged, because the next claim continues the step; any other error is returned.
-pub(super) fn unless_unavailable(
+pub(super) fn ignore_unavailable(
     step: &'static str,
     outcome: Result<(), Error>,
 ) -> Result<(), Error> {
     outcome.or_else(|error| match error.kind() {
         ErrorKind::Unavailable => {
-            log_behind_commit(step, &error);
+            log_after_commit(step, &error);
             Ok(())
         }
         _ => Err(error),
@@ -148,7 +150,7 @@ pub(super) fn unless_unavailable(
 
 /// Logs an error that the caller of a verb does not get, because the verb has committed before it. The
 /// text of an error has no payloads and no parameters in it. An error about rows names `tidegate doctor` itself.
-pub(super) fn log_behind_commit(step: &'static str, error: &Error) {
+pub(super) fn log_after_commit(step: &'static str, error: &Error) {
     match error.kind() {
         ErrorKind::Unavailable => {
             tracing::info!(step, %error, "a step behind a commit failed; a later call repeats it");
@@ -177,7 +179,7 @@ pub(super) fn log_optional_step(step: &'static str, error: &Error) {
     }
 }
 
-pub(super) fn translate(error: &tokio_postgres::Error) -> Error {
+pub(super) fn to_store_error(error: &tokio_postgres::Error) -> Error {
     let Some(answer) = error.as_db_error() else {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
         let text = format!("PostgreSQL cannot be reached: {error}{}", cause.unwrap_or_default());
@@ -258,7 +260,7 @@ mod tests {
         let events = Events::capture();
         let pooler =
             Error::new(ErrorKind::Incompatible, "prepared statement \"s1\" does not exist");
-        log_behind_commit("claim of more tasks", &pooler);
+        log_after_commit("claim of more tasks", &pooler);
         log_optional_step("admission of due tasks", &pooler);
         let logged = events.of_level(Level::ERROR);
         assert_eq!(logged.len(), 2, "{logged:?}");

@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jitter_stays_within_the_upper_half() {
+    fn jitter_stays_within_upper_half() {
         let longest = Duration::from_secs(4);
         let pauses: Vec<Duration> = (0..1000).map(|_| jittered(longest)).collect();
         assert!(pauses.iter().all(|pause| (longest / 2..=longest).contains(pause)));

@@ -16,133 +16,148 @@ use tidegate_core::{Error, ErrorKind, Millis, Result};
 use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
-use super::connection::Object;
-use super::error::Fault;
-use super::listen::pause;
-use super::{Inner, call};
+use super::connection::PooledConnection;
+use super::error::TxError;
+use super::notifications::sleep;
+use super::{PostgresInner, call};
 
 /// Every migration, in order. One that was released is never changed.
 const MIGRATIONS: [Migration<'static>; 1] =
     [("0001_initial", include_str!("migrations/0001_initial.sql"))];
 
 /// How the text of a migration begins that programs of the version before can bear.
-const ONLINE: &str = "-- Online:";
+const ONLINE_PREFIX: &str = "-- Online:";
 
-const EXISTS: &str = include_str!("queries/migrate_exists.sql");
-const LOCK: &str = include_str!("queries/migrate_lock.sql");
-const PATIENCE: &str = include_str!("queries/migrate_lock_timeout.sql");
-const PREPARE: &str = include_str!("queries/migrate_prepare.sql");
-const APPLIED: &str = include_str!("queries/migrate_applied.sql");
-const OLD_WORKERS: &str = include_str!("queries/migrate_outdated_workers.sql");
-const RECORD: &str = include_str!("queries/migrate_record.sql");
+const MIGRATE_EXISTS: &str = include_str!("queries/migrate_exists.sql");
+const MIGRATE_LOCK: &str = include_str!("queries/migrate_lock.sql");
+const MIGRATE_LOCK_TIMEOUT: &str = include_str!("queries/migrate_lock_timeout.sql");
+const MIGRATE_PREPARE: &str = include_str!("queries/migrate_prepare.sql");
+const MIGRATE_APPLIED: &str = include_str!("queries/migrate_applied.sql");
+const MIGRATE_OUTDATED_WORKERS: &str = include_str!("queries/migrate_outdated_workers.sql");
+const MIGRATE_RECORD: &str = include_str!("queries/migrate_record.sql");
 
 /// Between two tries of a migration that others are in the way of, and how many there are at most:
 /// five minutes.
-const PAUSE: Duration = Duration::from_millis(400);
+const RETRY_PAUSE: Duration = Duration::from_millis(400);
 const TRIES_MAX: u32 = 600;
 
 /// Workers that a refusal names.
-const NAMED_MAX: usize = 5;
+const NAMED_WORKERS_MAX: usize = 5;
 
 /// A name and a text.
 type Migration<'a> = (&'a str, &'a str);
 
 /// The version of the schema that this program knows.
-pub(super) const KNOWN: i64 = MIGRATIONS.len() as i64;
+pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// Applies what is missing, and `more` after it.
-pub(super) async fn migrate(store: &Inner, more: &[Migration<'_>]) -> Result<()> {
+pub(super) async fn migrate(store: &PostgresInner, more: &[Migration<'_>]) -> Result<()> {
     let all: Vec<Migration<'_>> = MIGRATIONS.iter().chain(more).copied().collect();
     let mut tries = 0;
     loop {
-        let mut client = store.client().await?;
-        let began = store.meter.now_ns();
-        let step = step(store, &mut client, &all);
+        let mut client = store.request_connection().await?;
+        let began = store.meter.elapsed_ns();
+        let step = apply_next(store, &mut client, &all);
         let outcome = call::within_deadline(&store.options.timeouts, step).await;
-        store.give_back(client, began, outcome.as_ref().err());
+        store.return_connection(client, began, outcome.as_ref().err());
         match outcome {
             Ok(true) => return Ok(()),
             Ok(false) => {}
-            Err(fault) if is_locked(&fault) && tries < TRIES_MAX => {
+            Err(fault) if is_lock_conflict(&fault) && tries < TRIES_MAX => {
                 tries += 1;
-                pause(PAUSE).await;
+                sleep(RETRY_PAUSE).await;
             }
-            Err(fault) => return Err(told(fault)),
+            Err(fault) => return Err(with_advice(fault)),
         }
     }
 }
 
 /// Applies the next migration in a transaction of its own; true where there is none.
-async fn step(store: &Inner, client: &mut Object, all: &[Migration<'_>]) -> Result<bool, Fault> {
+async fn apply_next(
+    store: &PostgresInner,
+    client: &mut PooledConnection,
+    all: &[Migration<'_>],
+) -> Result<bool, TxError> {
     // In a transaction of its own: the locks of its reads are released before the wait for other processes.
     let tx = begin(client).await?;
-    if is_done(&*tx, all).await? {
+    if is_up_to_date(&*tx, all).await? {
         return Ok(true);
     }
     tx.rollback().await?;
     let tx = begin(client).await?;
     // Several processes may start at once: one migrates, the others wait and find it done.
-    tx.query(LOCK, &[]).await?;
-    if is_done(&*tx, all).await? {
+    tx.query(MIGRATE_LOCK, &[]).await?;
+    if is_up_to_date(&*tx, all).await? {
         return Ok(true);
     }
-    tx.batch_execute(PATIENCE).await?;
-    tx.batch_execute(PREPARE).await?;
-    let applied = applied(&*tx, all).await?;
-    let (name, text) = all[applied.number];
-    let version = applied.number as i64 + 1;
-    let oldest = if text.starts_with(ONLINE) { applied.oldest } else { version };
-    if applied.number > 0 && oldest == version {
-        refuse_old_workers(&*tx, name, oldest, store.options.now()).await?;
+    tx.batch_execute(MIGRATE_LOCK_TIMEOUT).await?;
+    tx.batch_execute(MIGRATE_PREPARE).await?;
+    let applied = read_applied(&*tx, all).await?;
+    let (name, text) = all[applied.count];
+    let version = applied.count as i64 + 1;
+    let oldest =
+        if text.starts_with(ONLINE_PREFIX) { applied.oldest_program_version } else { version };
+    if applied.count > 0 && oldest == version {
+        refuse_old_workers(&*tx, name, oldest, store.options.now_override()).await?;
     }
     tx.batch_execute(text).await?;
-    tx.execute(RECORD, &[&version, &name, &text, &oldest]).await?;
+    tx.execute(MIGRATE_RECORD, &[&version, &name, &text, &oldest]).await?;
     tx.commit().await?;
     Ok(false)
 }
 
 /// Begins a transaction whose statements may take as long as a migration.
-async fn begin(client: &mut Object) -> Result<Transaction<'_>, Fault> {
+async fn begin(client: &mut PooledConnection) -> Result<Transaction<'_>, TxError> {
     let tx = client.transaction().await?;
-    if let Some(timeout) = call::own_statement_timeout_ms() {
+    if let Some(timeout) = call::maintenance_statement_timeout_ms() {
         tx.batch_execute(&format!("SET LOCAL statement_timeout = {timeout}")).await?;
     }
     Ok(tx)
 }
 
 /// Who may not change the schema can still find that there is nothing to change.
-async fn is_done(client: &impl GenericClient, all: &[Migration<'_>]) -> Result<bool, Fault> {
-    let exists: bool = client.query_one(EXISTS, &[]).await?.get("exists");
-    Ok(exists && applied(client, all).await?.number == all.len())
+async fn is_up_to_date(
+    client: &impl GenericClient,
+    all: &[Migration<'_>],
+) -> Result<bool, TxError> {
+    let exists: bool = client.query_one(MIGRATE_EXISTS, &[]).await?.get("exists");
+    Ok(exists && read_applied(client, all).await?.count == all.len())
 }
 
 /// What was applied.
-struct Applied {
+struct AppliedMigrations {
     /// How many migrations of those that are known.
-    number: usize,
+    count: usize,
     /// The version that a program must know to work with it.
-    oldest: i64,
+    oldest_program_version: i64,
 }
 
 /// What was applied is what this program knows, or newer and bears it.
-async fn applied(client: &impl GenericClient, all: &[Migration<'_>]) -> Result<Applied, Fault> {
+async fn read_applied(
+    client: &impl GenericClient,
+    all: &[Migration<'_>],
+) -> Result<AppliedMigrations, TxError> {
     let texts: Vec<&str> = all.iter().map(|(_, text)| *text).collect();
-    let mut applied = Applied { number: 0, oldest: 0 };
+    let mut applied = AppliedMigrations { count: 0, oldest_program_version: 0 };
     let mut newest = 0;
-    for row in client.query(APPLIED, &[&texts]).await? {
+    for row in client.query(MIGRATE_APPLIED, &[&texts]).await? {
         newest = row.get("version");
-        applied.oldest = row.get("min_program_version");
+        applied.oldest_program_version = row.get("min_program_version");
         let known = usize::try_from(newest - 1).ok().and_then(|index| all.get(index));
         if let Some((name, _)) = known {
             if !row.get::<_, bool>("is_same") {
                 let is_first = newest == 1;
-                return Err(Fault::Rule(if is_first { earlier_build() } else { changed(name) }));
+                return Err(TxError::Rule(if is_first {
+                    earlier_build()
+                } else {
+                    changed_migration_error(name)
+                }));
             }
-            applied.number += 1;
+            applied.count += 1;
         }
     }
-    if applied.oldest > all.len() as i64 {
-        return Err(Fault::Rule(newer(newest, all.len())));
+    if applied.oldest_program_version > all.len() as i64 {
+        return Err(TxError::Rule(newer_schema_error(newest, all.len())));
     }
     Ok(applied)
 }
@@ -152,15 +167,15 @@ async fn refuse_old_workers(
     name: &str,
     oldest: i64,
     now: Option<Millis>,
-) -> Result<(), Fault> {
-    let old = client.query(OLD_WORKERS, &[&oldest, &now]).await?;
+) -> Result<(), TxError> {
+    let old = client.query(MIGRATE_OUTDATED_WORKERS, &[&oldest, &now]).await?;
     if old.is_empty() {
         return Ok(());
     }
-    let names: Vec<&str> = old.iter().take(NAMED_MAX).map(|row| row.get("id")).collect();
-    let more = old.len().saturating_sub(NAMED_MAX);
+    let names: Vec<&str> = old.iter().take(NAMED_WORKERS_MAX).map(|row| row.get("id")).collect();
+    let more = old.len().saturating_sub(NAMED_WORKERS_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Err(Fault::Rule(Error::new(
+    Err(TxError::Rule(Error::new(
         ErrorKind::Incompatible,
         format!(
             "migration {name} cannot be applied while workers of an older version live: {}{more}; \
@@ -171,15 +186,15 @@ async fn refuse_old_workers(
 }
 
 /// Whether others hold what a migration has to lock.
-fn is_locked(fault: &Fault) -> bool {
+fn is_lock_conflict(fault: &TxError) -> bool {
     let busy = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED];
-    let Fault::Server(error) = fault else { return false };
+    let TxError::Server(error) = fault else { return false };
     error.code().is_some_and(|code| busy.contains(code))
 }
 
-fn told(fault: Fault) -> Error {
-    let is_locked = is_locked(&fault);
-    let error = Error::from(fault);
+fn with_advice(error: TxError) -> Error {
+    let is_locked = is_lock_conflict(&error);
+    let error = Error::from(error);
     let advice = match error.kind() {
         ErrorKind::Refused => {
             "this role may not read the schema, or it is not of this version and the role may not \
@@ -195,7 +210,7 @@ fn told(fault: Fault) -> Error {
     Error::new(error.kind(), format!("{error}; {advice}"))
 }
 
-fn newer(version: i64, known: usize) -> Error {
+fn newer_schema_error(version: i64, known: usize) -> Error {
     Error::new(
         ErrorKind::Incompatible,
         format!(
@@ -214,7 +229,7 @@ fn earlier_build() -> Error {
     )
 }
 
-fn changed(name: &str) -> Error {
+fn changed_migration_error(name: &str) -> Error {
     Error::new(
         ErrorKind::Incompatible,
         format!(

@@ -82,55 +82,55 @@
 //!   that version and sends back what a limit that began later applies to; what runs when a
 //!   limit begins is adopted by it.
 
-mod back;
-mod behalf;
+mod admission;
+mod attempt_guard;
 mod call;
 mod cancel;
 mod claim;
-mod claim_texts;
+mod claim_cursors;
+mod claim_probe;
+mod claim_result;
+mod claim_sql;
 mod connection;
-mod draft;
 mod due;
 mod error;
-mod extend;
-mod failed;
+mod fault_injection;
 mod finish;
-mod floors;
-mod flush;
-mod gate;
-mod groups;
-mod holding;
-mod home;
+mod finish_failed;
+mod follow_up;
+mod hand_off;
+mod hand_off_cache;
+mod heartbeat;
 mod inspect;
 mod jitter;
-mod leased;
-mod left;
-mod listen;
-mod load;
-mod look;
-mod made;
+mod lease_expansion;
+mod limit_columns;
 mod migrate;
 mod network;
-mod paged;
+mod notifications;
 mod pause;
-mod planted;
-mod put;
+mod readmit_stale;
 mod reap;
-mod registered;
-mod relay;
+mod reconcile_registrations;
 mod release;
 mod repair;
 mod retry;
+mod round_trip_stats;
 mod rows;
-mod session;
+mod runtime;
 mod set_job;
 mod set_limit;
+mod sized_sql;
+mod slot_groups;
 mod snapshot;
 mod step_size;
 mod submit;
+mod submit_fast;
 mod timeouts;
-mod traffic;
-mod unpack;
+mod transaction;
+mod working_set;
+mod working_set_load;
+mod working_set_write;
 
 use std::fmt;
 use std::future::Future;
@@ -141,29 +141,30 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tidegate_core::repair::Repair;
 use tidegate_core::{
-    Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
-    Millis, Pause, Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result,
-    RetryOutcome, SetJob, SetLimit, Store, Submission, Submitted, TaskId,
+    AdmitReply, Attempt, CancelOutcome, Claim, Error, ErrorKind, Finish, FinishReply, Heartbeat,
+    HeartbeatReply, Millis, PruneReply, ReapReply, RegisterReply, Registration, ReleaseOutcome,
+    ReleaseSlot, Result, RetryOutcome, SetJob, SetLimit, SetPaused, Store, Submission,
+    SubmittedTask, TaskId,
 };
 
-use call::{Call, Caller, Verb};
-use connection::{Connector, Object, Pool, pool, setup_text};
-use error::Fault;
-use home::{Home, Pending};
-use made::{MAKE_LIMITS, Made, workflows};
-use session::{Params, once, transact};
+use call::{Call, CallerGuard, Verb};
+use connection::{Connector, Pool, PooledConnection, build_pool, session_setup_sql};
+use error::TxError;
+use limit_columns::{INSERT_LIMITS, NewLimitColumns, workflow_limits};
+use runtime::{PendingCall, StoreRuntime};
+use transaction::{Params, in_transaction, run_once};
 
-use crate::requests::Requests;
+use crate::requests::RequestRecorder;
 
-pub(crate) use connection::{address, without_password};
-pub use home::wait_until_closed;
-pub use planted::Bug;
-pub use session::Step;
+pub(crate) use connection::{display_address, without_password};
+pub use fault_injection::InjectedBug;
+pub use round_trip_stats::RoundTripStats;
+pub use runtime::wait_until_closed;
 pub use timeouts::Timeouts;
-pub use traffic::Traffic;
+pub use transaction::StatementHook;
 
 /// The session setting from which `claim_probe.sql` reads [`Options::due_grace`].
-const DUE_GRACE: &str = "tidegate.due_grace_ms";
+const DUE_GRACE_SETTING: &str = "tidegate.due_grace_ms";
 
 /// Every statement of a verb walks indexes and nothing else. Said once, its plan does not depend on
 /// what the statistics happen to be, and is made once per connection. The statistics of a queue are
@@ -175,23 +176,23 @@ const DUE_GRACE: &str = "tidegate.due_grace_ms";
 /// once (`= ANY (ARRAY (...))`), and are changed by their `ctid` where every row gets a value of its
 /// own. The test `postgres_plans` reads the plans that are made of empty tables.
 #[doc(hidden)]
-pub const PLANS: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
+pub const PLANNER_SETTINGS: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
     -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
     -c enable_material=off -c enable_memoize=off -c jit=off -c seq_page_cost=1 \
     -c random_page_cost=4 -c cpu_tuple_cost=0.01 -c cpu_index_tuple_cost=0.005 \
     -c cpu_operator_cost=0.0025";
 
 /// Reads of whole tables are planned as ever, but not compiled: that takes longer than they do.
-const READS: &str = "-c jit=off";
+const READER_SETTINGS: &str = "-c jit=off";
 
 /// Connections for them.
-const READERS: usize = 2;
+const READER_CONNECTIONS: usize = 2;
 
 /// Nobody else takes this connection, so a lease is renewed however busy the others are.
-const HEARTBEATS: usize = 1;
+const HEARTBEAT_CONNECTIONS: usize = 1;
 
 /// It waits for notices and does nothing else.
-const LISTENERS: usize = 1;
+const LISTENER_CONNECTIONS: usize = 1;
 
 /// The store's time, where it is not the server's.
 pub type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
@@ -210,10 +211,10 @@ pub struct Options {
     /// The time. Default: the server's.
     pub clock: Option<Clock>,
     /// Called before every statement. Default: nothing.
-    pub step: Option<Step>,
+    pub statement_hook: Option<StatementHook>,
     /// The bug to plant. Default: none.
-    #[cfg(feature = "planted")]
-    pub planted: Option<Bug>,
+    #[cfg(feature = "fault_injection")]
+    pub injected_bug: Option<InjectedBug>,
 }
 
 impl Default for Options {
@@ -223,9 +224,9 @@ impl Default for Options {
             timeouts: Timeouts::default(),
             due_grace: Duration::from_millis(100),
             clock: None,
-            step: None,
-            #[cfg(feature = "planted")]
-            planted: None,
+            statement_hook: None,
+            #[cfg(feature = "fault_injection")]
+            injected_bug: None,
         }
     }
 }
@@ -234,11 +235,11 @@ impl Options {
     /// Connections that one store opens at most: the pool, those for reads of whole tables, the one
     /// for heartbeats, and the one that listens.
     pub fn connections_max(&self) -> usize {
-        self.pool_size.max(1) + READERS + HEARTBEATS + LISTENERS
+        self.pool_size.max(1) + READER_CONNECTIONS + HEARTBEAT_CONNECTIONS + LISTENER_CONNECTIONS
     }
 
     /// The time, where it is not the server's.
-    fn now(&self) -> Option<Millis> {
+    fn now_override(&self) -> Option<Millis> {
         self.clock.as_ref().map(|clock| clock())
     }
 }
@@ -252,31 +253,31 @@ impl fmt::Debug for Options {
 /// A store in the schema `tidegate` of a PostgreSQL database. Cheap to clone.
 #[derive(Clone)]
 pub struct Postgres {
-    inner: Arc<Inner>,
+    inner: Arc<PostgresInner>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct PostgresInner {
     pool: Pool,
-    readers: Pool,
-    heartbeats: Pool,
+    reader_pool: Pool,
+    heartbeat_pool: Pool,
     connector: Arc<Connector>,
     options: Options,
     /// Transactions the server undid because of another one.
     conflicts: AtomicU64,
-    meter: Arc<traffic::Meter>,
-    requests: Requests,
+    meter: Arc<round_trip_stats::RoundTripMeter>,
+    requests: RequestRecorder,
     network: Arc<network::Network>,
     /// Verbs that were called and have not ended, also those whose caller is gone.
-    pending: Arc<AtomicUsize>,
-    changed: listen::Changed,
-    floors: Arc<floors::Floors>,
-    back: back::Pace,
-    holding: holding::Holding,
-    releasing: extend::Releasing,
+    pending_calls: Arc<AtomicUsize>,
+    notifier: notifications::Notifier,
+    claim_cursors: Arc<claim_cursors::ClaimCursors>,
+    readmit_throttle: readmit_stale::ReadmitThrottle,
+    hand_off_cache: hand_off_cache::HandOffCache,
+    ongoing_releases: heartbeat::OngoingReleases,
     step_size: step_size::StepSize,
-    next_due: due::NextDue,
-    names: put::Names,
-    home: Home,
+    next_due: due::NextDueHint,
+    name_cache: submit_fast::NameCache,
+    runtime: StoreRuntime,
 }
 
 impl fmt::Debug for Postgres {
@@ -290,78 +291,84 @@ impl Postgres {
     /// and whether each connection has a server session of its own. The URL, the variables and the
     /// files that are read are those of `docs/guides/connect-to-postgres.md`.
     pub async fn connect(url: &str, options: Options) -> Result<Self> {
-        let (home, timeouts) = (Home::new()?, &options.timeouts);
+        let (home, timeouts) = (StoreRuntime::new()?, &options.timeouts);
         let connector = Connector::new(url, timeouts, &home)?;
         let make = |settings: &str, deadline, size| {
-            pool(&connector, setup_text(&connector, settings, deadline), size, timeouts)
+            build_pool(
+                &connector,
+                session_setup_sql(&connector, settings, deadline),
+                size,
+                timeouts,
+            )
         };
-        let readers = make(READS, timeouts.read, READERS)?;
-        let heartbeats = make(PLANS, timeouts.heartbeat, HEARTBEATS)?;
-        let for_verbs = format!("{PLANS} -c {DUE_GRACE}={}", options.due_grace.as_millis());
+        let readers = make(READER_SETTINGS, timeouts.read, READER_CONNECTIONS)?;
+        let heartbeats = make(PLANNER_SETTINGS, timeouts.heartbeat, HEARTBEAT_CONNECTIONS)?;
+        let for_verbs =
+            format!("{PLANNER_SETTINGS} -c {DUE_GRACE_SETTING}={}", options.due_grace.as_millis());
         let pool = make(&for_verbs, timeouts.request, options.pool_size.max(1))?;
-        let floors = Arc::<floors::Floors>::default();
+        let floors = Arc::<claim_cursors::ClaimCursors>::default();
         let network = Arc::<network::Network>::default();
-        let link = listen::Link {
+        let link = notifications::NotifierContext {
             connector: connector.clone(),
             pool: pool.clone(),
             timeouts: timeouts.clone(),
             network: network.clone(),
             runtime: home.handle()?,
         };
-        let changed = listen::Changed::new(link, floors.clone());
-        let inner = Inner {
+        let changed = notifications::Notifier::new(link, floors.clone());
+        let inner = PostgresInner {
             pool,
-            readers,
-            heartbeats,
+            reader_pool: readers,
+            heartbeat_pool: heartbeats,
             connector,
             options,
             conflicts: AtomicU64::new(0),
             meter: Arc::default(),
-            requests: Requests::default(),
+            requests: RequestRecorder::default(),
             network,
-            pending: Arc::default(),
-            changed,
-            floors,
-            back: back::Pace::default(),
-            holding: holding::Holding::default(),
-            releasing: extend::Releasing::default(),
+            pending_calls: Arc::default(),
+            notifier: changed,
+            claim_cursors: floors,
+            readmit_throttle: readmit_stale::ReadmitThrottle::default(),
+            hand_off_cache: hand_off_cache::HandOffCache::default(),
+            ongoing_releases: heartbeat::OngoingReleases::default(),
             step_size: step_size::StepSize::default(),
-            next_due: due::NextDue::default(),
-            names: put::Names::default(),
-            home,
+            next_due: due::NextDueHint::default(),
+            name_cache: submit_fast::NameCache::default(),
+            runtime: home,
         };
         let store = Self { inner: Arc::new(inner) };
-        let first = |store: Arc<Inner>| async move {
+        let first = |store: Arc<PostgresInner>| async move {
             let (first, second) = store.connector.open_checked().await?;
-            store.pool.manager().keep(first);
-            store.heartbeats.manager().keep(second);
-            store.client().await.map(drop)
+            store.pool.manager().add_preopened(first);
+            store.heartbeat_pool.manager().add_preopened(second);
+            store.request_connection().await.map(drop)
         };
-        store.detached(Verb::Connect, first).await?;
+        store.run_detached(Verb::Connect, first).await?;
         Ok(store)
     }
 
     /// How often the server undid a transaction because of another one, and it was tried
     /// again. The lock order leaves no deadlocks, so this stays 0.
-    pub fn conflicts(&self) -> u64 {
+    pub fn transaction_conflicts(&self) -> u64 {
         self.inner.conflicts.load(Ordering::Relaxed)
     }
 
     /// Returns the number of verbs that were called and have not ended, also those whose caller has
     /// given up.
-    pub fn calls_pending(&self) -> usize {
-        self.inner.pending.load(Ordering::Relaxed)
+    pub fn pending_calls(&self) -> usize {
+        self.inner.pending_calls.load(Ordering::Relaxed)
     }
 
     /// Returns the number of running attempts that this process remembers for hand-offs.
     #[doc(hidden)]
-    pub fn attempts_remembered(&self) -> usize {
-        self.inner.holding.len()
+    pub fn remembered_attempts(&self) -> usize {
+        self.inner.hand_off_cache.len()
     }
 
     /// What was sent to the server so far.
-    pub fn traffic(&self) -> Traffic {
-        self.inner.meter.read()
+    pub fn round_trip_stats(&self) -> RoundTripStats {
+        self.inner.meter.stats()
     }
 
     /// Stores tasks as part of a transaction of the caller's: they exist when it commits. It
@@ -377,7 +384,7 @@ impl Postgres {
         &self,
         transaction: &tokio_postgres::Transaction<'_>,
         submission: &Submission,
-    ) -> Result<Vec<Submitted>> {
+    ) -> Result<Vec<SubmittedTask>> {
         let call = Call::new(Verb::Submit, &self.inner.options.timeouts);
         let verb = Box::pin(submit::submit_in(&self.inner, transaction, submission));
         call.run(&self.inner.requests, verb).await
@@ -386,30 +393,42 @@ impl Postgres {
     /// Brings the schema up to date and applies more, as a newer program would: a name and a text
     /// each. For tests.
     #[doc(hidden)]
-    pub async fn migrate_more(&self, more: &'static [(&'static str, &'static str)]) -> Result<()> {
-        let verb = move |store: Arc<Inner>| async move { migrate::migrate(&store, more).await };
-        self.detached(Verb::Migrate, verb).await
+    pub async fn migrate_with_extra(
+        &self,
+        more: &'static [(&'static str, &'static str)],
+    ) -> Result<()> {
+        let verb =
+            move |store: Arc<PostgresInner>| async move { migrate::migrate(&store, more).await };
+        self.run_detached(Verb::Migrate, verb).await
     }
 
     /// Runs a verb as a tokio task on the runtime of the store: a caller that is dropped does not leave
     /// a transaction half done on a connection that others will use, and a handler that blocks
     /// its thread does not keep a heartbeat from its connection. A verb whose caller is gone begins
     /// no further transaction, except for steps that follow a commit.
-    async fn detached<T, F>(&self, verb: Verb, body: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
+    async fn run_detached<T, F>(
+        &self,
+        verb: Verb,
+        body: impl FnOnce(Arc<PostgresInner>) -> F,
+    ) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        self.run(Call::new(verb, &self.inner.options.timeouts), body).await
+        self.run_call(Call::new(verb, &self.inner.options.timeouts), body).await
     }
 
-    async fn run<T, F>(&self, call: Arc<Call>, body: impl FnOnce(Arc<Inner>) -> F) -> Result<T>
+    async fn run_call<T, F>(
+        &self,
+        call: Arc<Call>,
+        body: impl FnOnce(Arc<PostgresInner>) -> F,
+    ) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let _caller = Caller(call.clone());
-        let (inner, pending) = (self.inner.clone(), Pending::new(&self.inner.pending));
+        let _caller = CallerGuard(call.clone());
+        let (inner, pending) = (self.inner.clone(), PendingCall::new(&self.inner.pending_calls));
         let verb = body(inner.clone());
         let verb = async move {
             let _pending = pending;
@@ -419,30 +438,31 @@ impl Postgres {
             }
             answer
         };
-        self.inner.home.spawn(verb).await.unwrap_or_else(|cause| {
+        self.inner.runtime.spawn(verb).await.unwrap_or_else(|cause| {
             Err(Error::new(ErrorKind::Unavailable, format!("the verb was cut off: {cause}")))
         })
     }
 }
 
-impl Inner {
-    async fn client(&self) -> Result<Object> {
-        self.connection(&self.pool).await
+impl PostgresInner {
+    async fn request_connection(&self) -> Result<PooledConnection> {
+        self.check_out_connection(&self.pool).await
     }
 
-    async fn heartbeat(&self) -> Result<Object> {
-        self.connection(&self.heartbeats).await
+    async fn heartbeat_connection(&self) -> Result<PooledConnection> {
+        self.check_out_connection(&self.heartbeat_pool).await
     }
 
     /// A connection for reads of whole tables.
-    async fn reader(&self) -> Result<Object> {
-        self.connection(&self.readers).await
+    async fn reader_connection(&self) -> Result<PooledConnection> {
+        self.check_out_connection(&self.reader_pool).await
     }
 
-    async fn connection(&self, pool: &Pool) -> Result<Object> {
+    async fn check_out_connection(&self, pool: &Pool) -> Result<PooledConnection> {
         // In a box, as the state of a connection attempt is large and part of every verb.
-        let check_out =
-            async { connection::check_out(pool, &self.network).await.map_err(Fault::from) };
+        let check_out = async {
+            connection::check_out_connection(pool, &self.network).await.map_err(TxError::from)
+        };
         Ok(call::unless_abandoned(Box::pin(check_out)).await?)
     }
 
@@ -450,35 +470,40 @@ impl Inner {
     /// must not be used again. If no other connection has got an answer since the transaction
     /// began (`began_ns`), the network is probably down: the idle connections are closed as well, so
     /// that the next transactions run on new connections instead of waiting for their own deadlines.
-    fn give_back(&self, connection: Object, began_ns: u64, fault: Option<&Fault>) {
-        if !fault.is_some_and(Fault::spoils_connection) {
-            if fault.is_none() {
-                self.network.note_answer();
+    fn return_connection(
+        &self,
+        connection: PooledConnection,
+        began_ns: u64,
+        error: Option<&TxError>,
+    ) {
+        if !error.is_some_and(TxError::must_close_connection) {
+            if error.is_none() {
+                self.network.record_answer();
             }
             if !self.connector.is_current(&connection) {
                 // It was in use when all others were closed.
-                drop(Object::take(connection));
+                drop(PooledConnection::take(connection));
             }
             return;
         }
-        let connection = Object::take(connection);
-        match fault {
-            Some(Fault::NoAnswer(..)) => connection.abort(),
+        let connection = PooledConnection::take(connection);
+        match error {
+            Some(TxError::DeadlineExceeded(..)) => connection.abort(),
             _ => drop(connection),
         }
         let is_lost = !self.meter.has_answered_since(began_ns);
         if is_lost {
-            self.network.note_lost();
+            self.network.record_outage();
         }
-        let is_read_only = fault.is_some_and(Fault::is_read_only);
+        let is_read_only = error.is_some_and(TxError::is_read_only);
         if is_read_only {
-            self.connector.forget_failures();
+            self.connector.clear_failures();
         }
         if is_lost || is_read_only {
             self.connector.invalidate_connections();
-            for pool in [&self.pool, &self.readers, &self.heartbeats] {
+            for pool in [&self.pool, &self.reader_pool, &self.heartbeat_pool] {
                 pool.retain(|_, _| false);
-                pool.manager().discard();
+                pool.manager().discard_preopened();
             }
         }
     }
@@ -486,12 +511,13 @@ impl Inner {
 
 /// Makes the limits of workflows, in a transaction of its own: nobody who holds a lock waits
 /// for another one's names.
-async fn make_workflows(store: &Inner, names: Vec<String>) -> Result<()> {
-    let limits = workflows(&names);
+async fn make_workflow_limits(store: &PostgresInner, names: Vec<String>) -> Result<()> {
+    let limits = workflow_limits(&names);
     let made = limits.iter().collect::<Vec<_>>();
-    let made = Made::of(&made);
+    let made = NewLimitColumns::from_limits(&made);
     let columns: Params<'_> = &made.params();
-    let made = once!(store, client, none, tx => tx.execute(MAKE_LIMITS, columns));
+    let made =
+        run_once!(store, request_connection, autocommit, tx => tx.execute(INSERT_LIMITS, columns));
     made?;
     Ok(())
 }
@@ -499,81 +525,90 @@ async fn make_workflows(store: &Inner, names: Vec<String>) -> Result<()> {
 #[async_trait]
 impl Store for Postgres {
     async fn migrate(&self) -> Result<()> {
-        self.detached(Verb::Migrate, |store| async move { migrate::migrate(&store, &[]).await })
+        self.run_detached(Verb::Migrate, |store| async move { migrate::migrate(&store, &[]).await })
             .await
     }
 
-    async fn register(&self, registration: Registration) -> Result<Registered> {
-        self.detached(Verb::Register, |store| async move {
+    async fn register(&self, registration: Registration) -> Result<RegisterReply> {
+        self.run_detached(Verb::Register, |store| async move {
             set_limit::register(&store, registration).await
         })
         .await
     }
 
-    async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>> {
-        self.detached(Verb::Submit, |store| async move { submit::submit(&store, submission).await })
-            .await
+    async fn submit(&self, submission: Submission) -> Result<Vec<SubmittedTask>> {
+        self.run_detached(
+            Verb::Submit,
+            |store| async move { submit::submit(&store, submission).await },
+        )
+        .await
     }
 
-    async fn admit(&self) -> Result<Admitted> {
-        self.detached(Verb::Admit, |store| async move { gate::admit(&store).await }).await
+    async fn admit(&self) -> Result<AdmitReply> {
+        self.run_detached(Verb::Admit, |store| async move { admission::admit(&store).await }).await
     }
 
     async fn claim(&self, claim: Claim) -> Result<Vec<Attempt>> {
-        let verb = |store: Arc<Inner>| async move {
+        let verb = |store: Arc<PostgresInner>| async move {
             let claimed = claim::claim(&store, claim).await?;
-            store.holding.add(&claimed);
+            store.hand_off_cache.add_claimed(&claimed);
             Ok(claimed)
         };
-        self.detached(Verb::Claim, verb).await
+        self.run_detached(Verb::Claim, verb).await
     }
 
-    async fn extend(&self, extend: Extend) -> Result<Extended> {
-        let call = Call::heartbeat(&extend, &self.inner.options.timeouts);
-        self.run(call, |store| async move { extend::extend(&store, extend).await }).await
+    async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<HeartbeatReply> {
+        let call = Call::for_heartbeat(&heartbeat, &self.inner.options.timeouts);
+        self.run_call(call, |store| async move { heartbeat::heartbeat(&store, heartbeat).await })
+            .await
     }
 
-    async fn finish(&self, finish: Finish) -> Result<Finished> {
-        let verb = |store: Arc<Inner>| async move {
+    async fn finish(&self, finish: Finish) -> Result<FinishReply> {
+        let verb = |store: Arc<PostgresInner>| async move {
             let finished = finish::finish(&store, finish).await?;
-            store.holding.add(&finished.claimed);
+            store.hand_off_cache.add_claimed(&finished.claimed);
             Ok(finished)
         };
-        self.detached(Verb::Finish, verb).await
+        self.run_detached(Verb::Finish, verb).await
     }
 
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
-        self.detached(Verb::Cancel, |store| async move { cancel::cancel(&store, tasks).await })
+        self.run_detached(Verb::Cancel, |store| async move { cancel::cancel(&store, tasks).await })
             .await
     }
 
     async fn retry(&self, tasks: Vec<TaskId>) -> Result<Vec<RetryOutcome>> {
-        self.detached(Verb::Retry, |store| async move { retry::retry(&store, tasks).await }).await
-    }
-
-    async fn release(&self, release: Release) -> Result<ReleaseOutcome> {
-        self.detached(Verb::Release, |store| async move { release::release(&store, release).await })
+        self.run_detached(Verb::Retry, |store| async move { retry::retry(&store, tasks).await })
             .await
     }
 
-    async fn pause(&self, pause: Pause) -> Result<bool> {
-        self.detached(Verb::Pause, |store| async move { pause::pause(&store, pause).await }).await
+    async fn release_slot(&self, release: ReleaseSlot) -> Result<ReleaseOutcome> {
+        self.run_detached(
+            Verb::Release,
+            |store| async move { release::release(&store, release).await },
+        )
+        .await
+    }
+
+    async fn set_paused(&self, pause: SetPaused) -> Result<bool> {
+        self.run_detached(Verb::Pause, |store| async move { pause::pause(&store, pause).await })
+            .await
     }
 
     async fn repair(&self) -> Result<Vec<Repair>> {
-        self.detached(Verb::Repair, |store| async move { repair::repair(&store).await }).await
+        self.run_detached(Verb::Repair, |store| async move { repair::repair(&store).await }).await
     }
 
-    async fn reap(&self) -> Result<Reaped> {
-        self.detached(Verb::Reap, |store| async move { reap::reap(&store).await }).await
+    async fn reap(&self) -> Result<ReapReply> {
+        self.run_detached(Verb::Reap, |store| async move { reap::reap(&store).await }).await
     }
 
-    async fn prune(&self) -> Result<Pruned> {
-        self.detached(Verb::Prune, |store| async move { reap::prune(&store).await }).await
+    async fn prune(&self) -> Result<PruneReply> {
+        self.run_detached(Verb::Prune, |store| async move { reap::prune(&store).await }).await
     }
 
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
-        self.detached(
+        self.run_detached(
             Verb::SetLimit,
             |store| async move { set_limit::set_limit(&store, set).await },
         )
@@ -581,11 +616,11 @@ impl Store for Postgres {
     }
 
     async fn set_job(&self, set: SetJob) -> Result<()> {
-        self.detached(Verb::SetJob, |store| async move { set_job::set_job(&store, set).await })
+        self.run_detached(Verb::SetJob, |store| async move { set_job::set_job(&store, set).await })
             .await
     }
 
-    async fn changed(&self) {
-        self.inner.changed.wait().await;
+    async fn wait_for_notification(&self) {
+        self.inner.notifier.wait_for_notification().await;
     }
 }

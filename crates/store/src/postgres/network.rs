@@ -10,45 +10,47 @@ use tokio::sync::Notify;
 /// are under way start again, instead of waiting for their own timeouts.
 #[derive(Debug, Default)]
 pub(super) struct Network {
-    is_lost: AtomicBool,
-    returned: Notify,
+    is_unreachable: AtomicBool,
+    reachable_again: Notify,
 }
 
 impl Network {
     /// Records that a connection attempt failed. A server that refuses a connection, for example because it has
     /// too many, was reached.
-    pub(super) fn note_failed_attempt(&self, error: &Error) {
+    pub(super) fn record_failed_attempt(&self, error: &Error) {
         if error.kind() == ErrorKind::Unavailable {
-            self.note_lost();
+            self.record_outage();
         }
     }
 
     /// Records that a request got no answer, and neither did any other.
-    pub(super) fn note_lost(&self) {
-        self.is_lost.store(true, Ordering::Relaxed);
+    pub(super) fn record_outage(&self) {
+        self.is_unreachable.store(true, Ordering::Relaxed);
     }
 
     /// The server has answered.
-    pub(super) fn note_answer(&self) {
+    pub(super) fn record_answer(&self) {
         // The load keeps the cache line shared: almost every call finds that nothing was lost.
-        if self.is_lost.load(Ordering::Relaxed) && self.is_lost.swap(false, Ordering::Relaxed) {
-            self.returned.notify_waiters();
+        if self.is_unreachable.load(Ordering::Relaxed)
+            && self.is_unreachable.swap(false, Ordering::Relaxed)
+        {
+            self.reachable_again.notify_waiters();
         }
     }
 
     /// Waits until the server answers after an outage. The wait begins when this is called, not when
     /// the future is first polled.
-    pub(super) fn returned(&self) -> impl Future<Output = ()> + '_ {
-        self.returned.notified()
+    pub(super) fn wait_until_reachable(&self) -> impl Future<Output = ()> + '_ {
+        self.reachable_again.notified()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_noop::is_ready;
+    use poll_once::is_ready;
 
-    mod futures_noop {
+    mod poll_once {
         use std::pin::pin;
         use std::task::{Context, Poll, Waker};
 
@@ -59,35 +61,35 @@ mod tests {
     }
 
     #[test]
-    fn answer_without_an_outage_wakes_no_attempt() {
+    fn reply_without_outage_wakes_no_connection_attempt() {
         let network = Network::default();
-        let returned = network.returned();
-        network.note_answer();
+        let returned = network.wait_until_reachable();
+        network.record_answer();
         assert!(!is_ready(returned));
     }
 
     #[test]
-    fn connection_that_the_server_refuses_is_no_outage() {
+    fn connection_rejected_by_server_is_not_an_outage() {
         let network = Network::default();
-        network.note_failed_attempt(&Error::new(ErrorKind::Refused, "too many connections"));
-        let returned = network.returned();
-        network.note_answer();
+        network.record_failed_attempt(&Error::new(ErrorKind::Refused, "too many connections"));
+        let returned = network.wait_until_reachable();
+        network.record_answer();
         assert!(!is_ready(returned));
-        network.note_failed_attempt(&Error::new(ErrorKind::Unavailable, "no route"));
-        let returned = network.returned();
-        network.note_answer();
+        network.record_failed_attempt(&Error::new(ErrorKind::Unavailable, "no route"));
+        let returned = network.wait_until_reachable();
+        network.record_answer();
         assert!(is_ready(returned));
     }
 
     #[test]
-    fn first_answer_after_an_outage_wakes_attempts_that_were_under_way() {
+    fn first_reply_after_outage_wakes_pending_connection_attempts() {
         let network = Network::default();
-        network.note_lost();
-        let (first, second) = (network.returned(), network.returned());
-        network.note_answer();
+        network.record_outage();
+        let (first, second) = (network.wait_until_reachable(), network.wait_until_reachable());
+        network.record_answer();
         assert!(is_ready(first) && is_ready(second));
-        let later = network.returned();
-        network.note_answer();
+        let later = network.wait_until_reachable();
+        network.record_answer();
         assert!(!is_ready(later));
     }
 }

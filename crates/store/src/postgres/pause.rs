@@ -1,56 +1,66 @@
 //! Pauses queues, jobs and workflows, and lets them go on.
 
-use tidegate_core::{Pausable, Pause, Result, Scope, rules};
+use tidegate_core::{LimitScope, PauseTarget, Result, SetPaused, rules};
 
-use super::draft::{Draft, Left};
-use super::error::Fault;
-use super::gate::follow;
-use super::load::moment;
-use super::session::Tx;
-use super::set_limit::{named, set};
-use super::{Inner, transact};
+use super::admission::run_follow_ups;
+use super::error::TxError;
+use super::set_limit::{read_limits, run_limit_rule};
+use super::transaction::Tx;
+use super::working_set::{FollowUp, WorkingSet};
+use super::working_set_load::read_tx_start;
+use super::{PostgresInner, in_transaction};
 
 const PAUSE_QUEUE: &str = include_str!("queries/pause_queue.sql");
 const RESUME_QUEUE: &str = include_str!("queries/resume_queue.sql");
 
-pub(super) async fn pause(store: &Inner, pause: Pause) -> Result<bool> {
-    rules::check_pause(&pause)?;
-    let name = match &pause.what {
-        Pausable::Queue(queue) => return pause_queue(store, queue, pause.paused).await,
-        Pausable::Job(job) => Scope::Job.name(job),
-        Pausable::Workflow(workflow) => Scope::Workflow.name(workflow),
+pub(super) async fn pause(store: &PostgresInner, pause: SetPaused) -> Result<bool> {
+    rules::check_set_paused(&pause)?;
+    let name = match &pause.target {
+        PauseTarget::Queue(queue) => return pause_queue(store, queue, pause.paused).await,
+        PauseTarget::Job(job) => LimitScope::Job.limit_name(job),
+        PauseTarget::Workflow(workflow) => LimitScope::Workflow.limit_name(workflow),
     };
-    let (changed, left) = transact!(store, tx => halt(store, &tx, &pause, &name));
-    follow(store, left).await?;
+    let (changed, follow_up) = in_transaction!(store, tx => pause_limit(store, &tx, &pause, &name));
+    run_follow_ups(store, follow_up).await?;
     Ok(changed)
 }
 
-async fn halt(
-    store: &Inner,
+async fn pause_limit(
+    store: &PostgresInner,
     tx: &Tx<'_>,
-    pause: &Pause,
+    pause: &SetPaused,
     name: &str,
-) -> Result<(bool, Left), Fault> {
+) -> Result<(bool, FollowUp), TxError> {
     let names = [name.to_owned()];
-    let is_known = !named(tx, &names).await?.is_empty();
-    match &pause.what {
-        Pausable::Workflow(_) if !is_known && !pause.paused => Ok((false, Left::default())),
+    let is_known = !read_limits(tx, &names).await?.is_empty();
+    match &pause.target {
+        PauseTarget::Workflow(_) if !is_known && !pause.paused => Ok((false, FollowUp::default())),
         // It is made first, in a transaction of its own, as by the gate.
-        Pausable::Workflow(_) if !is_known => Err(Fault::NoLimit(names.into())),
-        _ => set(store, tx, &names, &[], |draft: &mut Draft| rules::pause(draft, pause)).await,
+        PauseTarget::Workflow(_) if !is_known => Err(TxError::MissingWorkflowLimits(names.into())),
+        _ => {
+            run_limit_rule(store, tx, &names, &[], |working_set: &mut WorkingSet| {
+                rules::set_paused(working_set, pause)
+            })
+            .await
+        }
     }
 }
 
-async fn pause_queue(store: &Inner, queue: &str, paused: bool) -> Result<bool> {
-    let changed = transact!(store, tx => write(store, &tx, queue, paused));
+async fn pause_queue(store: &PostgresInner, queue: &str, paused: bool) -> Result<bool> {
+    let changed = in_transaction!(store, tx => write_queue_pause(store, &tx, queue, paused));
     if changed {
-        store.changed.tell();
+        store.notifier.notify_others();
     }
     Ok(changed)
 }
 
-async fn write(store: &Inner, tx: &Tx<'_>, queue: &str, paused: bool) -> Result<bool, Fault> {
-    let now = moment(store, tx).await?.now;
+async fn write_queue_pause(
+    store: &PostgresInner,
+    tx: &Tx<'_>,
+    queue: &str,
+    paused: bool,
+) -> Result<bool, TxError> {
+    let now = read_tx_start(store, tx).await?.now;
     let rows = match paused {
         true => tx.execute(PAUSE_QUEUE, &[&queue, &now]).await?,
         false => tx.execute(RESUME_QUEUE, &[&queue]).await?,

@@ -34,7 +34,7 @@ pub struct Timeouts {
 
 /// How much later than the client the server gives up a statement. The client reports its own
 /// deadline; the timeout of the server ends what a client that is gone has left behind.
-const SERVER_MARGIN: Duration = Duration::from_secs(1);
+const SERVER_TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 impl Default for Timeouts {
     fn default() -> Self {
@@ -53,7 +53,7 @@ impl Default for Timeouts {
 
 /// Returns the `statement_timeout`, in milliseconds, that belongs to a deadline of the client.
 pub(super) fn statement_timeout_ms(deadline: Duration) -> u64 {
-    let timeout = deadline.saturating_add(SERVER_MARGIN).as_millis();
+    let timeout = deadline.saturating_add(SERVER_TIMEOUT_MARGIN).as_millis();
     // The server counts in 32 bits, with a sign.
     u64::try_from(timeout).unwrap_or(u64::MAX).min(i32::MAX as u64)
 }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statement_timeout_is_above_the_deadline_and_within_bounds() {
+    fn statement_timeout_is_above_deadline_and_within_bounds() {
         assert_eq!(statement_timeout_ms(Duration::from_secs(10)), 11_000);
         assert_eq!(statement_timeout_ms(Duration::MAX), i32::MAX as u64);
     }

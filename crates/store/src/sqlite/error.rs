@@ -7,17 +7,17 @@ use tidegate_core::{Error, ErrorKind, Result};
 
 /// Turns a driver's result into ours. The path of the file is put before the text by
 /// [`at`], where it is known.
-pub(super) trait Translated<T> {
-    fn translated(self) -> Result<T>;
+pub(super) trait SqliteResultExt<T> {
+    fn into_store_result(self) -> Result<T>;
 }
 
-impl<T> Translated<T> for rusqlite::Result<T> {
-    fn translated(self) -> Result<T> {
-        self.map_err(|error| translate(&error))
+impl<T> SqliteResultExt<T> for rusqlite::Result<T> {
+    fn into_store_result(self) -> Result<T> {
+        self.map_err(|error| store_error(&error))
     }
 }
 
-pub(super) fn translate(error: &rusqlite::Error) -> Error {
+pub(super) fn store_error(error: &rusqlite::Error) -> Error {
     let Some(code) = error.sqlite_error_code() else {
         return Error::new(
             ErrorKind::Incompatible,
@@ -66,7 +66,7 @@ pub(super) fn translate(error: &rusqlite::Error) -> Error {
 }
 
 /// Names the file in an error that is about the file and not about the caller's input.
-pub(super) fn at(path: &Path, error: Error) -> Error {
+pub(super) fn with_file_path(path: &Path, error: Error) -> Error {
     match error.kind() {
         ErrorKind::Invalid | ErrorKind::NotFound => error,
         kind => Error::new(kind, format!("{}: {error}", path.display())),
@@ -74,7 +74,7 @@ pub(super) fn at(path: &Path, error: Error) -> Error {
 }
 
 /// A word or number on disk that this version does not know.
-pub(super) fn unknown(what: &str, found: impl std::fmt::Debug) -> Error {
+pub(super) fn unknown_value_error(what: &str, found: impl std::fmt::Debug) -> Error {
     Error::new(
         ErrorKind::Incompatible,
         format!("the {what} {found:?} is unknown to this version; run `tidegate doctor`"),
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kind_says_what_to_do() {
+    fn sqlite_error_codes_map_to_error_kinds() {
         let kinds = [
             (ffi::SQLITE_FULL, ErrorKind::Refused),
             (ffi::SQLITE_IOERR_SHMSIZE, ErrorKind::Refused),
@@ -101,15 +101,15 @@ mod tests {
         ];
         for (code, kind) in kinds {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            assert_eq!(translate(&error).kind(), kind, "{error}");
+            assert_eq!(store_error(&error).kind(), kind, "{error}");
         }
     }
 
     #[test]
-    fn the_file_is_named_only_where_it_matters() {
+    fn error_names_file_only_where_it_matters() {
         let path = Path::new("tasks.db");
-        let full = at(path, Error::new(ErrorKind::Refused, "the disk is full"));
+        let full = with_file_path(path, Error::new(ErrorKind::Refused, "the disk is full"));
         assert_snapshot!(full, @"tasks.db: the disk is full");
-        assert_eq!(at(path, Error::invalid("bad")).to_string(), "bad");
+        assert_eq!(with_file_path(path, Error::invalid("bad")).to_string(), "bad");
     }
 }

@@ -4,17 +4,17 @@
 //! connections of their own. Tasks, lines and slots are rows; the layout is in
 //! `migrations/0001_initial.sql`, every other query is a file in `queries/`.
 
-mod cache;
+mod command_queue;
 mod error;
+mod fault_injection;
+mod file_lock;
 mod inspect;
-mod lock;
-mod planted;
-mod queue;
-mod reader;
+mod reader_thread;
+mod row_cache;
 mod schema;
 mod statements;
 mod tables;
-mod writer;
+mod writer_thread;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,30 +27,31 @@ use rusqlite::{Connection, OpenFlags};
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 use tidegate_core::repair::Repair;
 use tidegate_core::{
-    Admitted, Attempt, CancelOutcome, Claim, Error, ErrorKind, Extend, Extended, Finish, Finished,
-    Millis, Pause, Pruned, Reaped, Registered, Registration, Release, ReleaseOutcome, Result,
-    RetryOutcome, SetJob, SetLimit, Store, Submission, Submitted, TaskId, repair, rules,
+    AdmitReply, Attempt, CancelOutcome, Claim, Error, ErrorKind, Finish, FinishReply, Heartbeat,
+    HeartbeatReply, Millis, PruneReply, ReapReply, RegisterReply, Registration, ReleaseOutcome,
+    ReleaseSlot, Result, RetryOutcome, SetJob, SetLimit, SetPaused, Store, Submission,
+    SubmittedTask, TaskId, repair, rules,
 };
 use tokio::sync::Notify;
 
 use crate::clock;
-use crate::requests::Requests;
-use error::{Translated, at};
-use lock::Lock;
-use planted::Planted;
-use queue::Queue;
-use reader::Reader;
+use crate::requests::RequestRecorder;
+use command_queue::CommandQueue;
+use error::{SqliteResultExt, with_file_path};
+use fault_injection::FaultInjection;
+use file_lock::FileLock;
+use reader_thread::ReaderThread;
 use tables::Transaction;
-use writer::Writer;
+use writer_thread::WriterThread;
 
 /// Older versions can lose a commit when a writer restarts the write-ahead log during a
 /// checkpoint of another.
-const VERSION_MIN: i32 = 3_052_000;
+const SQLITE_VERSION_MIN: i32 = 3_052_000;
 
 /// Reads that run at once.
-const READERS: usize = 2;
+const READER_THREADS: usize = 2;
 
-pub use planted::Bug;
+pub use fault_injection::InjectedBug;
 
 type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
 
@@ -75,27 +76,27 @@ pub struct Options {
     /// How long to wait for a program that locks the file without the advisory lock.
     pub busy_timeout: Duration,
     /// The bug to plant. Default: none.
-    #[cfg(feature = "planted")]
-    pub planted: Option<Bug>,
+    #[cfg(feature = "fault_injection")]
+    pub injected_bug: Option<InjectedBug>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             synchronous: Synchronous::default(),
-            clock: Arc::new(clock::system),
+            clock: Arc::new(clock::system_now),
             busy_timeout: Duration::from_secs(30),
-            #[cfg(feature = "planted")]
-            planted: None,
+            #[cfg(feature = "fault_injection")]
+            injected_bug: None,
         }
     }
 }
 
 impl Options {
-    fn planted(&self) -> Planted {
-        Planted {
-            #[cfg(feature = "planted")]
-            bug: self.planted,
+    fn planted(&self) -> FaultInjection {
+        FaultInjection {
+            #[cfg(feature = "fault_injection")]
+            bug: self.injected_bug,
         }
     }
 }
@@ -118,17 +119,17 @@ pub struct Sqlite {
 struct Inner {
     path: PathBuf,
     clock: Clock,
-    writes: Arc<Queue>,
-    reads: Arc<Queue>,
-    changed: Arc<Notify>,
-    requests: Requests,
+    write_queue: Arc<CommandQueue>,
+    read_queue: Arc<CommandQueue>,
+    notify: Arc<Notify>,
+    requests: RequestRecorder,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.writes.close();
-        self.reads.close();
+        self.write_queue.close();
+        self.read_queue.close();
         for thread in self.threads.drain(..) {
             // The callers of a thread that panicked got an error each.
             if thread.join().is_err() {
@@ -149,89 +150,100 @@ impl Sqlite {
     /// made. A file without a schema can be opened; every verb but `migrate` refuses it.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self> {
         let path = path.as_ref();
-        Self::open_at(path, options).map_err(|error| at(path, error))
+        Self::open_connections(path, options).map_err(|error| with_file_path(path, error))
     }
 
-    fn open_at(path: &Path, options: Options) -> Result<Self> {
-        check_version(rusqlite::version_number())?;
-        let lock = Lock::open(path);
+    fn open_connections(path: &Path, options: Options) -> Result<Self> {
+        check_sqlite_version(rusqlite::version_number())?;
+        let lock = FileLock::open(path);
         // Two processes that make the same file would disturb each other.
-        let turn = lock.turn();
-        let connection = open_writer(path, &options)?;
-        let readers = (0..READERS).map(|_| open_reader(path, &options));
+        let turn = lock.acquire();
+        let connection = open_writer_connection(path, &options)?;
+        let readers = (0..READER_THREADS).map(|_| open_reader_connection(path, &options));
         let readers = readers.collect::<Result<Vec<Connection>>>()?;
         drop(turn);
-        let (writes, reads) = (Queue::new(), Queue::new());
+        let (writes, reads) = (CommandQueue::new(), CommandQueue::new());
         let changed = Arc::new(Notify::new());
-        let writer = Writer {
+        let writer = WriterThread {
             connection,
-            lock,
+            file_lock: lock,
             path: path.to_owned(),
             clock: options.clock.clone(),
             queue: writes.clone(),
-            changed: changed.clone(),
-            planted: options.planted(),
+            notify: changed.clone(),
+            fault_injection: options.planted(),
         };
-        let mut threads = vec![spawn("tidegate-writer", move || writer.work())?];
+        let mut threads = vec![spawn_thread("tidegate-writer", move || writer.run())?];
         for connection in readers {
-            let reader = Reader {
+            let reader = ReaderThread {
                 connection,
                 path: path.to_owned(),
                 clock: options.clock.clone(),
                 queue: reads.clone(),
-                planted: options.planted(),
+                fault_injection: options.planted(),
             };
-            threads.push(spawn("tidegate-reader", move || reader.work())?);
+            threads.push(spawn_thread("tidegate-reader", move || reader.run())?);
         }
         let path = path.to_owned();
-        let (clock, requests) = (options.clock, Requests::default());
-        let inner = Inner { path, clock, writes, reads, changed, requests, threads };
+        let (clock, requests) = (options.clock, RequestRecorder::default());
+        let inner = Inner {
+            path,
+            clock,
+            write_queue: writes,
+            read_queue: reads,
+            notify: changed,
+            requests,
+            threads,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Bounds the file to this many pages, so that a test can fill the disk.
     #[doc(hidden)]
-    pub async fn set_pages_max(&self, pages: u32) -> Result<()> {
+    pub async fn set_page_count_max(&self, pages: u32) -> Result<()> {
         let set = move |tx: &mut Transaction<'_, '_>| {
             let connection = tx.statements.connection();
             connection
                 .pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))
-                .translated()
+                .into_store_result()
         };
-        self.inner.writes.run(0, set).await
+        self.inner.write_queue.run_command(0, set).await
     }
 
     /// Steps of SQLite's machine that the writer has made since the last call, so that a
     /// benchmark can tell what a verb costs.
     #[doc(hidden)]
-    pub async fn take_steps(&self) -> Result<u64> {
-        self.inner.writes.run(0, |tx| Ok(tx.statements.take_steps())).await
+    pub async fn take_vm_steps(&self) -> Result<u64> {
+        self.inner.write_queue.run_command(0, |tx| Ok(tx.statements.take_vm_steps())).await
     }
 
     /// Runs one verb in a transaction of the writer. `size` is how many tasks it is about.
-    async fn write<T: Send + 'static>(
+    async fn run_write<T: Send + 'static>(
         &self,
         verb: &'static str,
         size: usize,
         body: impl FnOnce(&mut Transaction<'_, '_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let checked = move |tx: &mut Transaction<'_, '_>| {
-            tx.schema.check()?;
+            tx.schema_status.check_is_current()?;
             body(tx)
         };
-        self.inner.requests.general(verb, self.inner.writes.run(size, checked)).await
+        self.inner
+            .requests
+            .run_general(verb, self.inner.write_queue.run_command(size, checked))
+            .await
     }
 
     /// Runs one read in a transaction of a reader.
-    async fn read<T: Send + 'static>(
+    async fn run_read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&mut Transaction<'_, '_>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let checked = move |tx: &mut Transaction<'_, '_>| {
-            tx.schema.check()?;
+            tx.schema_status.check_is_current()?;
             read(tx)
         };
-        self.inner.requests.general("read", self.inner.reads.run(0, checked)).await
+        self.inner.requests.run_general("read", self.inner.read_queue.run_command(0, checked)).await
     }
 }
 
@@ -241,62 +253,67 @@ impl Store for Sqlite {
         let migrate = |tx: &mut Transaction<'_, '_>| {
             let connection = tx.statements.connection();
             schema::migrate(connection, tx.now)?;
-            tx.schema = schema::read(connection)?;
+            tx.schema_status = schema::read_schema_status(connection)?;
             Ok(())
         };
-        self.inner.requests.general("migrate", self.inner.writes.run(0, migrate)).await
+        self.inner
+            .requests
+            .run_general("migrate", self.inner.write_queue.run_command(0, migrate))
+            .await
     }
 
-    async fn register(&self, registration: Registration) -> Result<Registered> {
-        let kinds = registration.kinds.len() + registration.defaults.len();
-        self.write("register", kinds, move |tx| rules::register(tx, &registration)).await
+    async fn register(&self, registration: Registration) -> Result<RegisterReply> {
+        let kinds = registration.kinds.len() + registration.default_kinds.len();
+        self.run_write("register", kinds, move |tx| rules::register(tx, &registration)).await
     }
 
-    async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>> {
+    async fn submit(&self, submission: Submission) -> Result<Vec<SubmittedTask>> {
         rules::check_submission(&submission, PAYLOAD_BYTES_MAX)?;
-        self.write("submit", submission.tasks.len(), move |tx| rules::submit(tx, &submission)).await
+        self.run_write("submit", submission.tasks.len(), move |tx| rules::submit(tx, &submission))
+            .await
     }
 
-    async fn admit(&self) -> Result<Admitted> {
-        self.write("admit", 1, |tx| rules::admit(tx)).await
+    async fn admit(&self) -> Result<AdmitReply> {
+        self.run_write("admit", 1, |tx| rules::admit(tx)).await
     }
 
     async fn claim(&self, claim: Claim) -> Result<Vec<Attempt>> {
-        self.write("claim", claim.tasks_max as usize, move |tx| rules::claim(tx, &claim)).await
+        self.run_write("claim", claim.tasks_max as usize, move |tx| rules::claim(tx, &claim)).await
     }
 
-    async fn extend(&self, extend: Extend) -> Result<Extended> {
-        self.write("extend", extend.tokens.len(), move |tx| rules::extend(tx, &extend)).await
+    async fn heartbeat(&self, extend: Heartbeat) -> Result<HeartbeatReply> {
+        self.run_write("extend", extend.tokens.len(), move |tx| rules::heartbeat(tx, &extend)).await
     }
 
-    async fn finish(&self, finish: Finish) -> Result<Finished> {
-        self.write("finish", finish.exits.len(), move |tx| rules::finish(tx, finish)).await
+    async fn finish(&self, finish: Finish) -> Result<FinishReply> {
+        self.run_write("finish", finish.completions.len(), move |tx| rules::finish(tx, finish))
+            .await
     }
 
     async fn cancel(&self, tasks: Vec<TaskId>) -> Result<Vec<CancelOutcome>> {
-        self.write("cancel", tasks.len(), move |tx| rules::cancel(tx, &tasks)).await
+        self.run_write("cancel", tasks.len(), move |tx| rules::cancel(tx, &tasks)).await
     }
 
     async fn retry(&self, tasks: Vec<TaskId>) -> Result<Vec<RetryOutcome>> {
-        self.write("retry", tasks.len(), move |tx| rules::retry(tx, &tasks)).await
+        self.run_write("retry", tasks.len(), move |tx| rules::retry(tx, &tasks)).await
     }
 
-    async fn release(&self, release: Release) -> Result<ReleaseOutcome> {
-        self.write("release", 1, move |tx| rules::release(tx, &release)).await
+    async fn release_slot(&self, release: ReleaseSlot) -> Result<ReleaseOutcome> {
+        self.run_write("release", 1, move |tx| rules::release_slot(tx, &release)).await
     }
 
-    async fn pause(&self, pause: Pause) -> Result<bool> {
-        self.write("pause", 1, move |tx| rules::pause(tx, &pause)).await
+    async fn set_paused(&self, pause: SetPaused) -> Result<bool> {
+        self.run_write("pause", 1, move |tx| rules::set_paused(tx, &pause)).await
     }
 
     async fn repair(&self) -> Result<Vec<Repair>> {
-        self.write("repair", 1, |tx| {
+        self.run_write("repair", 1, |tx| {
             let mut steps = Vec::new();
             loop {
-                tx.flush()?;
-                let plan = repair::plan(&inspect::snapshot(tx)?);
+                tx.write_pending_rows()?;
+                let plan = repair::plan_repairs(&inspect::read_snapshot(tx)?);
                 rules::repair(tx, &plan)?;
-                let is_first = repair::is_first_part(&plan);
+                let is_first = repair::is_partial_plan(&plan);
                 steps.extend(plan);
                 if !is_first {
                     return Ok(steps);
@@ -306,30 +323,30 @@ impl Store for Sqlite {
         .await
     }
 
-    async fn reap(&self) -> Result<Reaped> {
-        self.write("reap", 1, |tx| rules::reap(tx)).await
+    async fn reap(&self) -> Result<ReapReply> {
+        self.run_write("reap", 1, |tx| rules::reap(tx)).await
     }
 
-    async fn prune(&self) -> Result<Pruned> {
-        self.write("prune", 1, |tx| rules::prune(tx)).await
+    async fn prune(&self) -> Result<PruneReply> {
+        self.run_write("prune", 1, |tx| rules::prune(tx)).await
     }
 
     async fn set_limit(&self, set: SetLimit) -> Result<Option<i64>> {
-        self.write("set_limit", 1, move |tx| rules::set_limit(tx, &set)).await
+        self.run_write("set_limit", 1, move |tx| rules::set_limit(tx, &set)).await
     }
 
     async fn set_job(&self, set: SetJob) -> Result<()> {
-        self.write("set_job", 1, move |tx| rules::set_job(tx, &set)).await
+        self.run_write("set_job", 1, move |tx| rules::set_job(tx, &set)).await
     }
 
-    async fn changed(&self) {
-        let _watching = self.inner.writes.watch();
-        self.inner.changed.notified().await;
+    async fn wait_for_notification(&self) {
+        let _watching = self.inner.write_queue.add_watcher();
+        self.inner.notify.notified().await;
     }
 }
 
-fn check_version(version: i32) -> Result<()> {
-    if version >= VERSION_MIN {
+fn check_sqlite_version(version: i32) -> Result<()> {
+    if version >= SQLITE_VERSION_MIN {
         return Ok(());
     }
     Err(Error::new(
@@ -338,46 +355,48 @@ fn check_version(version: i32) -> Result<()> {
     ))
 }
 
-fn open_writer(path: &Path, options: &Options) -> Result<Connection> {
+fn open_writer_connection(path: &Path, options: &Options) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = open(path, flags, options)?;
-    if schema::read(&connection)? != schema::Schema::Missing {
-        schema::verify(&connection)?;
+    let connection = open_connection(path, flags, options)?;
+    if schema::read_schema_status(&connection)? != schema::SchemaStatus::Missing {
+        schema::verify_checksums(&connection)?;
     }
     let synchronous = match options.synchronous {
         Synchronous::Full => "full",
         Synchronous::Normal => "normal",
     };
-    let set = |name: &str, value: &str| connection.pragma_update(None, name, value).translated();
+    let set =
+        |name: &str, value: &str| connection.pragma_update(None, name, value).into_store_result();
     set("journal_mode", "wal")?;
     set("synchronous", synchronous)?;
     set("cache_size", "-65536")?;
     // A log that grew behind a long read is cut back to this.
     set("journal_size_limit", "67108864")?;
-    check_journal(&connection)?;
+    check_wal_mode(&connection)?;
     Ok(connection)
 }
 
-fn open_reader(path: &Path, options: &Options) -> Result<Connection> {
+fn open_reader_connection(path: &Path, options: &Options) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    open(path, flags, options)
+    open_connection(path, flags, options)
 }
 
-fn open(path: &Path, flags: OpenFlags, options: &Options) -> Result<Connection> {
-    let connection = Connection::open_with_flags(path, flags).translated()?;
-    connection.busy_timeout(options.busy_timeout).translated()?;
-    connection.pragma_update(None, "temp_store", "memory").translated()?;
+fn open_connection(path: &Path, flags: OpenFlags, options: &Options) -> Result<Connection> {
+    let connection = Connection::open_with_flags(path, flags).into_store_result()?;
+    connection.busy_timeout(options.busy_timeout).into_store_result()?;
+    connection.pragma_update(None, "temp_store", "memory").into_store_result()?;
     // Otherwise a statement with a range is planned anew for every value bound to it.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).translated()?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).into_store_result()?;
     Ok(connection)
 }
 
 /// Without the write-ahead log readers would hold up the writer.
-fn check_journal(connection: &Connection) -> Result<()> {
-    let mode: String =
-        connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).translated()?;
+fn check_wal_mode(connection: &Connection) -> Result<()> {
+    let mode: String = connection
+        .pragma_query_value(None, "journal_mode", |row| row.get(0))
+        .into_store_result()?;
     if mode == "wal" {
         return Ok(());
     }
@@ -387,7 +406,7 @@ fn check_journal(connection: &Connection) -> Result<()> {
     ))
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     thread::Builder::new()
         .name(name.to_owned())
         .spawn(work)
@@ -399,8 +418,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_sqlite_that_loses_commits_is_refused() {
-        check_version(VERSION_MIN).unwrap();
-        assert_eq!(check_version(3_051_002).unwrap_err().kind(), ErrorKind::Incompatible);
+    fn sqlite_version_that_loses_commits_is_rejected() {
+        check_sqlite_version(SQLITE_VERSION_MIN).unwrap();
+        assert_eq!(check_sqlite_version(3_051_002).unwrap_err().kind(), ErrorKind::Incompatible);
     }
 }

@@ -4,7 +4,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 use tidegate_core::{Error, ErrorKind, Millis, Result};
 
-use super::error::Translated;
+use super::error::SqliteResultExt;
 
 /// Marks a file as ours: `tdgt`.
 const APPLICATION_ID: i64 = 0x7464_6774;
@@ -17,34 +17,34 @@ struct Migration {
 }
 
 /// How the text of a migration begins that programs of the version before can bear.
-const ONLINE: &str = "-- Online:";
+const ONLINE_PREFIX: &str = "-- Online:";
 
 /// The version of the schema that this program knows.
-pub(super) const KNOWN: i64 = MIGRATIONS.len() as i64;
+pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
 const MIGRATIONS: &[Migration] =
     &[Migration { name: "0001_initial", sql: include_str!("migrations/0001_initial.sql") }];
 
 /// How a file's schema relates to the one this version needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Schema {
+pub(super) enum SchemaStatus {
     /// There is none.
     Missing,
     /// It needs migrations.
-    Older(usize),
+    Outdated(usize),
     /// It fits.
     Current,
 }
 
-impl Schema {
+impl SchemaStatus {
     /// Refuses work on a schema that does not fit.
-    pub(super) fn check(self) -> Result<()> {
+    pub(super) fn check_is_current(self) -> Result<()> {
         let text = match self {
             Self::Current => return Ok(()),
             Self::Missing => {
                 "the file has no tidegate schema yet; run `tidegate migrate`".to_owned()
             }
-            Self::Older(version) => format!(
+            Self::Outdated(version) => format!(
                 "the file has schema {version} and this version of tidegate needs {}; run \
                  `tidegate migrate`",
                 MIGRATIONS.len()
@@ -56,33 +56,35 @@ impl Schema {
 
 /// Reads the schema's version. Refuses files of a newer version that does not bear this one, of an earlier
 /// build, and of other programs.
-pub(super) fn read(connection: &Connection) -> Result<Schema> {
+pub(super) fn read_schema_status(connection: &Connection) -> Result<SchemaStatus> {
     status_for(connection, MIGRATIONS)
 }
 
-fn status_for(connection: &Connection, migrations: &[Migration]) -> Result<Schema> {
+fn status_for(connection: &Connection, migrations: &[Migration]) -> Result<SchemaStatus> {
     let pragma = |name: &str| -> Result<i64> {
-        connection.pragma_query_value(None, name, |row| row.get(0)).translated()
+        connection.pragma_query_value(None, name, |row| row.get(0)).into_store_result()
     };
     if pragma("application_id")? != APPLICATION_ID {
-        return match tables(connection)? {
-            0 => Ok(Schema::Missing),
-            _ => Err(incompatible("this is the database of another program; give another path")),
+        return match count_tables(connection)? {
+            0 => Ok(SchemaStatus::Missing),
+            _ => Err(incompatible_error(
+                "this is the database of another program; give another path",
+            )),
         };
     }
     let version = pragma("user_version")?;
     let known = migrations.len() as i64;
     if version > known {
         refuse_earlier_build(connection, version, migrations)?;
-        if oldest(connection, version).is_some_and(|oldest| oldest <= known) {
-            return Ok(Schema::Current);
+        if min_program_version(connection, version).is_some_and(|oldest| oldest <= known) {
+            return Ok(SchemaStatus::Current);
         }
     }
     match usize::try_from(version) {
-        Ok(0) => Ok(Schema::Missing),
-        Ok(version) if version == migrations.len() => Ok(Schema::Current),
-        Ok(version) if version < migrations.len() => Ok(Schema::Older(version)),
-        _ => Err(incompatible(format!(
+        Ok(0) => Ok(SchemaStatus::Missing),
+        Ok(version) if version == migrations.len() => Ok(SchemaStatus::Current),
+        Ok(version) if version < migrations.len() => Ok(SchemaStatus::Outdated(version)),
+        _ => Err(incompatible_error(format!(
             "the file has schema {version}, made by a newer version of tidegate; this one knows \
              schemas up to {known}, use the newer one"
         ))),
@@ -97,44 +99,45 @@ fn refuse_earlier_build(
     migrations: &[Migration],
 ) -> Result<()> {
     let has_table = include_str!("queries/has_migrations_table.sql");
-    let has_table: bool = connection.query_row(has_table, [], |row| row.get(0)).translated()?;
+    let has_table: bool =
+        connection.query_row(has_table, [], |row| row.get(0)).into_store_result()?;
     let first = include_str!("queries/first_checksum.sql");
     let first: Option<String> = match has_table {
-        true => connection.query_row(first, [], |row| row.get(0)).optional().translated()?,
+        true => connection.query_row(first, [], |row| row.get(0)).optional().into_store_result()?,
         false => None,
     };
     let expected = migrations.first().map(|migration| checksum(migration.sql));
     if first == expected {
         return Ok(());
     }
-    Err(incompatible(format!(
+    Err(incompatible_error(format!(
         "the file has schema {version} of an earlier build of tidegate; this version starts again at 1: \
          create a new file"
     )))
 }
 
 /// The version that a program must know to work with a schema, where that says so.
-fn oldest(connection: &Connection, version: i64) -> Option<i64> {
+fn min_program_version(connection: &Connection, version: i64) -> Option<i64> {
     let of_version = include_str!("queries/min_program_version.sql");
     connection.query_row(of_version, [version], |row| row.get(0)).ok().flatten()
 }
 
 /// Applies what is missing. The caller holds the write transaction.
 pub(super) fn migrate(connection: &Connection, now: Millis) -> Result<()> {
-    migrate_to(connection, now, MIGRATIONS)
+    apply_migrations(connection, now, MIGRATIONS)
 }
 
-fn migrate_to(connection: &Connection, now: Millis, migrations: &[Migration]) -> Result<()> {
+fn apply_migrations(connection: &Connection, now: Millis, migrations: &[Migration]) -> Result<()> {
     let applied = match status_for(connection, migrations)? {
-        Schema::Missing => {
+        SchemaStatus::Missing => {
             connection
                 .execute_batch(include_str!("queries/create_migrations_table.sql"))
-                .translated()?;
-            connection.pragma_update(None, "application_id", APPLICATION_ID).translated()?;
+                .into_store_result()?;
+            connection.pragma_update(None, "application_id", APPLICATION_ID).into_store_result()?;
             0
         }
-        Schema::Older(version) => version,
-        Schema::Current => migrations.len(),
+        SchemaStatus::Outdated(version) => version,
+        SchemaStatus::Current => migrations.len(),
     };
     if applied > 0 {
         verify_against(connection, migrations)?;
@@ -144,27 +147,35 @@ fn migrate_to(connection: &Connection, now: Millis, migrations: &[Migration]) ->
     }
     for (index, migration) in migrations.iter().enumerate().skip(applied) {
         let version = index as i64 + 1;
-        let is_online = migration.sql.starts_with(ONLINE);
-        let oldest = oldest(connection, version - 1).filter(|_| is_online).unwrap_or(version);
+        let is_online = migration.sql.starts_with(ONLINE_PREFIX);
+        let oldest =
+            min_program_version(connection, version - 1).filter(|_| is_online).unwrap_or(version);
         if !is_online && index > 0 {
-            refuse_old_workers(connection, migration.name, oldest, now)?;
+            refuse_outdated_workers(connection, migration.name, oldest, now)?;
         }
-        connection.execute_batch(migration.sql).translated()?;
+        connection.execute_batch(migration.sql).into_store_result()?;
         let row = params![version, migration.name, checksum(migration.sql), now, oldest];
-        connection.execute(include_str!("queries/record_migration.sql"), row).translated()?;
+        connection
+            .execute(include_str!("queries/record_migration.sql"), row)
+            .into_store_result()?;
     }
-    connection.pragma_update(None, "user_version", migrations.len() as i64).translated()
+    connection.pragma_update(None, "user_version", migrations.len() as i64).into_store_result()
 }
 
-fn refuse_old_workers(connection: &Connection, name: &str, oldest: i64, now: Millis) -> Result<()> {
+fn refuse_outdated_workers(
+    connection: &Connection,
+    name: &str,
+    oldest: i64,
+    now: Millis,
+) -> Result<()> {
     let old = include_str!("queries/outdated_workers.sql");
-    let mut old = connection.prepare(old).translated()?;
-    let old = old.query_map([now, oldest], |row| row.get(0)).translated()?;
-    let old = old.collect::<rusqlite::Result<Vec<String>>>().translated()?;
+    let mut old = connection.prepare(old).into_store_result()?;
+    let old = old.query_map([now, oldest], |row| row.get(0)).into_store_result()?;
+    let old = old.collect::<rusqlite::Result<Vec<String>>>().into_store_result()?;
     if old.is_empty() {
         return Ok(());
     }
-    Err(incompatible(format!(
+    Err(incompatible_error(format!(
         "migration {name} cannot be applied while workers of an older version live: {}; end them \
          and migrate again",
         old.join(", ")
@@ -172,23 +183,23 @@ fn refuse_old_workers(connection: &Connection, name: &str, oldest: i64, now: Mil
 }
 
 /// Compares what was applied with what this version would apply.
-pub(super) fn verify(connection: &Connection) -> Result<()> {
+pub(super) fn verify_checksums(connection: &Connection) -> Result<()> {
     verify_against(connection, MIGRATIONS)
 }
 
 fn verify_against(connection: &Connection, migrations: &[Migration]) -> Result<()> {
     let version = connection.pragma_query_value(None, "user_version", |row| row.get(0));
-    refuse_earlier_build(connection, version.translated()?, migrations)?;
+    refuse_earlier_build(connection, version.into_store_result()?, migrations)?;
     let mut applied =
-        connection.prepare(include_str!("queries/applied_migrations.sql")).translated()?;
-    let mut rows = applied.query([]).translated()?;
-    while let Some(row) = rows.next().translated()? {
-        let version: i64 = row.get(0).translated()?;
-        let found: String = row.get(1).translated()?;
+        connection.prepare(include_str!("queries/applied_migrations.sql")).into_store_result()?;
+    let mut rows = applied.query([]).into_store_result()?;
+    while let Some(row) = rows.next().into_store_result()? {
+        let version: i64 = row.get(0).into_store_result()?;
+        let found: String = row.get(1).into_store_result()?;
         let known = usize::try_from(version - 1).ok().and_then(|index| migrations.get(index));
         // One that is newer was looked at before.
         if known.is_some_and(|migration| checksum(migration.sql) != found) {
-            return Err(incompatible(format!(
+            return Err(incompatible_error(format!(
                 "migration {version} of the file is not the one of this version; use the version \
                  of tidegate that made it"
             )));
@@ -197,13 +208,13 @@ fn verify_against(connection: &Connection, migrations: &[Migration]) -> Result<(
     Ok(())
 }
 
-fn tables(connection: &Connection) -> Result<i64> {
+fn count_tables(connection: &Connection) -> Result<i64> {
     connection
         .query_row(include_str!("queries/count_tables.sql"), [], |row| row.get(0))
-        .translated()
+        .into_store_result()
 }
 
-fn incompatible(text: impl Into<String>) -> Error {
+fn incompatible_error(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Incompatible, text)
 }
 
@@ -222,22 +233,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn migrations_can_be_repeated_and_are_verified() {
+    fn migration_is_repeatable_and_verifies_checksums() {
         let connection = Connection::open_in_memory().unwrap();
-        assert_eq!(read(&connection).unwrap(), Schema::Missing);
+        assert_eq!(read_schema_status(&connection).unwrap(), SchemaStatus::Missing);
         migrate(&connection, 1).unwrap();
         migrate(&connection, 2).unwrap();
-        assert_eq!(read(&connection).unwrap(), Schema::Current);
+        assert_eq!(read_schema_status(&connection).unwrap(), SchemaStatus::Current);
         connection.execute("update migrations set checksum = 'x'", []).unwrap();
-        assert_eq!(verify(&connection).unwrap_err().kind(), ErrorKind::Incompatible);
+        assert_eq!(verify_checksums(&connection).unwrap_err().kind(), ErrorKind::Incompatible);
     }
 
     /// A program of this version, after a newer one has applied a migration of its own.
-    fn after(sql: &'static str) -> (Connection, Result<Schema>) {
+    fn status_after_later_migration(sql: &'static str) -> (Connection, Result<SchemaStatus>) {
         let connection = Connection::open_in_memory().unwrap();
         migrate(&connection, 1).unwrap();
-        migrate_to(&connection, 2, &with_later(&[sql])).unwrap();
-        let read = read(&connection);
+        apply_migrations(&connection, 2, &with_later(&[sql])).unwrap();
+        let read = read_schema_status(&connection);
         (connection, read)
     }
 
@@ -256,11 +267,11 @@ mod tests {
         let connection = Connection::open_in_memory().unwrap();
         migrate(&connection, 1).unwrap();
         let later = with_later(&["create table second (x)", "alter table second add column y"]);
-        assert_eq!(status_for(&connection, &later).unwrap(), Schema::Older(1));
-        let error = Schema::Older(1).check().unwrap_err();
+        assert_eq!(status_for(&connection, &later).unwrap(), SchemaStatus::Outdated(1));
+        let error = SchemaStatus::Outdated(1).check_is_current().unwrap_err();
         assert!(error.to_string().contains("has schema 1"), "{error}");
-        migrate_to(&connection, 2, &later).unwrap();
-        assert_eq!(status_for(&connection, &later).unwrap(), Schema::Current);
+        apply_migrations(&connection, 2, &later).unwrap();
+        assert_eq!(status_for(&connection, &later).unwrap(), SchemaStatus::Current);
         connection.execute("insert into second (x, y) values (1, 2)", []).unwrap();
         let all: Vec<i64> = (1..=later.len() as i64).collect();
         let mut applied =
@@ -278,11 +289,11 @@ mod tests {
         migrate(&connection, 1).unwrap();
         let later = with_later(&["create table second (x)", "alter table missing add column y"]);
         connection.execute_batch("begin").unwrap();
-        migrate_to(&connection, 2, &later).unwrap_err();
+        apply_migrations(&connection, 2, &later).unwrap_err();
         connection.execute_batch("rollback").unwrap();
-        assert_eq!(user_version(&connection), KNOWN);
-        assert_eq!(read(&connection).unwrap(), Schema::Current);
-        verify(&connection).unwrap();
+        assert_eq!(user_version(&connection), SCHEMA_VERSION);
+        assert_eq!(read_schema_status(&connection).unwrap(), SchemaStatus::Current);
+        verify_checksums(&connection).unwrap();
     }
 
     #[test]
@@ -293,17 +304,24 @@ mod tests {
             "-- Online: a column more.\nalter table second add column y",
             "alter table second drop column y",
         ]);
-        migrate_to(&connection, 1, &chain[..3]).unwrap();
-        assert_eq!((oldest(&connection, 2), oldest(&connection, 3)), (Some(1), Some(1)));
-        assert_eq!(read(&connection).unwrap(), Schema::Current, "version 1 may work on");
+        apply_migrations(&connection, 1, &chain[..3]).unwrap();
+        assert_eq!(
+            (min_program_version(&connection, 2), min_program_version(&connection, 3)),
+            (Some(1), Some(1))
+        );
+        assert_eq!(
+            read_schema_status(&connection).unwrap(),
+            SchemaStatus::Current,
+            "version 1 may work on"
+        );
         let worker = "insert into workers (id, alive_until, schema_version) values ('old', 10, 3)";
         connection.execute(worker, []).unwrap();
-        let error = migrate_to(&connection, 9, &chain).unwrap_err();
+        let error = apply_migrations(&connection, 9, &chain).unwrap_err();
         assert!(error.to_string().contains("older version live: old"), "{error}");
         assert_eq!(user_version(&connection), 3, "nothing was applied");
-        migrate_to(&connection, 10, &chain).expect("the worker is dead");
-        assert_eq!(oldest(&connection, 4), Some(4));
-        assert!(read(&connection).unwrap_err().to_string().contains("newer"));
+        apply_migrations(&connection, 10, &chain).expect("the worker is dead");
+        assert_eq!(min_program_version(&connection, 4), Some(4));
+        assert!(read_schema_status(&connection).unwrap_err().to_string().contains("newer"));
     }
 
     /// A file of an earlier build, with as many migrations as it had.
@@ -329,27 +347,29 @@ mod tests {
         {
             let connection = earlier_build(table, versions);
             let before = connection.changes();
-            let opened = read(&connection).and_then(|_| verify(&connection));
+            let opened =
+                read_schema_status(&connection).and_then(|_| verify_checksums(&connection));
             for error in [opened.unwrap_err(), migrate(&connection, 1).unwrap_err()] {
                 assert_eq!(error.kind(), ErrorKind::Incompatible);
                 let text = format!("schema {versions} of an earlier build of tidegate");
                 assert!(error.to_string().contains(&text), "{error}");
             }
             assert_eq!(connection.changes(), before, "nothing is written");
-            assert_eq!(tables(&connection).unwrap(), 1, "nothing is written");
+            assert_eq!(count_tables(&connection).unwrap(), 1, "nothing is written");
         }
     }
 
     #[test]
-    fn a_newer_schema_that_bears_this_version_is_worked_with() {
-        let (connection, read) =
-            after("-- Online: one more column.\nalter table paused_queues add x integer;");
-        assert_eq!(read.unwrap(), Schema::Current);
+    fn newer_schema_that_supports_this_version_is_accepted() {
+        let (connection, read) = status_after_later_migration(
+            "-- Online: one more column.\nalter table paused_queues add x integer;",
+        );
+        assert_eq!(read.unwrap(), SchemaStatus::Current);
         migrate(&connection, 3).unwrap();
         let version: i64 =
             connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-        assert_eq!(version, KNOWN + 1, "it is left as it is");
-        let (_, read) = after("alter table paused_queues rename to queues;");
+        assert_eq!(version, SCHEMA_VERSION + 1, "it is left as it is");
+        let (_, read) = status_after_later_migration("alter table paused_queues rename to queues;");
         let error = read.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Incompatible);
         assert_snapshot!(
@@ -359,29 +379,30 @@ mod tests {
     }
 
     #[test]
-    fn a_migration_that_live_workers_cannot_bear_is_refused() {
+    fn migration_that_live_workers_do_not_support_is_rejected() {
         let connection = Connection::open_in_memory().unwrap();
         migrate(&connection, 1).unwrap();
         let worker = "insert into workers (id, alive_until, schema_version) values ('old', 10, ?1)";
-        connection.execute(worker, [KNOWN]).unwrap();
-        let error = refuse_old_workers(&connection, "more", KNOWN + 1, 9).unwrap_err();
+        connection.execute(worker, [SCHEMA_VERSION]).unwrap();
+        let error =
+            refuse_outdated_workers(&connection, "more", SCHEMA_VERSION + 1, 9).unwrap_err();
         assert_snapshot!(
             error,
             @"migration more cannot be applied while workers of an older version live: old; end them and migrate again"
         );
-        refuse_old_workers(&connection, "more", KNOWN + 1, 10).expect("it is dead");
-        refuse_old_workers(&connection, "more", KNOWN, 9).expect("it bears it");
+        refuse_outdated_workers(&connection, "more", SCHEMA_VERSION + 1, 10).expect("it is dead");
+        refuse_outdated_workers(&connection, "more", SCHEMA_VERSION, 9).expect("it bears it");
     }
 
     #[test]
-    fn foreign_and_newer_files_are_refused() {
+    fn foreign_or_newer_file_is_rejected() {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch("create table theirs (x)").unwrap();
-        assert_eq!(read(&connection).unwrap_err().kind(), ErrorKind::Incompatible);
+        assert_eq!(read_schema_status(&connection).unwrap_err().kind(), ErrorKind::Incompatible);
         let connection = Connection::open_in_memory().unwrap();
         migrate(&connection, 1).unwrap();
         connection.pragma_update(None, "user_version", 99).unwrap();
-        let error = read(&connection).unwrap_err();
+        let error = read_schema_status(&connection).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Incompatible);
         assert_snapshot!(
             error,

@@ -4,8 +4,8 @@
 use rusqlite::{Connection, Params, Row, Statement, StatementStatus};
 use tidegate_core::Result;
 
-use super::error::Translated;
-use super::planted::Planted;
+use super::error::SqliteResultExt;
+use super::fault_injection::FaultInjection;
 
 macro_rules! queries {
     ($($name:ident $path:literal,)+) => {
@@ -13,7 +13,7 @@ macro_rules! queries {
         #[derive(Debug, Clone, Copy)]
         pub(super) enum Query { $($name),+ }
 
-        const SQL: &[&str] = &[$(include_str!($path)),+];
+        const QUERY_TEXTS: &[&str] = &[$(include_str!($path)),+];
     };
 }
 
@@ -188,12 +188,12 @@ queries! {
 pub(super) struct Statements<'c> {
     connection: &'c Connection,
     prepared: Vec<Option<Statement<'c>>>,
-    planted: Planted,
+    fault_injection: FaultInjection,
 }
 
 impl<'c> Statements<'c> {
-    pub(super) fn new(connection: &'c Connection, planted: Planted) -> Self {
-        Self { connection, prepared: SQL.iter().map(|_| None).collect(), planted }
+    pub(super) fn new(connection: &'c Connection, fault_injection: FaultInjection) -> Self {
+        Self { connection, prepared: QUERY_TEXTS.iter().map(|_| None).collect(), fault_injection }
     }
 
     pub(super) fn connection(&self) -> &'c Connection {
@@ -202,47 +202,47 @@ impl<'c> Statements<'c> {
 
     /// Steps of SQLite's machine since the last call: what the statements cost, on a busy
     /// computer as on a quiet one.
-    pub(super) fn take_steps(&self) -> u64 {
+    pub(super) fn take_vm_steps(&self) -> u64 {
         let steps = |statement: &Statement<'_>| statement.reset_status(StatementStatus::VmStep);
         self.prepared.iter().flatten().map(|statement| steps(statement).max(0) as u64).sum()
     }
 
-    fn get(&mut self, query: Query) -> Result<&mut Statement<'c>> {
+    fn prepared_statement(&mut self, query: Query) -> Result<&mut Statement<'c>> {
         match &mut self.prepared[query as usize] {
             Some(statement) => Ok(statement),
             empty => {
-                let sql = self.planted.sql(query, SQL[query as usize]);
-                Ok(empty.insert(self.connection.prepare(&sql).translated()?))
+                let sql = self.fault_injection.rewrite_query(query, QUERY_TEXTS[query as usize]);
+                Ok(empty.insert(self.connection.prepare(&sql).into_store_result()?))
             }
         }
     }
 
     /// Runs a statement without rows; returns how many it changed.
     pub(super) fn execute(&mut self, query: Query, params: impl Params) -> Result<usize> {
-        self.get(query)?.execute(params).translated()
+        self.prepared_statement(query)?.execute(params).into_store_result()
     }
 
     /// All rows of a query.
-    pub(super) fn rows<T>(
+    pub(super) fn query_rows<T>(
         &mut self,
         query: Query,
         params: impl Params,
         read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>> {
-        let rows = self.get(query)?.query_map(params, read).translated()?;
-        rows.collect::<rusqlite::Result<Vec<T>>>().translated()
+        let rows = self.prepared_statement(query)?.query_map(params, read).into_store_result()?;
+        rows.collect::<rusqlite::Result<Vec<T>>>().into_store_result()
     }
 
     /// The first row of a query.
-    pub(super) fn first<T>(
+    pub(super) fn query_first<T>(
         &mut self,
         query: Query,
         params: impl Params,
         read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Option<T>> {
-        let mut rows = self.get(query)?.query(params).translated()?;
-        match rows.next().translated()? {
-            Some(row) => read(row).map(Some).translated(),
+        let mut rows = self.prepared_statement(query)?.query(params).into_store_result()?;
+        match rows.next().into_store_result()? {
+            Some(row) => read(row).map(Some).into_store_result(),
             None => Ok(None),
         }
     }

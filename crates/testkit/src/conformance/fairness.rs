@@ -3,21 +3,21 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::bounds::{JOB_WINDOW, SUBMIT_TASKS_MAX};
-use tidegate_core::{Attempt, Exit, Finish, JobSpec, NewTask, SetJob};
+use tidegate_core::bounds::{JOB_WINDOW_SIZE, SUBMIT_TASKS_MAX};
+use tidegate_core::{Attempt, Completion, Finish, JobSpec, NewTask, SetJob};
 
-use super::fixture::{Fixture, asks, done, job, task};
+use super::fixture::{Fixture, claim_request, completed_outcome, job, task};
 use crate::tier::Cases;
 
 /// What is scarce, and how much there is of it.
 #[derive(Debug, Clone, Copy)]
-enum Scarce {
-    Permits(u32),
+enum ScarceResource {
+    WorkerConcurrency(u32),
     Limit(u32),
 }
 
 /// The permits of the workers where they are not what is scarce.
-const PERMITS_MANY: u32 = 200;
+const AMPLE_CONCURRENCY: u32 = 200;
 
 /// The limit that all jobs share.
 const GROUP: &str = "shared";
@@ -25,46 +25,51 @@ const GROUP: &str = "shared";
 /// The clock moves on between two claims, so that intervals of ageing end in between.
 const STEP_MS: i64 = 700;
 
-fn of(job: &str) -> NewTask {
-    NewTask { job: Some(job.to_owned()), group: Some(GROUP.to_owned()), ..task("a") }
+fn task_of_job(job: &str) -> NewTask {
+    NewTask { job: Some(job.to_owned()), effective_group: Some(GROUP.to_owned()), ..task("a") }
 }
 
 /// Stores a backlog of a job.
 async fn submit(fx: &Fixture, job: &str, number: usize) {
-    let tasks = vec![of(job); number];
+    let tasks = vec![task_of_job(job); number];
     for tasks in tasks.chunks(SUBMIT_TASKS_MAX) {
         fx.submit_all(tasks.to_vec()).await;
     }
 }
 
 /// Workers that are always as busy as they may be; every task ends at their next call.
-struct Crew<'a> {
+struct BusyWorkers<'a> {
     fx: &'a Fixture,
-    permits: u32,
+    concurrency: u32,
     running: Vec<Attempt>,
 }
 
-impl<'a> Crew<'a> {
-    async fn new(fx: &'a Fixture, scarce: Scarce) -> Self {
+impl<'a> BusyWorkers<'a> {
+    async fn new(fx: &'a Fixture, scarce: ScarceResource) -> Self {
         let permits = match scarce {
-            Scarce::Permits(permits) => permits,
-            Scarce::Limit(capacity) => {
+            ScarceResource::WorkerConcurrency(permits) => permits,
+            ScarceResource::Limit(capacity) => {
                 fx.set_limit(&format!("group:{GROUP}"), Some(capacity)).await;
-                PERMITS_MANY
+                AMPLE_CONCURRENCY
             }
         };
-        Self { fx, permits, running: Vec::new() }
+        Self { fx, concurrency: permits, running: Vec::new() }
     }
 
     /// Ends what runs and starts what comes next; the jobs of what was started.
-    async fn turn(&mut self) -> Vec<String> {
+    async fn run_round(&mut self) -> Vec<String> {
         self.fx.advance(STEP_MS);
-        let claim = Some(asks("worker", &["a"], self.permits));
-        let exit = |one: &Attempt| Exit { task: one.task, token: one.token, outcome: done() };
+        let claim = Some(claim_request("worker", &["a"], self.concurrency));
+        let exit = |one: &Attempt| Completion {
+            task: one.task,
+            token: one.token,
+            outcome: completed_outcome(),
+        };
         let exits = self.running.iter().map(exit).collect();
         // What the gate has not looked at yet is left to these calls, as in a real worker.
-        let finished = self.fx.store.finish(Finish { exits, claim }).await.expect("finish");
-        assert_eq!(finished.lost, [], "the exits were not accepted");
+        let finished =
+            self.fx.store.finish(Finish { completions: exits, claim }).await.expect("finish");
+        assert_eq!(finished.lost_attempts, [], "the exits were not accepted");
         self.running = finished.claimed;
         assert!(!self.running.is_empty(), "there is work, and nobody has it");
         let job = |attempt: &Attempt| attempt.job.as_deref().expect("a job").to_owned();
@@ -72,10 +77,10 @@ impl<'a> Crew<'a> {
     }
 
     /// Starts at least so many; how many of each job.
-    async fn starts(&mut self, number: usize) -> BTreeMap<String, usize> {
+    async fn count_starts(&mut self, number: usize) -> BTreeMap<String, usize> {
         let mut starts = BTreeMap::new();
         while starts.values().sum::<usize>() < number {
-            for job in self.turn().await {
+            for job in self.run_round().await {
                 *starts.entry(job).or_default() += 1;
             }
         }
@@ -84,22 +89,22 @@ impl<'a> Crew<'a> {
 }
 
 /// Tasks of the large job.
-const LARGE: Cases<usize> = Cases { small: 20_000, full: 100_000 };
+const LARGE_JOB_TASKS: Cases<usize> = Cases { small: 20_000, full: 100_000 };
 
 /// One large job and 99 jobs with ten tasks each: the small ones are done before the large one has had more
 /// than its share.
-async fn small_jobs_are_not_held_up(fx: &Fixture, scarce: Scarce) {
+async fn small_jobs_are_not_held_up(fx: &Fixture, scarce: ScarceResource) {
     const SMALL: usize = 99;
     const TASKS: usize = 10;
     const STARTS_MAX: usize = 1_100;
-    let mut crew = Crew::new(fx, scarce).await;
-    submit(fx, "large", LARGE.of_this_run()).await;
+    let mut crew = BusyWorkers::new(fx, scarce).await;
+    submit(fx, "large", LARGE_JOB_TASKS.of_this_run()).await;
     for number in 0..SMALL {
         submit(fx, &format!("small-{number}"), TASKS).await;
     }
     let (mut starts, mut left) = (0, SMALL * TASKS);
     while left > 0 {
-        for job in crew.turn().await {
+        for job in crew.run_round().await {
             starts += 1;
             left -= usize::from(job != "large");
         }
@@ -107,48 +112,48 @@ async fn small_jobs_are_not_held_up(fx: &Fixture, scarce: Scarce) {
     }
 }
 
-pub async fn small_jobs_are_not_held_up_by_a_large_one(fx: &Fixture) {
-    small_jobs_are_not_held_up(fx, Scarce::Permits(10)).await;
+pub async fn small_jobs_are_not_delayed_by_large_job_at_worker_concurrency(fx: &Fixture) {
+    small_jobs_are_not_held_up(fx, ScarceResource::WorkerConcurrency(10)).await;
 }
 
-pub async fn small_jobs_are_not_held_up_behind_a_limit(fx: &Fixture) {
-    small_jobs_are_not_held_up(fx, Scarce::Limit(10)).await;
+pub async fn small_jobs_are_not_delayed_by_large_job_at_group_limit(fx: &Fixture) {
+    small_jobs_are_not_held_up(fx, ScarceResource::Limit(10)).await;
 }
 
 const WEIGHTS: [u32; 3] = [1, 2, 4];
 
 /// Starts over which shares are compared.
-const STARTS: Cases<usize> = Cases { small: 700, full: 1_400 };
+const COUNTED_STARTS: Cases<usize> = Cases { small: 700, full: 1_400 };
 
 /// Weights give shares while all have a backlog, and so do those to which they are changed.
-async fn shares_are_as_weights(fx: &Fixture, scarce: Scarce) {
-    let number = STARTS.of_this_run();
-    let mut crew = Crew::new(fx, scarce).await;
+async fn shares_are_as_weights(fx: &Fixture, scarce: ScarceResource) {
+    let number = COUNTED_STARTS.of_this_run();
+    let mut crew = BusyWorkers::new(fx, scarce).await;
     for weight in WEIGHTS {
-        fx.job(JobSpec { weight, ..job(&named(weight), None) }).await;
-        submit(fx, &named(weight), 2_000).await;
+        fx.job(JobSpec { weight, ..job(&job_name(weight), None) }).await;
+        submit(fx, &job_name(weight), 2_000).await;
     }
     // Free slots go to whoever comes first: the first starts are no contest.
-    crew.starts(100).await;
-    let starts = crew.starts(number).await;
-    within_a_tenth(&starts, WEIGHTS.map(|weight| (named(weight), weight)));
+    crew.count_starts(100).await;
+    let starts = crew.count_starts(number).await;
+    assert_shares(&starts, WEIGHTS.map(|weight| (job_name(weight), weight)));
     for weight in WEIGHTS {
-        let set = SetJob { job: named(weight), weight: Some(4 / weight), ..SetJob::default() };
+        let set = SetJob { job: job_name(weight), weight: Some(4 / weight), ..SetJob::default() };
         fx.store.set_job(set).await.expect("set_job");
         fx.settle().await;
     }
     // What is past the jobs' lines goes by the old weights.
-    crew.starts(WEIGHTS.len() * JOB_WINDOW as usize).await;
-    let starts = crew.starts(number).await;
-    within_a_tenth(&starts, WEIGHTS.map(|weight| (named(weight), 4 / weight)));
+    crew.count_starts(WEIGHTS.len() * JOB_WINDOW_SIZE as usize).await;
+    let starts = crew.count_starts(number).await;
+    assert_shares(&starts, WEIGHTS.map(|weight| (job_name(weight), 4 / weight)));
 }
 
-fn named(weight: u32) -> String {
+fn job_name(weight: u32) -> String {
     format!("weight-{weight}")
 }
 
 #[track_caller]
-fn within_a_tenth<const N: usize>(starts: &BTreeMap<String, usize>, weights: [(String, u32); N]) {
+fn assert_shares<const N: usize>(starts: &BTreeMap<String, usize>, weights: [(String, u32); N]) {
     let all: usize = starts.values().sum();
     let sum: u32 = weights.iter().map(|(_, weight)| weight).sum();
     for (name, weight) in weights {
@@ -158,21 +163,21 @@ fn within_a_tenth<const N: usize>(starts: &BTreeMap<String, usize>, weights: [(S
     }
 }
 
-pub async fn permits_are_shared_as_weights_say(fx: &Fixture) {
-    shares_are_as_weights(fx, Scarce::Permits(10)).await;
+pub async fn worker_concurrency_is_shared_by_job_weight(fx: &Fixture) {
+    shares_are_as_weights(fx, ScarceResource::WorkerConcurrency(10)).await;
 }
 
-pub async fn a_limit_is_shared_as_weights_say(fx: &Fixture) {
-    shares_are_as_weights(fx, Scarce::Limit(10)).await;
+pub async fn group_limit_is_shared_by_job_weight(fx: &Fixture) {
+    shares_are_as_weights(fx, ScarceResource::Limit(10)).await;
 }
 
 /// Tasks that passed their job's line and wait for another limit stand in the job's window. When all of
 /// it is taken up by them, the rest of the job goes on as that limit gives slots, and not before.
-pub async fn a_window_full_of_waiters_opens_as_their_limit_gives_slots(fx: &Fixture) {
-    let narrow = 3 * JOB_WINDOW as usize;
+pub async fn job_window_full_of_waiters_advances_with_slots_of_their_limit(fx: &Fixture) {
+    let narrow = 3 * JOB_WINDOW_SIZE as usize;
     fx.set_limit(&format!("group:{GROUP}"), Some(1)).await;
     submit(fx, "j", narrow).await;
-    let free = fx.submit(NewTask { group: None, ..of("j") }).await;
+    let free = fx.submit(NewTask { effective_group: None, ..task_of_job("j") }).await;
     let mut before = 0;
     let last = loop {
         let claimed = fx.claim(9).await;
@@ -184,8 +189,8 @@ pub async fn a_window_full_of_waiters_opens_as_their_limit_gives_slots(fx: &Fixt
         fx.complete(&claimed).await;
     };
     // The claim that opens the window has looked already.
-    assert!(before <= narrow - JOB_WINDOW as usize + 1, "it waited for {before} others");
+    assert!(before <= narrow - JOB_WINDOW_SIZE as usize + 1, "it waited for {before} others");
     fx.complete(&last).await;
-    fx.work_off().await;
+    fx.run_all().await;
     fx.check_at_rest().await;
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use async_trait::async_trait;
-use tidegate_core::check::{check, check_at_rest};
-use tidegate_core::inspect::{Explanation, Holder, Inspect, Snapshot, TaskView};
-use tidegate_core::tables::{Class, LineRow, Position};
+use tidegate_core::invariants::{check, check_idle_store};
+use tidegate_core::reader::{Explanation, SlotHolder, Snapshot, StoreReader, TaskView};
+use tidegate_core::tables::{Position, WaitReason, WaiterRow};
 use tidegate_core::{
-    Attempt, CancelOutcome, Claim, Exit, Finish, Finished, JobSpec, Limit, Millis, NewTask,
-    Outcome, SetLimit, Source, State, Store, Submission, Submitted, TaskId, Token, WorkerId,
+    Attempt, CancelOutcome, CapacitySource, Claim, Completion, Finish, FinishReply, JobSpec, Limit,
+    Millis, NewTask, Outcome, SetLimit, Store, Submission, SubmittedTask, TaskId, TaskState, Token,
+    WorkerId,
 };
 
 /// Where a store reads the time.
@@ -27,14 +28,14 @@ pub struct Handle {
     /// To write.
     pub store: Arc<dyn Store>,
     /// To read.
-    pub inspect: Arc<dyn Inspect>,
+    pub reader: Arc<dyn StoreReader>,
 }
 
 impl Handle {
     /// Both seams of one store.
-    pub fn new<S: Store + Inspect + 'static>(store: S) -> Self {
+    pub fn new<S: Store + StoreReader + 'static>(store: S) -> Self {
         let store = Arc::new(store);
-        Self { store: store.clone(), inspect: store }
+        Self { store: store.clone(), reader: store }
     }
 }
 
@@ -50,7 +51,7 @@ pub trait Backend: Send + Sync + 'static {
     async fn open(&self, clock: Clock) -> Handle;
     /// Whether a step may leave to a following transaction what another store does at once.
     /// Then a case calls `admit` before it looks.
-    fn settles(&self) -> bool {
+    fn needs_settling(&self) -> bool {
         false
     }
     /// Whether a task that waits at another limit gets a slot of its job's reserve that becomes free (decision 19).
@@ -62,7 +63,7 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
     /// The data at an address that another process gave.
-    fn at(_address: &str) -> Option<Self>
+    fn from_address(_address: &str) -> Option<Self>
     where
         Self: Sized,
     {
@@ -92,7 +93,7 @@ impl ManualClock {
     }
 
     /// As a store reads it.
-    pub fn reader(&self) -> Clock {
+    pub fn as_clock(&self) -> Clock {
         let clock = self.clone();
         Arc::new(move || clock.now())
     }
@@ -103,10 +104,10 @@ pub struct Fixture {
     /// To write.
     pub store: Arc<dyn Store>,
     /// To read.
-    pub inspect: Arc<dyn Inspect>,
+    pub reader: Arc<dyn StoreReader>,
     /// Its time.
     pub clock: ManualClock,
-    settles: bool,
+    needs_settling: bool,
     /// Dropped last: the data goes with it.
     backend: Box<dyn Backend>,
 }
@@ -133,19 +134,19 @@ pub fn job(name: &str, concurrency: Option<u32>) -> JobSpec {
 }
 
 /// A worker of queue `default` and these kinds that asks for so many tasks.
-pub fn asks(worker: &str, kinds: &[&str], tasks_max: u32) -> Claim {
+pub fn claim_request(worker: &str, kinds: &[&str], tasks_max: u32) -> Claim {
     Claim {
         worker: WorkerId(worker.into()),
         queues: ["default".into()].into(),
         kinds: kinds.iter().map(|kind| (*kind).into()).collect(),
         tasks_max,
         lease_ms: LEASE_MS,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
 /// The ids of attempts, in order.
-pub fn ids(attempts: &[Attempt]) -> Vec<TaskId> {
+pub fn task_ids(attempts: &[Attempt]) -> Vec<TaskId> {
     attempts.iter().map(|attempt| attempt.task).collect()
 }
 
@@ -155,22 +156,22 @@ pub fn retry_in(ms: i64) -> Outcome {
 }
 
 /// A failure for good.
-pub fn fatal(error: &str) -> Outcome {
+pub fn fatal_failure(error: &str) -> Outcome {
     Outcome::Failed { error: error.into(), retryable: false, retry_in_ms: None }
 }
 
 /// A completion without a result worth naming.
-pub fn done() -> Outcome {
+pub fn completed_outcome() -> Outcome {
     Outcome::Completed(b"null".to_vec())
 }
 
 impl Fixture {
     /// The data of a backend, migrated, at [`START`].
-    pub async fn over(backend: Box<dyn Backend>) -> Self {
+    pub async fn new(backend: Box<dyn Backend>) -> Self {
         let clock = ManualClock::default();
-        let Handle { store, inspect } = backend.open(clock.reader()).await;
+        let Handle { store, reader: inspect } = backend.open(clock.as_clock()).await;
         store.migrate().await.expect("migrate");
-        Self { store, inspect, clock, settles: backend.settles(), backend }
+        Self { store, reader: inspect, clock, needs_settling: backend.needs_settling(), backend }
     }
 
     /// Whose data it is.
@@ -179,8 +180,8 @@ impl Fixture {
     }
 
     /// A second handle on the same data and the same time.
-    pub async fn another(&self) -> Handle {
-        self.backend.open(self.clock.reader()).await
+    pub async fn second_handle(&self) -> Handle {
+        self.backend.open(self.clock.as_clock()).await
     }
 
     /// The store's time.
@@ -206,7 +207,10 @@ impl Fixture {
     }
 
     /// Stores tasks or says why not.
-    pub async fn try_submit(&self, tasks: Vec<NewTask>) -> tidegate_core::Result<Vec<Submitted>> {
+    pub async fn try_submit(
+        &self,
+        tasks: Vec<NewTask>,
+    ) -> tidegate_core::Result<Vec<SubmittedTask>> {
         self.store.submit(Submission { jobs: vec![], tasks, ..Submission::default() }).await
     }
 
@@ -220,7 +224,7 @@ impl Fixture {
 
     /// Lets the gate come to rest where a store takes several transactions for it.
     pub async fn settle(&self) {
-        if self.settles {
+        if self.needs_settling {
             settle(&*self.store).await;
         }
     }
@@ -232,12 +236,12 @@ impl Fixture {
 
     /// A worker of the kinds `a` to `d` claims.
     pub async fn claim(&self, tasks_max: u32) -> Vec<Attempt> {
-        self.claim_as(asks("worker", &["a", "b", "c", "d"], tasks_max)).await
+        self.claim_as(claim_request("worker", &["a", "b", "c", "d"], tasks_max)).await
     }
 
     /// A worker claims.
     pub async fn claim_as(&self, claim: Claim) -> Vec<Attempt> {
-        if self.settles {
+        if self.needs_settling {
             // The first look tells the store that the worker lives, so that the gate lets
             // tasks through to it.
             let look = Claim { tasks_max: 0, ..claim.clone() };
@@ -257,46 +261,52 @@ impl Fixture {
     }
 
     /// An attempt ends; its token must be accepted.
-    pub async fn exit(&self, attempt: &Attempt, outcome: Outcome) {
+    pub async fn finish_attempt(&self, attempt: &Attempt, outcome: Outcome) {
         let finished = self.finish(attempt.task, attempt.token, outcome).await;
-        assert_eq!(finished.lost, [], "the exit was not accepted");
+        assert_eq!(finished.lost_attempts, [], "the exit was not accepted");
     }
 
     /// Attempts complete.
     pub async fn complete(&self, attempts: &[Attempt]) {
         for attempt in attempts {
-            self.exit(attempt, done()).await;
+            self.finish_attempt(attempt, completed_outcome()).await;
         }
     }
 
     /// Attempts complete, and their worker asks for others in the same step.
-    pub async fn go_on(&self, attempts: &[Attempt], tasks_max: u32) -> Vec<Attempt> {
-        let exit = |one: &Attempt| Exit { task: one.task, token: one.token, outcome: done() };
+    pub async fn finish_and_claim(&self, attempts: &[Attempt], tasks_max: u32) -> Vec<Attempt> {
+        let exit = |one: &Attempt| Completion {
+            task: one.task,
+            token: one.token,
+            outcome: completed_outcome(),
+        };
         let exits = attempts.iter().map(exit).collect();
-        let claim = Some(asks("worker", &["a", "b", "c", "d"], tasks_max));
-        let finished = self.store.finish(Finish { exits, claim }).await.expect("finish");
-        assert_eq!(finished.lost, [], "the exits were not accepted");
+        let claim = Some(claim_request("worker", &["a", "b", "c", "d"], tasks_max));
+        let finished =
+            self.store.finish(Finish { completions: exits, claim }).await.expect("finish");
+        assert_eq!(finished.lost_attempts, [], "the exits were not accepted");
         self.settle().await;
         finished.claimed
     }
 
     /// Reports an exit that may be stale.
-    pub async fn finish(&self, task: TaskId, token: Token, outcome: Outcome) -> Finished {
-        let exits = vec![Exit { task, token, outcome }];
-        let finished = self.store.finish(Finish { exits, claim: None }).await.expect("finish");
+    pub async fn finish(&self, task: TaskId, token: Token, outcome: Outcome) -> FinishReply {
+        let exits = vec![Completion { task, token, outcome }];
+        let finished =
+            self.store.finish(Finish { completions: exits, claim: None }).await.expect("finish");
         self.settle().await;
         finished
     }
 
     /// Works off whatever the kinds `a` to `d` have; returns the order of the starts.
-    pub async fn work_off(&self) -> Vec<TaskId> {
+    pub async fn run_all(&self) -> Vec<TaskId> {
         let mut order = Vec::new();
         loop {
             let claimed = self.claim(1).await;
             if claimed.is_empty() {
                 return order;
             }
-            order.extend(ids(&claimed));
+            order.extend(task_ids(&claimed));
             self.complete(&claimed).await;
         }
     }
@@ -310,7 +320,7 @@ impl Fixture {
 
     /// An operator sets or unsets a limit.
     pub async fn set_limit(&self, name: &str, capacity: Option<u32>) -> Option<i64> {
-        self.set_limit_as(name, capacity, Source::Operator).await
+        self.set_limit_as(name, capacity, CapacitySource::Operator).await
     }
 
     /// Somebody sets or unsets a limit.
@@ -318,7 +328,7 @@ impl Fixture {
         &self,
         name: &str,
         capacity: Option<u32>,
-        source: Source,
+        source: CapacitySource,
     ) -> Option<i64> {
         let set = SetLimit { name: name.into(), capacity, source };
         let version = self.store.set_limit(set).await.expect("set_limit");
@@ -327,7 +337,7 @@ impl Fixture {
     }
 
     /// The reaper passes.
-    pub async fn reap(&self) -> tidegate_core::Reaped {
+    pub async fn reap(&self) -> tidegate_core::ReapReply {
         let reaped = self.store.reap().await.expect("reap");
         self.settle().await;
         reaped
@@ -335,7 +345,7 @@ impl Fixture {
 
     /// A limit, if there is one.
     pub async fn find_limit(&self, name: &str) -> Option<Limit> {
-        let limits = self.inspect.limits().await.expect("limits");
+        let limits = self.reader.limits().await.expect("limits");
         limits.into_iter().find(|limit| &*limit.name == name)
     }
 
@@ -345,24 +355,24 @@ impl Fixture {
     }
 
     /// Who holds the slots of a limit.
-    pub async fn holders(&self, name: &str) -> Vec<Holder> {
+    pub async fn holders(&self, name: &str) -> Vec<SlotHolder> {
         let limit = self.limit(name).await;
-        self.inspect.holders(limit.id).await.expect("holders")
+        self.reader.slot_holders(limit.id).await.expect("holders")
     }
 
     /// A task that is there.
     pub async fn view(&self, task: TaskId) -> TaskView {
-        let view = self.inspect.task(task).await.expect("task");
+        let view = self.reader.task(task).await.expect("task");
         view.unwrap_or_else(|| panic!("there is no task {task}"))
     }
 
     /// The state of a task.
-    pub async fn state(&self, task: TaskId) -> State {
+    pub async fn state(&self, task: TaskId) -> TaskState {
         self.view(task).await.state
     }
 
     /// The states of tasks, in order.
-    pub async fn states(&self, tasks: &[TaskId]) -> Vec<State> {
+    pub async fn states(&self, tasks: &[TaskId]) -> Vec<TaskState> {
         let mut states = Vec::with_capacity(tasks.len());
         for task in tasks {
             states.push(self.state(*task).await);
@@ -372,38 +382,38 @@ impl Fixture {
 
     /// Why a task is where it is.
     pub async fn explain(&self, task: TaskId) -> Explanation {
-        let explanation = self.inspect.explain(task).await.expect("explain");
+        let explanation = self.reader.explain(task).await.expect("explain");
         explanation.unwrap_or_else(|| panic!("there is no task {task}"))
     }
 
     /// One committed state.
     pub async fn snapshot(&self) -> Snapshot {
-        self.inspect.snapshot().await.expect("snapshot")
+        self.reader.snapshot().await.expect("snapshot")
     }
 
     /// Where a task stands in a line, if it does.
-    pub async fn line_row(&self, task: TaskId) -> Option<LineRow> {
+    pub async fn waiter_row(&self, task: TaskId) -> Option<WaiterRow> {
         let snapshot = self.snapshot().await;
         let row = snapshot.tasks.iter().find(|row| row.id == task)?;
         match row.positions.first() {
-            Some(Position::Line(row)) => Some(*row),
+            Some(Position::Waiting(row)) => Some(*row),
             _ => None,
         }
     }
 
     /// Why a task stands in a line, if it does.
-    pub async fn class(&self, task: TaskId) -> Option<Class> {
-        self.line_row(task).await.map(|row| row.class)
+    pub async fn wait_reason(&self, task: TaskId) -> Option<WaitReason> {
+        self.waiter_row(task).await.map(|row| row.wait_reason)
     }
 
     /// Every invariant holds.
-    pub async fn check(&self) {
+    pub async fn check_invariants(&self) {
         assert_eq!(check(&self.snapshot().await), []);
     }
 
     /// Every invariant holds and nothing is left over.
     pub async fn check_at_rest(&self) {
-        assert_eq!(check_at_rest(&self.snapshot().await), []);
+        assert_eq!(check_idle_store(&self.snapshot().await), []);
     }
 }
 
@@ -412,7 +422,7 @@ impl Fixture {
 pub async fn settle(store: &dyn Store) {
     for _ in 0..10_000 {
         let admitted = store.admit().await.expect("admit");
-        if !admitted.more && admitted.ready == 0 && admitted.parked == 0 {
+        if !admitted.has_more && admitted.ready == 0 && admitted.parked == 0 {
             return;
         }
     }

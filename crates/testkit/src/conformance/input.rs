@@ -1,13 +1,13 @@
 //! Hostile names and payloads: they come back byte by byte, or they are refused.
 
 use tidegate_core::bounds::{NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, PAYLOAD_DEPTH_MAX};
-use tidegate_core::inspect::TaskFilter;
-use tidegate_core::{Claim, ErrorKind, NewTask, State, WorkerId};
+use tidegate_core::reader::TaskFilter;
+use tidegate_core::{Claim, ErrorKind, NewTask, TaskState, WorkerId};
 
-use super::fixture::{Fixture, asks, ids, task};
+use super::fixture::{Fixture, claim_request, task, task_ids};
 
 /// Names that are allowed and that somebody's escaping, folding or sorting gets wrong.
-fn allowed() -> Vec<String> {
+fn allowed_names() -> Vec<String> {
     let mut names: Vec<String> = [
         "x",
         "X",
@@ -33,7 +33,7 @@ fn allowed() -> Vec<String> {
     names
 }
 
-fn refused() -> Vec<String> {
+fn refused_names() -> Vec<String> {
     let mut names: Vec<String> =
         ["", "a\0b", "\0", "a\nb", "\ttab", "\u{7f}", "\u{85}"].map(str::to_owned).to_vec();
     names.push("x".repeat(NAME_BYTES_MAX + 1));
@@ -41,10 +41,10 @@ fn refused() -> Vec<String> {
     names
 }
 
-fn named(name: &str) -> NewTask {
+fn task_named(name: &str) -> NewTask {
     NewTask {
         queue: Some(name.into()),
-        group: Some(name.into()),
+        effective_group: Some(name.into()),
         job: Some(name.into()),
         workflow: Some(name.into()),
         unique_key: Some(name.into()),
@@ -53,21 +53,21 @@ fn named(name: &str) -> NewTask {
 }
 
 /// Every name in every place, and no two of them are taken for the same.
-pub async fn allowed_names_come_back(fx: &Fixture) {
-    let names = allowed();
+pub async fn allowed_names_are_stored_unchanged(fx: &Fixture) {
+    let names = allowed_names();
     for name in &names {
         fx.set_limit(&format!("group:{name}"), Some(1)).await;
     }
-    let stored = fx.submit_all(names.iter().map(|name| named(name)).collect()).await;
+    let stored = fx.submit_all(names.iter().map(|name| task_named(name)).collect()).await;
     for (name, id) in names.iter().zip(stored) {
         let worker = WorkerId(name.as_str().into());
         let claim = Claim {
             worker: worker.clone(),
             queues: [name.as_str().into()].into(),
-            ..asks("", &[name], 9)
+            ..claim_request("", &[name], 9)
         };
         let claimed = fx.claim_as(claim).await;
-        assert_eq!(ids(&claimed), [id], "{name:?}");
+        assert_eq!(task_ids(&claimed), [id], "{name:?}");
         let (attempt, view) = (&claimed[0], fx.view(id).await);
         let texts = [Some(&attempt.kind), Some(&attempt.queue), attempt.job.as_ref()];
         let more = [attempt.workflow.as_ref(), view.group.as_ref(), view.unique_key.as_ref()];
@@ -75,7 +75,7 @@ pub async fn allowed_names_come_back(fx: &Fixture) {
             assert_eq!(text.map(|text| &**text), Some(name.as_str()));
         }
         let filter = TaskFilter { kind: Some(name.clone()), tasks_max: 9, ..Default::default() };
-        assert_eq!(fx.inspect.tasks(filter).await.expect("tasks").len(), 1, "{name:?}");
+        assert_eq!(fx.reader.tasks(filter).await.expect("tasks").len(), 1, "{name:?}");
         let holders = fx.holders(&format!("group:{name}")).await;
         assert_eq!(holders[0].worker, Some(worker));
         fx.complete(&claimed).await;
@@ -83,13 +83,13 @@ pub async fn allowed_names_come_back(fx: &Fixture) {
     fx.check_at_rest().await;
 }
 
-pub async fn bad_names_are_refused_everywhere(fx: &Fixture) {
-    for name in refused() {
+pub async fn invalid_names_are_rejected_in_every_field(fx: &Fixture) {
+    for name in refused_names() {
         let some = || Some(name.clone());
         for bad in [
             NewTask { kind: name.clone(), ..task("a") },
             NewTask { queue: some(), ..task("a") },
-            NewTask { group: some(), ..task("a") },
+            NewTask { effective_group: some(), ..task("a") },
             NewTask { job: some(), ..task("a") },
             NewTask { workflow: some(), ..task("a") },
             NewTask { unique_key: some(), ..task("a") },
@@ -97,20 +97,21 @@ pub async fn bad_names_are_refused_everywhere(fx: &Fixture) {
             let error = fx.try_submit(vec![task("a"), bad]).await.expect_err("a bad name");
             assert_eq!(error.kind(), ErrorKind::Invalid, "{name:?}");
         }
-        let claim = Claim { worker: WorkerId(name.as_str().into()), ..asks("", &["a"], 1) };
+        let claim =
+            Claim { worker: WorkerId(name.as_str().into()), ..claim_request("", &["a"], 1) };
         let error = fx.store.claim(claim).await.expect_err("a bad worker");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{name:?}");
     }
-    assert!(fx.inspect.counts().await.expect("counts").is_empty());
+    assert!(fx.reader.task_counts().await.expect("counts").is_empty());
 }
 
 /// Whoever asks for a name that cannot exist finds nothing, or is told so.
-pub async fn asking_for_bad_names_is_harmless(fx: &Fixture) {
+pub async fn query_for_invalid_name_finds_nothing_or_fails(fx: &Fixture) {
     fx.submit(task("a")).await;
-    for name in refused() {
+    for name in refused_names() {
         for claim in [
-            asks("w", &[&name], 9),
-            Claim { queues: [name.as_str().into()].into(), ..asks("w", &["a"], 9) },
+            claim_request("w", &[&name], 9),
+            Claim { queues: [name.as_str().into()].into(), ..claim_request("w", &["a"], 9) },
         ] {
             match fx.store.claim(claim).await {
                 Ok(claimed) => assert_eq!(claimed, []),
@@ -118,14 +119,14 @@ pub async fn asking_for_bad_names_is_harmless(fx: &Fixture) {
             }
         }
         let filter = TaskFilter { kind: Some(name.clone()), tasks_max: 9, ..Default::default() };
-        match fx.inspect.tasks(filter).await {
+        match fx.reader.tasks(filter).await {
             Ok(found) => assert_eq!(found, []),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Invalid, "{name:?}"),
         }
     }
 }
 
-pub async fn payloads_come_back_byte_by_byte(fx: &Fixture) {
+pub async fn payload_is_stored_unchanged(fx: &Fixture) {
     let mut payloads: Vec<Vec<u8>> = [
         "null",
         " {\"b\" : 1,\r\n\t\"a\":2 , \"a\": 3}  ",
@@ -152,7 +153,7 @@ pub async fn payloads_come_back_byte_by_byte(fx: &Fixture) {
     }
 }
 
-pub async fn bad_payloads_are_refused(fx: &Fixture) {
+pub async fn invalid_payload_is_rejected(fx: &Fixture) {
     let deep = |n: usize| [vec![b'['; n], vec![b']'; n]].concat();
     let mut bad: Vec<Vec<u8>> =
         ["", " ", "{", "nul", "{} {}", "[1,]", "{\"a\":}", "'a'", "\u{feff}1", "NaN", "\"\n\""]
@@ -165,15 +166,15 @@ pub async fn bad_payloads_are_refused(fx: &Fixture) {
         let error = fx.try_submit(vec![NewTask::new("a", payload)]).await.expect_err(&shown);
         assert_eq!(error.kind(), ErrorKind::Invalid, "{shown}");
     }
-    assert!(fx.inspect.counts().await.expect("counts").is_empty());
+    assert!(fx.reader.task_counts().await.expect("counts").is_empty());
 }
 
 /// Times at the edges are times: no overflow, no wrap.
-pub async fn far_times_are_taken_as_they_are(fx: &Fixture) {
+pub async fn extreme_due_times_are_accepted(fx: &Fixture) {
     let far = NewTask { run_at: Some(i64::MAX), ..task("a") };
     let past = NewTask { run_at: Some(i64::MIN), ..task("a") };
     let both = fx.submit_all(vec![far, past]).await;
-    assert_eq!(ids(&fx.claim(9).await), [both[1]]);
+    assert_eq!(task_ids(&fx.claim(9).await), [both[1]]);
     assert_eq!(fx.view(both[0]).await.run_at, Some(i64::MAX));
-    assert_eq!(fx.state(both[0]).await, State::Scheduled);
+    assert_eq!(fx.state(both[0]).await, TaskState::Scheduled);
 }

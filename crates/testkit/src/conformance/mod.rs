@@ -10,40 +10,40 @@
 //! its own and ends with every invariant checked. Nothing reaps, prunes or admits behind a
 //! case's back: the keeper is off, and what a case does not call does not happen.
 
+pub mod admission;
 pub mod cancel;
-pub mod change;
 pub mod claim;
-pub mod extend;
+pub mod day_window;
 pub mod fairness;
 pub mod finish;
 pub mod fixture;
-pub mod gate;
-pub mod halt;
+pub mod hand_off;
+pub mod heartbeat;
 pub mod input;
-pub mod inspect;
 pub mod job;
+pub mod limit_change;
 pub mod lists;
 pub mod migrate;
 pub mod order;
 pub mod pause;
 pub mod prune;
-pub mod quota;
 pub mod races;
+pub mod reader;
 pub mod reap;
-pub mod recall;
 pub mod register;
-pub mod registered;
-pub mod relay;
+pub mod registered_limits;
 pub mod release;
 pub mod retry;
+pub mod return_to_queue;
 pub mod set_job;
 pub mod set_limit;
+pub mod slot_return;
 pub mod submit;
 mod suite;
 pub mod unique;
-pub mod unlisted;
-pub mod window;
+pub mod unlisted_leases;
 pub mod workflow;
+pub mod workflow_pause;
 
 pub use fixture::{Backend, Clock, Fixture, Handle, ManualClock};
 
@@ -51,7 +51,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 /// A case that takes longer hangs.
-const CASE_MAX: Duration = Duration::from_secs(120);
+const CASE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The cases, compiled here and once instead of in the tests of every store.
 pub mod compiled {
@@ -59,19 +59,19 @@ pub mod compiled {
 }
 
 /// A case on its way.
-pub type Case<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+pub type CaseFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// Runs one case on fresh data and checks the invariants at its end.
-pub async fn run<B: Backend>(case: fn(&Fixture) -> Case<'_>) {
+pub async fn run<B: Backend>(case: fn(&Fixture) -> CaseFuture<'_>) {
     let work = async {
         if races::processes::is_child::<B>().await {
             return;
         }
-        let fixture = Fixture::over(Box::new(B::create())).await;
+        let fixture = Fixture::new(Box::new(B::create())).await;
         case(&fixture).await;
-        fixture.check().await;
+        fixture.check_invariants().await;
     };
-    tokio::time::timeout(CASE_MAX, Box::pin(work)).await.expect("the case hangs");
+    tokio::time::timeout(CASE_TIMEOUT, Box::pin(work)).await.expect("the case hangs");
 }
 
 /// Makes a module with one test, or one function, per case. Not for use on its own:
@@ -80,9 +80,9 @@ pub async fn run<B: Backend>(case: fn(&Fixture) -> Case<'_>) {
 macro_rules! conformance_cases {
     (@compiled; $($topic:ident { $($case:ident)* })*) => {$(
         pub mod $topic {
-            use $crate::conformance::{Case, Fixture, $topic as cases};
+            use $crate::conformance::{CaseFuture, Fixture, $topic as cases};
             $(
-                pub fn $case(fixture: &Fixture) -> Case<'_> {
+                pub fn $case(fixture: &Fixture) -> CaseFuture<'_> {
                     Box::pin(cases::$case(fixture))
                 }
             )*

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use tidegate_core::{Attempt, ErrorKind, JobSpec, NewTask, SetJob, TaskId};
 
-use super::fixture::{Fixture, ids, job, task};
+use super::fixture::{Fixture, job, task, task_ids};
 
-fn of(job: &str) -> NewTask {
+fn task_of_job(job: &str) -> NewTask {
     NewTask { job: Some(job.into()), ..task("a") }
 }
 
 async fn submit(fx: &Fixture, job: &str, number: usize) -> Vec<TaskId> {
-    fx.submit_all(vec![of(job); number]).await
+    fx.submit_all(vec![task_of_job(job); number]).await
 }
 
 fn change(job: &str) -> SetJob {
@@ -24,7 +24,7 @@ async fn set(fx: &Fixture, set: SetJob) {
 }
 
 /// How many of each job there are.
-fn by_job(attempts: &[Attempt]) -> BTreeMap<&str, usize> {
+fn count_by_job(attempts: &[Attempt]) -> BTreeMap<&str, usize> {
     let mut jobs = BTreeMap::new();
     for attempt in attempts {
         *jobs.entry(attempt.job.as_deref().unwrap_or("none")).or_default() += 1;
@@ -33,7 +33,7 @@ fn by_job(attempts: &[Attempt]) -> BTreeMap<&str, usize> {
 }
 
 /// Claims one by one and completes each.
-async fn starts(fx: &Fixture, number: usize) -> Vec<Attempt> {
+async fn start_tasks(fx: &Fixture, number: usize) -> Vec<Attempt> {
     let mut starts = Vec::new();
     for _ in 0..number {
         let attempt = fx.claim_one().await;
@@ -43,7 +43,7 @@ async fn starts(fx: &Fixture, number: usize) -> Vec<Attempt> {
     starts
 }
 
-pub async fn the_concurrency_changes_at_once(fx: &Fixture) {
+pub async fn job_concurrency_change_applies_at_once(fx: &Fixture) {
     fx.job(job("j", Some(1))).await;
     submit(fx, "j", 6).await;
     let first = fx.claim(9).await;
@@ -58,7 +58,7 @@ pub async fn the_concurrency_changes_at_once(fx: &Fixture) {
     assert_eq!(fx.claim(9).await.len(), 1);
 }
 
-pub async fn an_unset_concurrency_is_what_was_submitted(fx: &Fixture) {
+pub async fn unset_job_concurrency_restores_submitted_value(fx: &Fixture) {
     fx.job(job("j", Some(2))).await;
     set(fx, SetJob { concurrency: Some(Some(7)), ..change("j") }).await;
     set(fx, SetJob { concurrency: Some(None), ..change("j") }).await;
@@ -67,55 +67,55 @@ pub async fn an_unset_concurrency_is_what_was_submitted(fx: &Fixture) {
 }
 
 /// A weight counts for all that has not passed the job's line.
-pub async fn weights_change_live(fx: &Fixture) {
+pub async fn job_weight_change_applies_to_waiting_tasks(fx: &Fixture) {
     for name in ["i", "j"] {
         fx.job(job(name, None)).await;
         submit(fx, name, 150).await;
     }
     set(fx, SetJob { weight: Some(4), ..change("i") }).await;
     // What is past the lines goes by the old weights.
-    starts(fx, 40).await;
-    let shares = starts(fx, 50).await;
-    let shares = by_job(&shares);
+    start_tasks(fx, 40).await;
+    let shares = start_tasks(fx, 50).await;
+    let shares = count_by_job(&shares);
     assert!((39..=41).contains(&shares["i"]), "{shares:?}");
     set(fx, SetJob { weight: Some(1), ..change("i") }).await;
-    starts(fx, 40).await;
-    let shares = starts(fx, 50).await;
-    let shares = by_job(&shares);
+    start_tasks(fx, 40).await;
+    let shares = start_tasks(fx, 50).await;
+    let shares = count_by_job(&shares);
     assert!((24..=26).contains(&shares["i"]), "{shares:?}");
 }
 
 /// It is added to the priority of the tasks, and not among the tasks of the job.
-pub async fn a_priority_counts_among_jobs(fx: &Fixture) {
+pub async fn job_priority_is_added_to_task_priority(fx: &Fixture) {
     fx.job(JobSpec { priority: 5, ..job("urgent", Some(1)) }).await;
     let plain = fx.submit(NewTask { priority: 4, ..task("a") }).await;
     let urgent = submit(fx, "urgent", 2).await;
-    assert_eq!(ids(&starts(fx, 3).await), [urgent[0], urgent[1], plain]);
+    assert_eq!(task_ids(&start_tasks(fx, 3).await), [urgent[0], urgent[1], plain]);
     set(fx, SetJob { priority: Some(-5), ..change("urgent") }).await;
     let urgent = submit(fx, "urgent", 2).await;
     let plain = fx.submit(NewTask { priority: -4, ..task("a") }).await;
-    assert_eq!(ids(&starts(fx, 3).await), [plain, urgent[0], urgent[1]]);
+    assert_eq!(task_ids(&start_tasks(fx, 3).await), [plain, urgent[0], urgent[1]]);
     fx.check_at_rest().await;
 }
 
-pub async fn a_delay_keeps_starts_apart(fx: &Fixture) {
+pub async fn job_delay_separates_starts(fx: &Fixture) {
     fx.job(JobSpec { delay_ms: 100, ..job("j", None) }).await;
     let all = submit(fx, "j", 4).await;
     let mut running = Vec::new();
     for (number, id) in all.iter().enumerate() {
         let claimed = fx.claim(9).await;
-        assert_eq!(ids(&claimed), [*id]);
+        assert_eq!(task_ids(&claimed), [*id]);
         running.extend(claimed);
         assert_eq!(fx.claim(9).await, [], "start {number} was just now");
         fx.advance(99);
         assert_eq!(fx.claim(9).await, []);
-        fx.check().await;
+        fx.check_invariants().await;
         fx.advance(1);
     }
     // Retries are starts too.
-    fx.exit(&running[0], super::fixture::retry_in(0)).await;
+    fx.finish_attempt(&running[0], super::fixture::retry_in(0)).await;
     let first = fx.claim_one().await;
-    fx.exit(&first, super::fixture::retry_in(10)).await;
+    fx.finish_attempt(&first, super::fixture::retry_in(10)).await;
     fx.advance(10);
     assert_eq!(fx.claim(9).await, []);
     fx.advance(90);
@@ -123,7 +123,7 @@ pub async fn a_delay_keeps_starts_apart(fx: &Fixture) {
 }
 
 /// The time that a task waits for a worker does not count.
-pub async fn a_delay_counts_from_the_claim(fx: &Fixture) {
+pub async fn job_delay_is_measured_from_the_claim(fx: &Fixture) {
     fx.job(JobSpec { delay_ms: 100, ..job("j", None) }).await;
     submit(fx, "j", 1).await;
     fx.admit().await;
@@ -142,7 +142,7 @@ pub async fn a_delay_counts_from_the_claim(fx: &Fixture) {
     assert_eq!(fx.claim(9).await.len(), 1, "a job that rested owes nothing");
 }
 
-pub async fn a_delay_can_be_taken_away(fx: &Fixture) {
+pub async fn job_delay_can_be_shortened_and_removed(fx: &Fixture) {
     fx.job(JobSpec { delay_ms: 60_000, ..job("j", None) }).await;
     submit(fx, "j", 4).await;
     assert_eq!(fx.claim(9).await.len(), 1);
@@ -156,52 +156,52 @@ pub async fn a_delay_can_be_taken_away(fx: &Fixture) {
 }
 
 /// Two of the job run whatever else there is, as long as it has work.
-pub async fn a_reserve_goes_first(fx: &Fixture) {
+pub async fn min_concurrency_of_job_is_served_first(fx: &Fixture) {
     fx.job(JobSpec { min_concurrency: 2, ..job("small", None) }).await;
     fx.job(JobSpec { weight: 100, priority: 9, ..job("big", None) }).await;
     submit(fx, "big", 60).await;
     let mut running = fx.claim(4).await;
-    assert_eq!(by_job(&running), BTreeMap::from([("big", 4)]));
+    assert_eq!(count_by_job(&running), BTreeMap::from([("big", 4)]));
     // Fewer than may be past the job's line: all of them are, and most without the rank of the reserve.
     submit(fx, "small", 9).await;
     for _ in 0..2 {
         let ended = running.remove(0);
-        running.extend(fx.go_on(&[ended], 1).await);
+        running.extend(fx.finish_and_claim(&[ended], 1).await);
     }
-    assert_eq!(by_job(&running), BTreeMap::from([("big", 2), ("small", 2)]));
+    assert_eq!(count_by_job(&running), BTreeMap::from([("big", 2), ("small", 2)]));
     // Whatever ends is followed by one of its own, to the last.
     for _ in 0..14 {
         let ended = running.remove(0);
-        running.extend(fx.go_on(&[ended], 1).await);
-        assert_eq!(by_job(&running)["small"], 2);
-        fx.check().await;
+        running.extend(fx.finish_and_claim(&[ended], 1).await);
+        assert_eq!(count_by_job(&running)["small"], 2);
+        fx.check_invariants().await;
     }
 }
 
 /// A job gets a reserve when all its tasks are ready already.
-pub async fn a_reserve_that_comes_later_goes_first(fx: &Fixture) {
+pub async fn min_concurrency_set_later_applies_to_ready_tasks(fx: &Fixture) {
     fx.claim(0).await;
     submit(fx, "other", 3).await;
     let late = submit(fx, "late", 2).await;
     assert_eq!(fx.claim(0).await, [], "all of them are ready");
     set(fx, SetJob { min_concurrency: Some(1), ..change("late") }).await;
-    assert_eq!(ids(&starts(fx, 1).await), late[..1]);
+    assert_eq!(task_ids(&start_tasks(fx, 1).await), late[..1]);
 }
 
 /// What is beyond the reserve goes by its share: here a very small one.
-pub async fn a_reserve_is_no_more_than_it_says(fx: &Fixture) {
+pub async fn min_concurrency_does_not_raise_share_beyond_reserve(fx: &Fixture) {
     fx.job(JobSpec { min_concurrency: 1, ..job("small", None) }).await;
     fx.job(JobSpec { weight: 1000, ..job("big", None) }).await;
     submit(fx, "small", 30).await;
     submit(fx, "big", 200).await;
     let running = fx.claim(10).await;
-    let jobs = by_job(&running);
+    let jobs = count_by_job(&running);
     assert!(jobs["small"] <= 2 && jobs["big"] >= 8, "{jobs:?}");
-    fx.check().await;
+    fx.check_invariants().await;
 }
 
 /// Where a group's limit is what is scarce, the reserve is first in its line.
-pub async fn a_reserve_goes_first_in_a_line(fx: &Fixture) {
+pub async fn min_concurrency_is_served_first_in_wait_queue(fx: &Fixture) {
     fx.set_limit("group:a", Some(4)).await;
     fx.job(JobSpec { min_concurrency: 2, ..job("small", None) }).await;
     fx.job(JobSpec { weight: 100, priority: 9, ..job("big", None) }).await;
@@ -210,43 +210,43 @@ pub async fn a_reserve_goes_first_in_a_line(fx: &Fixture) {
     submit(fx, "small", 30).await;
     for round in 0..20 {
         let ended = running.remove(0);
-        running.extend(fx.go_on(&[ended], 9).await);
+        running.extend(fx.finish_and_claim(&[ended], 9).await);
         assert_eq!(running.len(), 4, "round {round}");
         if round >= 2 {
-            assert_eq!(by_job(&running)["small"], 2, "round {round}");
+            assert_eq!(count_by_job(&running)["small"], 2, "round {round}");
         }
-        fx.check().await;
+        fx.check_invariants().await;
     }
 }
 
 /// However many of the job have passed its line with the rank of the reserve: those that find it
 /// taken are as all others.
-pub async fn a_reserve_is_given_back_with_its_slots(fx: &Fixture) {
+pub async fn min_concurrency_set_to_zero_restores_fair_share(fx: &Fixture) {
     fx.set_limit("group:a", Some(1)).await;
     fx.job(JobSpec { min_concurrency: 1, ..job("small", None) }).await;
     fx.job(job("other", None)).await;
     let small = submit(fx, "small", 40).await;
     submit(fx, "other", 40).await;
     let mut running = fx.claim(9).await;
-    assert_eq!(ids(&running), small[..1]);
+    assert_eq!(task_ids(&running), small[..1]);
     set(fx, SetJob { min_concurrency: Some(0), ..change("small") }).await;
     let mut jobs = Vec::new();
     for _ in 0..20 {
         let ended = running.remove(0);
-        jobs.extend(fx.go_on(&[ended], 9).await);
+        jobs.extend(fx.finish_and_claim(&[ended], 9).await);
         running.push(jobs[jobs.len() - 1].clone());
-        fx.check().await;
+        fx.check_invariants().await;
     }
-    let jobs = by_job(&jobs);
+    let jobs = count_by_job(&jobs);
     assert!((8..=12).contains(&jobs["small"]), "{jobs:?}");
 }
 
-pub async fn an_unknown_job_is_refused(fx: &Fixture) {
+pub async fn change_of_unknown_job_returns_not_found(fx: &Fixture) {
     let error = fx.store.set_job(change("nobody")).await.expect_err("there is none");
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }
 
-pub async fn nonsense_is_refused(fx: &Fixture) {
+pub async fn invalid_job_change_is_rejected(fx: &Fixture) {
     fx.job(job("j", None)).await;
     let bad = [
         SetJob { weight: Some(0), ..change("j") },
@@ -264,13 +264,13 @@ pub async fn nonsense_is_refused(fx: &Fixture) {
         let error = fx.store.set_job(set).await.expect_err(&shown);
         assert_eq!(error.kind(), ErrorKind::Invalid, "{shown}: {error}");
     }
-    let shown = &fx.inspect.jobs().await.expect("jobs")[0];
+    let shown = &fx.reader.jobs().await.expect("jobs")[0];
     assert_eq!((shown.weight, shown.priority, shown.delay_ms), (1, 0, 0), "nothing was written");
 }
 
 /// From when it was due to when it was through the gate a task waited for its limits; from then on
 /// for a worker. And it knows where it was submitted.
-pub async fn attempts_tell_what_they_waited_for(fx: &Fixture) {
+pub async fn claimed_attempt_has_due_time_ready_time_and_trace(fx: &Fixture) {
     fx.set_limit("group:a", Some(1)).await;
     let start = fx.now();
     let traced = NewTask { trace: Some("00-4bf9-00f0-01".into()), ..task("a") };
@@ -281,21 +281,21 @@ pub async fn attempts_tell_what_they_waited_for(fx: &Fixture) {
     let traces: Vec<_> = first.iter().map(|attempt| attempt.trace.as_deref()).collect();
     assert_eq!(traces, [Some("00-4bf9-00f0-01"), None, Some("00-4bf9-00f0-01")]);
     for attempt in &first {
-        assert_eq!((attempt.arrived_at, attempt.ready_at), (start, start));
+        assert_eq!((attempt.due_at, attempt.ready_at), (start, start));
     }
     fx.advance(300);
     fx.complete(&first).await;
     fx.advance(50);
     let second = fx.claim_one().await;
-    assert_eq!((second.arrived_at, second.ready_at), (start, start + 300));
-    fx.exit(&second, super::fixture::retry_in(100)).await;
+    assert_eq!((second.due_at, second.ready_at), (start, start + 300));
+    fx.finish_attempt(&second, super::fixture::retry_in(100)).await;
     fx.advance(100);
     let again = fx.claim_one().await;
-    assert_eq!((again.arrived_at, again.ready_at), (start + 450, start + 450));
+    assert_eq!((again.due_at, again.ready_at), (start + 450, start + 450));
     // Handed on in the same step, nobody waited for a worker.
     fx.submit(task("a")).await;
     fx.claim(9).await;
     fx.advance(70);
-    let next = fx.go_on(&[again], 1).await;
-    assert_eq!((next[0].arrived_at, next[0].ready_at), (start + 450, start + 520));
+    let next = fx.finish_and_claim(&[again], 1).await;
+    assert_eq!((next[0].due_at, next[0].ready_at), (start + 450, start + 520));
 }

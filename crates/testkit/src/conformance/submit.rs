@@ -3,49 +3,53 @@
 use std::time::Duration;
 
 use insta::{allow_duplicates, assert_snapshot};
-use tidegate_core::bounds::{BATCH_MAX, LEASES_MAX, PRIORITY_MAX, SUBMIT_TASKS_MAX, WEIGHT_MAX};
-use tidegate_core::inspect::Reason;
+use tidegate_core::bounds::{
+    BATCH_MAX, HEARTBEAT_LEASES_MAX, PRIORITY_MAX, SUBMIT_TASKS_MAX, TASK_WEIGHT_MAX,
+};
+use tidegate_core::reader::NotRunningReason;
 use tidegate_core::{
-    Attempt, ErrorKind, Extend, JobSpec, Kind, NewTask, Registration, Source, State, Submission,
-    TaskId, Token, WorkerId,
+    Attempt, CapacitySource, ErrorKind, Heartbeat, JobSpec, Kind, NewTask, Registration,
+    Submission, TaskId, TaskState, Token, WorkerId,
 };
 
-use super::fixture::{Fixture, LEASE_MS, done, fatal, ids, job, retry_in, task, tasks};
+use super::fixture::{
+    Fixture, LEASE_MS, completed_outcome, fatal_failure, job, retry_in, task, task_ids, tasks,
+};
 
-pub async fn an_unlimited_task_is_ready_at_once(fx: &Fixture) {
+pub async fn task_without_limit_is_ready_after_submit(fx: &Fixture) {
     let id = fx.submit(task("a")).await;
-    assert_eq!(fx.state(id).await, State::Pending);
-    assert!(matches!(fx.explain(id).await.reason, Reason::Ready { .. }));
-    assert_eq!(ids(&fx.claim(1).await), [id]);
+    assert_eq!(fx.state(id).await, TaskState::Pending);
+    assert!(matches!(fx.explain(id).await.reason, NotRunningReason::Ready { .. }));
+    assert_eq!(task_ids(&fx.claim(1).await), [id]);
 }
 
-pub async fn a_limited_task_arrives_at_the_gate(fx: &Fixture) {
+pub async fn task_with_limit_is_admitted_by_next_claim(fx: &Fixture) {
     fx.set_limit("group:a", Some(1)).await;
     let first = fx.submit_all(tasks("a", 2)).await;
-    assert_eq!(fx.states(&first).await, [State::Pending; 2], "submit only inserts");
+    assert_eq!(fx.states(&first).await, [TaskState::Pending; 2], "submit only inserts");
     assert_eq!(fx.claim(9).await.len(), 1, "claim lets arrivals through first");
-    assert_eq!(fx.states(&first).await, [State::Processing, State::Blocked]);
+    assert_eq!(fx.states(&first).await, [TaskState::Processing, TaskState::Blocked]);
 }
 
-pub async fn nothing_is_a_submission_too(fx: &Fixture) {
+pub async fn empty_submit_is_accepted(fx: &Fixture) {
     assert_eq!(fx.submit_all(vec![]).await, []);
 }
 
-pub async fn ids_ascend_in_the_order_of_submission(fx: &Fixture) {
+pub async fn task_ids_ascend_in_submit_order(fx: &Fixture) {
     let mut all = fx.submit_all(tasks("a", 5)).await;
     all.extend(fx.submit_all(tasks("b", 5)).await);
     assert!(all.is_sorted_by(|a, b| a < b), "{all:?}");
 }
 
-pub async fn the_first_submit_makes_a_kind_known(fx: &Fixture) {
+pub async fn first_submit_creates_kind(fx: &Fixture) {
     fx.submit(task("a")).await;
-    assert_eq!(fx.inspect.kinds().await.expect("kinds"), [tidegate_core::Kind::new("a")]);
+    assert_eq!(fx.reader.kinds().await.expect("kinds"), [tidegate_core::Kind::new("a")]);
 }
 
-pub async fn what_was_submitted_is_shown(fx: &Fixture) {
+pub async fn task_view_shows_submitted_fields(fx: &Fixture) {
     let new = NewTask {
         queue: Some("q".into()),
-        group: Some("g".into()),
+        effective_group: Some("g".into()),
         job: Some("j".into()),
         workflow: Some("w".into()),
         weight: 3,
@@ -59,45 +63,45 @@ pub async fn what_was_submitted_is_shown(fx: &Fixture) {
     assert_eq!((&*view.kind, &*view.queue), ("a", "q"));
     let names = [view.group, view.job, view.workflow, view.unique_key];
     assert_eq!(names.map(|name| name.expect("a name").to_string()), ["g", "j", "w", "u"]);
-    assert_eq!((view.weight, view.priority, view.spent, view.deaths), (3, -7, 0, 0));
+    assert_eq!((view.weight, view.priority, view.attempts_used, view.crashes), (3, -7, 0, 0));
     assert_eq!((view.max_attempts, view.created_at), (9, fx.now()));
     assert_eq!((view.run_at, view.finished_at, view.error), (None, None, None));
     assert_eq!((view.payload, view.result), (Some(b"[1]".to_vec()), None));
 }
 
-pub async fn a_task_is_not_claimed_before_its_time(fx: &Fixture) {
+pub async fn scheduled_task_is_not_claimed_before_it_is_due(fx: &Fixture) {
     let run_at = Some(fx.now() + 5000);
     let id = fx.submit(NewTask { run_at, ..task("a") }).await;
-    assert_eq!(fx.state(id).await, State::Scheduled);
+    assert_eq!(fx.state(id).await, TaskState::Scheduled);
     assert_eq!(fx.view(id).await.run_at, run_at);
     fx.advance(4999);
     assert_eq!(fx.claim(1).await, []);
     fx.advance(1);
-    assert_eq!(ids(&fx.claim(1).await), [id]);
+    assert_eq!(task_ids(&fx.claim(1).await), [id]);
     assert_eq!(fx.view(id).await.run_at, None);
 }
 
-pub async fn a_time_that_has_passed_means_now(fx: &Fixture) {
+pub async fn task_with_run_at_in_the_past_is_ready_at_once(fx: &Fixture) {
     let past = NewTask { run_at: Some(fx.now() - 1), ..task("a") };
     let now = NewTask { run_at: Some(fx.now()), ..task("a") };
     let both = fx.submit_all(vec![past, now]).await;
-    assert_eq!(fx.states(&both).await, [State::Pending; 2]);
-    assert_eq!(ids(&fx.claim(2).await), both);
+    assert_eq!(fx.states(&both).await, [TaskState::Pending; 2]);
+    assert_eq!(task_ids(&fx.claim(2).await), both);
 }
 
-pub async fn what_is_due_passes_the_gate(fx: &Fixture) {
+pub async fn due_tasks_are_admitted_in_order_of_due_time(fx: &Fixture) {
     fx.set_limit("group:a", Some(1)).await;
     let late = |ms| NewTask { run_at: Some(fx.now() + ms), ..task("a") };
     let both = fx.submit_all(vec![late(200), late(100)]).await;
     fx.advance(300);
-    assert_eq!(ids(&fx.claim(2).await), [both[1]], "the earlier one comes first");
-    assert_eq!(fx.state(both[0]).await, State::Blocked);
+    assert_eq!(task_ids(&fx.claim(2).await), [both[1]], "the earlier one comes first");
+    assert_eq!(fx.state(both[0]).await, TaskState::Blocked);
 }
 
-pub async fn a_refused_submission_leaves_no_trace(fx: &Fixture) {
+pub async fn rejected_submit_stores_nothing(fx: &Fixture) {
     let refused = [
         NewTask { weight: 0, ..task("a") },
-        NewTask { weight: WEIGHT_MAX + 1, ..task("a") },
+        NewTask { weight: TASK_WEIGHT_MAX + 1, ..task("a") },
         NewTask { priority: PRIORITY_MAX + 1, ..task("a") },
         NewTask { max_attempts: Some(0), ..task("a") },
         NewTask { timeout_ms: Some(0), ..task("a") },
@@ -113,23 +117,23 @@ pub async fn a_refused_submission_leaves_no_trace(fx: &Fixture) {
             .expect_err("bad");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{bad:?}");
     }
-    assert!(fx.inspect.counts().await.expect("counts").is_empty());
-    assert_eq!(fx.inspect.jobs().await.expect("jobs"), []);
-    assert_eq!(fx.inspect.kinds().await.expect("kinds"), []);
+    assert!(fx.reader.task_counts().await.expect("counts").is_empty());
+    assert_eq!(fx.reader.jobs().await.expect("jobs"), []);
+    assert_eq!(fx.reader.kinds().await.expect("kinds"), []);
 }
 
-pub async fn a_weight_above_the_capacity_is_refused(fx: &Fixture) {
+pub async fn weight_above_capacity_is_rejected(fx: &Fixture) {
     fx.set_limit("group:a", Some(3)).await;
     let heavy = |weight| NewTask { weight, ..task("a") };
     let error = fx.try_submit(vec![task("b"), heavy(4)]).await.expect_err("too heavy");
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(fx.inspect.counts().await.expect("counts").is_empty(), "all or none");
+    assert!(fx.reader.task_counts().await.expect("counts").is_empty(), "all or none");
     let id = fx.submit(heavy(3)).await;
-    assert_eq!(ids(&fx.claim(1).await), [id], "the whole capacity is not too heavy");
+    assert_eq!(task_ids(&fx.claim(1).await), [id], "the whole capacity is not too heavy");
 }
 
 /// A paused limit is full, not too small: what fits an ordinary day may be submitted.
-pub async fn a_paused_limit_refuses_no_weight(fx: &Fixture) {
+pub async fn weight_is_accepted_while_limit_is_paused(fx: &Fixture) {
     fx.set_limit("group:a", Some(0)).await;
     fx.submit(NewTask { weight: 4, ..task("a") }).await;
     assert_eq!(fx.claim(1).await, []);
@@ -137,7 +141,7 @@ pub async fn a_paused_limit_refuses_no_weight(fx: &Fixture) {
     fx.claim_one().await;
 }
 
-pub async fn a_bad_job_is_refused(fx: &Fixture) {
+pub async fn submit_of_invalid_job_is_rejected(fx: &Fixture) {
     for (name, weight) in [("", 1), ("a\0", 1), ("j", 0), ("j", 1001)] {
         let bad = JobSpec { weight, ..JobSpec::new(name) };
         let submission =
@@ -145,17 +149,17 @@ pub async fn a_bad_job_is_refused(fx: &Fixture) {
         let error = fx.store.submit(submission).await.expect_err("bad job");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{name:?} {weight}");
     }
-    assert!(fx.inspect.counts().await.expect("counts").is_empty());
+    assert!(fx.reader.task_counts().await.expect("counts").is_empty());
 }
 
-pub async fn too_many_tasks_at_once_are_refused(fx: &Fixture) {
+pub async fn submit_of_too_many_tasks_is_rejected(fx: &Fixture) {
     let error = fx.try_submit(tasks("a", SUBMIT_TASKS_MAX + 1)).await.expect_err("too many");
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(fx.inspect.counts().await.expect("counts").is_empty());
+    assert!(fx.reader.task_counts().await.expect("counts").is_empty());
 }
 
 /// Nor too many of anything else that comes in one call.
-pub async fn too_much_in_one_call_is_refused(fx: &Fixture) {
+pub async fn calls_above_batch_bounds_are_rejected(fx: &Fixture) {
     let many = BATCH_MAX + 1;
     let jobs = (0..many).map(|n| job(&format!("j{n}"), None)).collect();
     let jobs = fx.store.submit(Submission { jobs, ..Submission::default() }).await;
@@ -166,15 +170,15 @@ pub async fn too_much_in_one_call_is_refused(fx: &Fixture) {
     let kinds = fx.store.register(Registration { kinds, ..Registration::default() }).await;
     let limits = fx.store.register(Registration { limits, ..Registration::default() }).await;
     let cancelled = fx.store.cancel(vec![TaskId(1); many]).await;
-    let beat = Extend {
+    let beat = Heartbeat {
         worker: WorkerId("w".into()),
-        tokens: vec![Token(1); LEASES_MAX + 1],
+        tokens: vec![Token(1); HEARTBEAT_LEASES_MAX + 1],
         lease_ms: LEASE_MS,
         progress: vec![],
-        ran: vec![],
+        run_times: vec![],
         report: None,
     };
-    let beat = fx.store.extend(beat).await;
+    let beat = fx.store.heartbeat(beat).await;
     let errors = [
         ("jobs", jobs.err()),
         ("brought limits", brought.err()),
@@ -186,15 +190,15 @@ pub async fn too_much_in_one_call_is_refused(fx: &Fixture) {
     for (what, error) in errors {
         assert_eq!(error.map(|error| error.kind()), Some(ErrorKind::Invalid), "{what}");
     }
-    assert!(fx.inspect.limits().await.expect("limits").is_empty());
+    assert!(fx.reader.limits().await.expect("limits").is_empty());
 }
 
-pub async fn a_submitted_limit_counts_only_where_nothing_is_set(fx: &Fixture) {
-    assert!(fx.set_limit_as("group:a", Some(2), Source::Submit).await.is_some());
-    assert_eq!(fx.set_limit_as("group:a", Some(9), Source::Submit).await, None);
+pub async fn submitted_limit_applies_only_where_none_is_set(fx: &Fixture) {
+    assert!(fx.set_limit_as("group:a", Some(2), CapacitySource::Submit).await.is_some());
+    assert_eq!(fx.set_limit_as("group:a", Some(9), CapacitySource::Submit).await, None);
     assert_eq!(fx.limit("group:a").await.capacity, Some(2), "the first one counts");
-    assert!(fx.set_limit_as("group:a", Some(4), Source::Registration).await.is_some());
-    assert_eq!(fx.set_limit_as("group:a", Some(9), Source::Submit).await, None);
+    assert!(fx.set_limit_as("group:a", Some(4), CapacitySource::Registration).await.is_some());
+    assert_eq!(fx.set_limit_as("group:a", Some(9), CapacitySource::Submit).await, None);
     assert_eq!(fx.limit("group:a").await.capacity, Some(4));
 }
 
@@ -202,10 +206,10 @@ fn with_limit(group: &str, capacity: u32, tasks: Vec<NewTask>) -> Submission {
     Submission { limits: vec![(group.into(), capacity)], tasks, ..Submission::default() }
 }
 
-pub async fn a_submission_brings_its_limits(fx: &Fixture) {
+pub async fn submit_sets_its_limits(fx: &Fixture) {
     fx.store.submit(with_limit("a", 2, tasks("a", 5))).await.expect("submit");
     let limit = fx.limit("group:a").await;
-    assert_eq!((limit.capacity, limit.source), (Some(2), Source::Submit));
+    assert_eq!((limit.capacity, limit.source), (Some(2), CapacitySource::Submit));
     assert_eq!(fx.claim(9).await.len(), 2, "it applies to the tasks that bring it");
     fx.store.submit(with_limit("a", 9, tasks("a", 1))).await.expect("submit");
     assert_eq!(fx.limit("group:a").await.capacity, Some(2), "the first one counts");
@@ -217,7 +221,7 @@ pub async fn a_submission_brings_its_limits(fx: &Fixture) {
     assert_eq!(fx.limit("group:b").await.capacity, Some(3));
 }
 
-pub async fn a_refused_submission_sets_no_limit(fx: &Fixture) {
+pub async fn rejected_submit_sets_no_limit(fx: &Fixture) {
     let heavy = NewTask { weight: 4, ..task("a") };
     let bad_job = JobSpec { weight: 0, ..job("j", None) };
     let refused = [
@@ -234,21 +238,21 @@ pub async fn a_refused_submission_sets_no_limit(fx: &Fixture) {
         let error = fx.store.submit(bad.clone()).await.expect_err("bad");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{bad:?}");
     }
-    assert_eq!(fx.inspect.limits().await.expect("limits"), []);
-    assert_eq!(fx.inspect.kinds().await.expect("kinds"), []);
+    assert_eq!(fx.reader.limits().await.expect("limits"), []);
+    assert_eq!(fx.reader.kinds().await.expect("kinds"), []);
 }
 
-pub async fn another_handle_sees_what_was_acknowledged(fx: &Fixture) {
+pub async fn acknowledged_submit_is_visible_to_another_handle(fx: &Fixture) {
     let id = fx.submit(task("a")).await;
-    let other = fx.another().await;
-    let view = other.inspect.task(id).await.expect("task").expect("it is there");
-    assert_eq!(view.state, State::Pending);
+    let other = fx.second_handle().await;
+    let view = other.reader.task(id).await.expect("task").expect("it is there");
+    assert_eq!(view.state, TaskState::Pending);
 }
 
 /// A wake-up is a hint, but one that comes: whoever waits on another handle learns of a submit.
-pub async fn a_submit_wakes_who_waits(fx: &Fixture) {
-    let other = fx.another().await;
-    let mut changed = std::pin::pin!(other.store.changed());
+pub async fn submit_notifies_waiting_handle(fx: &Fixture) {
+    let other = fx.second_handle().await;
+    let mut changed = std::pin::pin!(other.store.wait_for_notification());
     for _ in 0..200 {
         fx.submit(task("a")).await;
         if tokio::time::timeout(Duration::from_millis(50), &mut changed).await.is_ok() {
@@ -259,38 +263,47 @@ pub async fn a_submit_wakes_who_waits(fx: &Fixture) {
 }
 
 /// What a handler adds: with a new kind, a new job, a limit and a unique key.
-fn added_by(task: TaskId, token: Token) -> Submission {
-    let keyed = NewTask { unique_key: Some("link".into()), job: Some("found".into()), ..new() };
+fn submission_on_behalf_of(task: TaskId, token: Token) -> Submission {
+    let keyed =
+        NewTask { unique_key: Some("link".into()), job: Some("found".into()), ..new_task() };
     Submission {
         jobs: vec![job("site", Some(2))],
         limits: vec![("new".into(), 3)],
-        tasks: vec![keyed, new()],
-        on_behalf_of: Some((task, token)),
+        tasks: vec![keyed, new_task()],
+        submitting_attempt: Some((task, token)),
     }
 }
 
-fn new() -> NewTask {
+fn new_task() -> NewTask {
     task("new")
 }
 
 /// An attempt adds tasks, and may be asked for more of them.
-async fn adds(fx: &Fixture, attempt: &Attempt) {
+async fn assert_adds(fx: &Fixture, attempt: &Attempt) {
     let plain = Submission {
-        tasks: vec![new()],
-        on_behalf_of: Some((attempt.task, attempt.token)),
+        tasks: vec![new_task()],
+        submitting_attempt: Some((attempt.task, attempt.token)),
         ..Submission::default()
     };
     assert!(fx.store.submit(plain).await.expect("it runs")[0].is_new);
-    let added = fx.store.submit(added_by(attempt.task, attempt.token)).await.expect("it runs");
+    let added = fx
+        .store
+        .submit(submission_on_behalf_of(attempt.task, attempt.token))
+        .await
+        .expect("it runs");
     assert_eq!(added.len(), 2);
 }
 
 /// Nothing that such an attempt submits is stored, nor what comes along with it.
-async fn adds_nothing(fx: &Fixture, task: TaskId, token: Token) {
+async fn assert_adds_nothing(fx: &Fixture, task: TaskId, token: Token) {
     let before = fx.snapshot().await;
-    let plain =
-        Submission { limits: vec![], jobs: vec![], tasks: vec![new()], ..added_by(task, token) };
-    for submission in [added_by(task, token), plain] {
+    let plain = Submission {
+        limits: vec![],
+        jobs: vec![],
+        tasks: vec![new_task()],
+        ..submission_on_behalf_of(task, token)
+    };
+    for submission in [submission_on_behalf_of(task, token), plain] {
         let error = fx.store.submit(submission).await.expect_err("it does not run");
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
         let ids = format!("task {} with token {}", task.0, token.0);
@@ -306,79 +319,79 @@ async fn adds_nothing(fx: &Fixture, task: TaskId, token: Token) {
     let (tasks, limits) = (before.tasks.len(), before.limits.len());
     let after = fx.snapshot().await;
     assert_eq!((after.tasks.len(), after.limits.len()), (tasks, limits));
-    let kinds = fx.inspect.kinds().await.expect("kinds");
+    let kinds = fx.reader.kinds().await.expect("kinds");
     assert!(kinds.iter().all(|kind| &*kind.name != "new"), "{kinds:?}");
-    assert_eq!(fx.inspect.jobs().await.expect("jobs"), []);
+    assert_eq!(fx.reader.jobs().await.expect("jobs"), []);
     let keyed = NewTask { unique_key: Some("link".into()), ..self::task("a") };
     let keyed = fx.submit(keyed).await;
     fx.cancel(keyed).await;
 }
 
-pub async fn an_attempt_submits_while_it_runs(fx: &Fixture) {
+pub async fn running_attempt_may_submit(fx: &Fixture) {
     fx.set_limit("group:b", Some(1)).await;
     fx.submit_all(vec![task("a"), task("b"), task("c")]).await;
     let running = fx.claim(9).await;
     assert_eq!(running.len(), 3);
-    adds(fx, &running[0]).await;
-    adds(fx, &running[1]).await;
+    assert_adds(fx, &running[0]).await;
+    assert_adds(fx, &running[1]).await;
     // One of the same lease fails, and the others run on.
-    fx.exit(&running[0], fatal("no")).await;
-    adds(fx, &running[1]).await;
-    adds(fx, &running[2]).await;
+    fx.finish_attempt(&running[0], fatal_failure("no")).await;
+    assert_adds(fx, &running[1]).await;
+    assert_adds(fx, &running[2]).await;
     // Somebody wants it to stop, and it has run out: as long as nobody takes it back, it runs.
     fx.cancel(running[2].task).await;
     fx.advance(LEASE_MS);
-    adds(fx, &running[2]).await;
-    fx.check().await;
+    assert_adds(fx, &running[2]).await;
+    fx.check_invariants().await;
 }
 
-pub async fn an_attempt_that_lost_its_lease_submits_nothing(fx: &Fixture) {
+pub async fn attempt_with_lost_lease_may_not_submit(fx: &Fixture) {
     fx.set_limit("group:b", Some(1)).await;
     fx.submit_all(vec![task("a"), task("b")]).await;
     let lost = fx.claim(9).await;
     fx.advance(LEASE_MS);
-    assert_eq!(fx.reap().await.expired, 2);
+    assert_eq!(fx.reap().await.expired_attempts, 2);
     for attempt in &lost {
-        adds_nothing(fx, attempt.task, attempt.token).await;
+        assert_adds_nothing(fx, attempt.task, attempt.token).await;
     }
     // It runs elsewhere, and it is that attempt that adds.
     let again = fx.claim(9).await;
-    assert_eq!(ids(&again), ids(&lost));
+    assert_eq!(task_ids(&again), task_ids(&lost));
     for attempt in &lost {
-        adds_nothing(fx, attempt.task, attempt.token).await;
+        assert_adds_nothing(fx, attempt.task, attempt.token).await;
     }
-    adds(fx, &again[0]).await;
-    fx.check().await;
+    assert_adds(fx, &again[0]).await;
+    fx.check_invariants().await;
 }
 
-pub async fn an_attempt_that_has_ended_submits_nothing(fx: &Fixture) {
+pub async fn completed_attempt_may_not_submit(fx: &Fixture) {
     fx.set_limit("group:b", Some(2)).await;
     fx.submit_all(vec![task("a"), task("b"), task("a"), task("b"), task("c")]).await;
     let ended = fx.claim(9).await;
     assert_eq!(ended.len(), 5);
-    fx.exit(&ended[0], done()).await;
-    adds_nothing(fx, ended[0].task, ended[0].token).await;
-    fx.exit(&ended[1], done()).await;
-    fx.exit(&ended[2], fatal("no")).await;
-    fx.exit(&ended[3], retry_in(1000)).await;
+    fx.finish_attempt(&ended[0], completed_outcome()).await;
+    assert_adds_nothing(fx, ended[0].task, ended[0].token).await;
+    fx.finish_attempt(&ended[1], completed_outcome()).await;
+    fx.finish_attempt(&ended[2], fatal_failure("no")).await;
+    fx.finish_attempt(&ended[3], retry_in(1000)).await;
     for attempt in &ended[..4] {
-        adds_nothing(fx, attempt.task, attempt.token).await;
+        assert_adds_nothing(fx, attempt.task, attempt.token).await;
     }
-    fx.exit(&ended[4], done()).await;
-    adds_nothing(fx, ended[4].task, ended[4].token).await;
-    fx.check().await;
+    fx.finish_attempt(&ended[4], completed_outcome()).await;
+    assert_adds_nothing(fx, ended[4].task, ended[4].token).await;
+    fx.check_invariants().await;
 }
 
-pub async fn an_attempt_submits_under_its_own_token_only(fx: &Fixture) {
+pub async fn attempt_may_not_submit_under_foreign_token(fx: &Fixture) {
     fx.submit(task("a")).await;
     let first = fx.claim_one().await;
     fx.submit(task("c")).await;
     let second = fx.claim_one().await;
     let waits = fx.submit(task("b")).await;
-    adds_nothing(fx, first.task, second.token).await;
-    adds_nothing(fx, second.task, first.token).await;
-    adds_nothing(fx, first.task, Token(second.token.0 + 1000)).await;
-    adds_nothing(fx, waits, first.token).await;
-    adds_nothing(fx, TaskId(waits.0 + 1000), first.token).await;
-    adds(fx, &first).await;
+    assert_adds_nothing(fx, first.task, second.token).await;
+    assert_adds_nothing(fx, second.task, first.token).await;
+    assert_adds_nothing(fx, first.task, Token(second.token.0 + 1000)).await;
+    assert_adds_nothing(fx, waits, first.token).await;
+    assert_adds_nothing(fx, TaskId(waits.0 + 1000), first.token).await;
+    assert_adds(fx, &first).await;
 }

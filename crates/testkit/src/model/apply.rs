@@ -5,13 +5,13 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::{
-    Attempt, Claim, DayWindow, ErrorKind, Exit, Extend, Extended, Finish, JobSpec, Kind, Millis,
-    NewTask, OnFailure, Outcome, Pausable, Pause, Progress, Ran, Registration, Release,
-    ReleaseOutcome, Result, SetJob, SetLimit, Store, Submission, TaskId, Token, WorkerId,
-    WorkerReport,
+    Attempt, Claim, Completion, DayWindow, ErrorKind, Finish, Heartbeat, HeartbeatReply, JobSpec,
+    Kind, Millis, NewTask, OnFailure, Outcome, PauseTarget, Progress, Registration, ReleaseOutcome,
+    ReleaseSlot, Result, RunTimeSample, SetJob, SetLimit, SetPaused, Store, Submission, TaskId,
+    Token, WorkerId, WorkerReport,
 };
 
-use super::op::{ClaimSpec, ExitSpec, JobOp, KindSpec, Op, TaskSpec};
+use super::op::{ClaimSpec, JobOp, KindSpec, Op, OutcomeSpec, TaskSpec};
 
 const KINDS: [&str; 3] = ["a", "b", "c"];
 const QUEUES: [&str; 2] = ["default", "second"];
@@ -19,7 +19,7 @@ const LIMITS: [&str; 6] = ["group:a", "group:b", "group:shared", "job:j0", "job:
 
 /// What was seen of a store so far, in order; a later step picks from it.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct SeenIds {
     /// Tasks that were stored.
     pub tasks: Vec<TaskId>,
     /// Attempts that were handed out, also those that ended.
@@ -30,8 +30,8 @@ pub struct Known {
     pub completed: Vec<TaskId>,
 }
 
-impl Known {
-    fn note(&mut self, attempts: &[Attempt]) {
+impl SeenIds {
+    fn record_attempts(&mut self, attempts: &[Attempt]) {
         for attempt in attempts {
             self.attempts.push((attempt.task, attempt.token));
             if !self.tokens.contains(&attempt.token) {
@@ -55,39 +55,39 @@ impl Known {
 
 /// A store under steps.
 #[derive(Debug, Clone)]
-pub struct Side {
+pub struct StoreUnderTest {
     /// The store.
     pub store: Arc<dyn Store>,
     /// What was seen of it.
-    pub known: Arc<Mutex<Known>>,
+    pub known: Arc<Mutex<SeenIds>>,
 }
 
-impl Side {
+impl StoreUnderTest {
     /// A store of which nothing was seen.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, known: Arc::default() }
     }
 
     /// What was seen so far.
-    pub fn known(&self) -> MutexGuard<'_, Known> {
+    pub fn known(&self) -> MutexGuard<'_, SeenIds> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a step. Bad input is an answer; any other error is a fault.
     pub async fn apply(&self, op: &Op, now: Millis) -> Result<String> {
         match op {
-            Op::Register(spec) => answer(self.store.register(registration(spec)).await),
-            Op::Beat { worker, leaves } => {
+            Op::Register(spec) => to_answer(self.store.register(registration(spec)).await),
+            Op::FleetHeartbeat { worker, leaves } => {
                 let lease_ms = if *leaves { 0 } else { 30_000 };
-                let report = reports(*worker);
-                let worker = fleet(*worker);
+                let report = fleet_report(*worker);
+                let worker = fleet_worker_id(*worker);
                 let (tokens, progress, ran) = Default::default();
-                let beat = Extend { worker, tokens, lease_ms, progress, ran, report };
-                answer(self.store.extend(beat).await)
+                let beat = Heartbeat { worker, tokens, lease_ms, progress, run_times: ran, report };
+                to_answer(self.store.heartbeat(beat).await)
             }
             Op::Job(op) => {
-                let job = job(op);
-                answer(
+                let job = to_job(op);
+                to_answer(
                     self.store
                         .submit(Submission {
                             jobs: vec![job],
@@ -98,27 +98,29 @@ impl Side {
                 )
             }
             Op::Submit(specs) => self.submit(specs, None, now).await,
-            Op::SubmitBy { attempt, tasks } => {
-                let attempt = self.late_attempt(*attempt);
+            Op::SubmitOnBehalfOf { attempt, tasks } => {
+                let attempt = self.recent_attempt(*attempt);
                 self.submit(tasks, attempt, now).await
             }
             Op::SetLimit { limit, capacity, source } => {
                 let name = LIMITS[*limit as usize].to_owned();
                 let set = SetLimit { name, capacity: *capacity, source: *source };
-                answer(self.store.set_limit(set).await)
+                to_answer(self.store.set_limit(set).await)
             }
-            Op::Claim(spec) => match self.store.claim(claim(spec)).await {
-                Ok(attempts) => Ok(self.describe(&attempts)),
-                Err(error) => answer::<()>(Err(error)),
+            Op::Claim(spec) => match self.store.claim(to_claim(spec)).await {
+                Ok(attempts) => Ok(self.describe_attempts(&attempts)),
+                Err(error) => to_answer::<()>(Err(error)),
             },
             Op::Finish { exits, claim } => self.finish(exits, claim.as_ref()).await,
-            Op::Extend { worker, leases, reports } => self.extend(*worker, leases, reports).await,
-            Op::Cancel(picks) => answer(self.store.cancel(self.pick(picks)).await),
-            Op::Retry(picks) => answer(self.store.retry(self.pick(picks)).await),
+            Op::Heartbeat { worker, leases, reports } => {
+                self.heartbeat(*worker, leases, reports).await
+            }
+            Op::Cancel(picks) => to_answer(self.store.cancel(self.pick_tasks(picks)).await),
+            Op::Retry(picks) => to_answer(self.store.retry(self.pick_tasks(picks)).await),
             Op::Release { limit, slot } => self.release(LIMITS[*limit as usize], *slot).await,
             Op::SetJob(op) => {
                 let JobSpec { name, concurrency, min_concurrency, weight, priority, delay_ms } =
-                    job(op);
+                    to_job(op);
                 let set = SetJob {
                     job: name,
                     concurrency: Some(concurrency),
@@ -127,44 +129,45 @@ impl Side {
                     priority: Some(priority),
                     delay_ms: Some(delay_ms),
                 };
-                answer(self.store.set_job(set).await)
+                to_answer(self.store.set_job(set).await)
             }
             Op::Pause { what, paused } => {
                 let what = match what {
-                    0 | 1 => Pausable::Queue(QUEUES[*what as usize].to_owned()),
-                    2 | 3 => Pausable::Job(format!("j{}", what - 2)),
-                    _ => Pausable::Workflow(format!("w{}", what - 4)),
+                    0 | 1 => PauseTarget::Queue(QUEUES[*what as usize].to_owned()),
+                    2 | 3 => PauseTarget::Job(format!("j{}", what - 2)),
+                    _ => PauseTarget::Workflow(format!("w{}", what - 4)),
                 };
-                answer(self.store.pause(Pause { what, paused: *paused }).await)
+                to_answer(self.store.set_paused(SetPaused { target: what, paused: *paused }).await)
             }
-            Op::Repair => answer(self.store.repair().await),
+            Op::Repair => to_answer(self.store.repair().await),
             // How many passed the gate depends on who looked first; the state tells.
             Op::Admit => self.store.admit().await.map(|_| String::new()),
-            Op::Reap => answer(self.store.reap().await),
-            Op::Prune => answer(self.store.prune().await),
+            Op::Reap => to_answer(self.store.reap().await),
+            Op::Prune => to_answer(self.store.prune().await),
             Op::Advance(_) => Ok(String::new()),
         }
     }
 
-    fn pick(&self, picks: &[usize]) -> Vec<TaskId> {
+    fn pick_tasks(&self, picks: &[usize]) -> Vec<TaskId> {
         let known = self.known();
         picks.iter().filter_map(|pick| nth(&known.tasks, *pick)).collect()
     }
 
     async fn release(&self, limit: &str, slot: u32) -> Result<String> {
-        use ReleaseOutcome::{ForLife, NotRunning, Released};
-        let outcome = self.store.release(Release { limit: limit.to_owned(), slot }).await?;
+        use ReleaseOutcome::{HeldByTask, NotRunning, Released};
+        let outcome =
+            self.store.release_slot(ReleaseSlot { limit: limit.to_owned(), slot }).await?;
         let known = self.known();
         Ok(match outcome {
             Released(task) => format!("released {}", known.task(task)),
             NotRunning(task) => format!("not running {}", known.task(task)),
-            ForLife(task) => format!("for life {}", known.task(task)),
+            HeldByTask(task) => format!("for life {}", known.task(task)),
             other => format!("{other:?}"),
         })
     }
 
     /// One of the latest attempts, which are the ones that run.
-    fn late_attempt(&self, pick: usize) -> Option<(TaskId, Token)> {
+    fn recent_attempt(&self, pick: usize) -> Option<(TaskId, Token)> {
         let known = self.known();
         let from_last = known.attempts.len().checked_sub(1 + pick % 8);
         nth(&known.attempts, from_last.unwrap_or(pick))
@@ -177,10 +180,11 @@ impl Side {
         now: Millis,
     ) -> Result<String> {
         let tasks = specs.iter().map(|spec| new_task(spec, now)).collect();
-        let submission = Submission { tasks, on_behalf_of, ..Submission::default() };
+        let submission =
+            Submission { tasks, submitting_attempt: on_behalf_of, ..Submission::default() };
         let stored = match self.store.submit(submission).await {
             Ok(stored) => stored,
-            Err(error) => return answer::<()>(Err(error)),
+            Err(error) => return to_answer::<()>(Err(error)),
         };
         let mut known = self.known();
         known.tasks.extend(stored.iter().filter(|one| one.is_new).map(|one| one.task));
@@ -190,20 +194,20 @@ impl Side {
 
     async fn finish(
         &self,
-        picks: &[(usize, ExitSpec)],
+        picks: &[(usize, OutcomeSpec)],
         wanted: Option<&ClaimSpec>,
     ) -> Result<String> {
         let attempts = picks.iter().filter_map(|(pick, spec)| {
-            let (task, token) = self.late_attempt(*pick)?;
-            Some(Exit { task, token, outcome: outcome(*spec) })
+            let (task, token) = self.recent_attempt(*pick)?;
+            Some(Completion { task, token, outcome: to_outcome(*spec) })
         });
-        let exits: Vec<Exit> = attempts.collect();
-        let finish = Finish { exits: exits.clone(), claim: wanted.map(claim) };
+        let exits: Vec<Completion> = attempts.collect();
+        let finish = Finish { completions: exits.clone(), claim: wanted.map(to_claim) };
         let finished = match self.store.finish(finish).await {
             Ok(finished) => finished,
-            Err(error) => return answer::<()>(Err(error)),
+            Err(error) => return to_answer::<()>(Err(error)),
         };
-        let mut lost = finished.lost.clone();
+        let mut lost = finished.lost_attempts.clone();
         let accepted = exits.iter().rev().filter(|exit| {
             let this = lost.iter().position(|l| l.task == exit.task && l.token == exit.token);
             // Of two exits of one attempt the first counts, so the last is struck off.
@@ -216,20 +220,20 @@ impl Side {
         self.known().completed.extend(completed);
         let lost = {
             let known = self.known();
-            let words = finished.lost.iter();
+            let words = finished.lost_attempts.iter();
             words.map(|l| (known.task(l.task), known.token(l.token))).collect::<Vec<_>>()
         };
-        Ok(format!("lost {lost:?} claimed {}", self.describe(&finished.claimed)))
+        Ok(format!("lost {lost:?} claimed {}", self.describe_attempts(&finished.claimed)))
     }
 
-    async fn extend(
+    async fn heartbeat(
         &self,
         worker: u8,
         leases: &[usize],
         reports: &[(usize, u8)],
     ) -> Result<String> {
         let report = |(pick, percent): &(usize, u8)| {
-            let (task, token) = self.late_attempt(*pick)?;
+            let (task, token) = self.recent_attempt(*pick)?;
             Some((task, token, Progress { percent: *percent, message: "on its way".into() }))
         };
         let progress = reports.iter().filter_map(report).collect();
@@ -238,32 +242,35 @@ impl Side {
             let tokens: Vec<Token> =
                 leases.iter().filter_map(|pick| nth(&known.tokens, *pick)).collect();
             let last = known.attempts.last().copied();
-            Extend {
+            Heartbeat {
                 worker: WorkerId(format!("worker {worker}").into()),
                 tokens,
                 lease_ms: 30_000,
                 progress,
-                ran: last.iter().map(|_| ran(worker)).collect(),
+                run_times: last.iter().map(|_| run_time_sample(worker)).collect(),
                 report: None,
             }
         };
-        match self.store.extend(extend).await {
+        match self.store.heartbeat(extend).await {
             Ok(extended) => {
                 let known = self.known();
-                let lost: Vec<_> = extended.lost.iter().map(|token| known.token(*token)).collect();
-                let asked = extended.cancelled.iter();
+                let lost: Vec<_> =
+                    extended.lost_leases.iter().map(|token| known.token(*token)).collect();
+                let asked = extended.attempts_to_stop.iter();
                 let asked: Vec<_> =
                     asked.map(|(task, token)| (known.task(*task), known.token(*token))).collect();
-                let Extended { peers, released, .. } = extended;
+                let HeartbeatReply {
+                    peers_with_capacity: peers, released_attempts: released, ..
+                } = extended;
                 Ok(format!("lost {lost:?} cancelled {asked:?} peers {peers} released {released}"))
             }
-            Err(error) => answer::<()>(Err(error)),
+            Err(error) => to_answer::<()>(Err(error)),
         }
     }
 
-    fn describe(&self, attempts: &[Attempt]) -> String {
+    fn describe_attempts(&self, attempts: &[Attempt]) -> String {
         let mut known = self.known();
-        known.note(attempts);
+        known.record_attempts(attempts);
         let words = attempts.iter().map(|one| {
             let slots: Vec<_> =
                 one.slots.iter().map(|s| format!("{} {}", s.name, s.number)).collect();
@@ -279,7 +286,7 @@ impl Side {
                 one.max_attempts,
                 one.job,
                 one.workflow,
-                one.arrived_at,
+                one.due_at,
                 one.ready_at,
                 one.expires_at
             )
@@ -289,12 +296,12 @@ impl Side {
 }
 
 /// How long tasks of some kind ran.
-fn ran(worker: u8) -> Ran {
+fn run_time_sample(worker: u8) -> RunTimeSample {
     let group = KINDS[usize::from(worker) % KINDS.len()].into();
-    Ran { group, tasks: 1 + u32::from(worker), total_ms: 1000 }
+    RunTimeSample { group, tasks: 1 + u32::from(worker), total_ms: 1000 }
 }
 
-fn answer<T: Debug>(result: Result<T>) -> Result<String> {
+fn to_answer<T: Debug>(result: Result<T>) -> Result<String> {
     match result {
         Ok(answer) => Ok(format!("{answer:?}")),
         Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound) => {
@@ -313,41 +320,41 @@ fn registration(spec: &KindSpec) -> Registration {
     let kind = Kind {
         queue: QUEUES[usize::from(spec.second_queue)].into(),
         max_attempts: spec.max_attempts,
-        window: spec.has_hours.then_some(DayWindow { start_ms: 32_400_000, end_ms: 3_600_000 }),
+        day_window: spec.has_hours.then_some(DayWindow { start_ms: 32_400_000, end_ms: 3_600_000 }),
         remove_on_completed_days: spec.days,
         remove_on_failed_days: spec.days.map(|days| days + 1),
         ..Kind::new(name)
     };
     let limits = spec.limit.map(|capacity| (name.to_owned(), capacity)).into_iter().collect();
-    let worker = spec.worker.map(fleet);
+    let worker = spec.worker.map(fleet_worker_id);
     Registration { kinds: vec![kind], limits, worker, lease_ms: 30_000, ..Registration::default() }
 }
 
-fn job(op: &JobOp) -> JobSpec {
+fn to_job(op: &JobOp) -> JobSpec {
     let JobOp { job, concurrency, min_concurrency, weight, priority, delay_ms } = *op;
     let name = format!("j{job}");
     JobSpec { name, concurrency, min_concurrency, weight, priority, delay_ms }
 }
 
 /// A worker that registers, lives and leaves.
-fn fleet(worker: u8) -> WorkerId {
+fn fleet_worker_id(worker: u8) -> WorkerId {
     WorkerId(format!("fleet {worker}").into())
 }
 
 /// Some have room, some have none, and some say nothing.
-fn reports(worker: u8) -> Option<WorkerReport> {
+fn fleet_report(worker: u8) -> Option<WorkerReport> {
     let has_room = match worker % 3 {
         0 => return None,
         rest => rest == 1,
     };
     let reason = format!("worker {worker}");
-    Some(WorkerReport { available: 3, maximum: 5, memory: None, accepting: has_room, reason })
+    Some(WorkerReport { free: 3, concurrency: 5, memory: None, accepting: has_room, reason })
 }
 
 fn new_task(spec: &TaskSpec, now: Millis) -> NewTask {
     NewTask {
         queue: spec.second_queue.then(|| QUEUES[1].to_owned()),
-        group: spec.shared_group.then(|| "shared".to_owned()),
+        effective_group: spec.shared_group.then(|| "shared".to_owned()),
         job: spec.job.map(|job| format!("j{job}")),
         workflow: spec.workflow.map(|workflow| format!("w{workflow}")),
         weight: spec.weight,
@@ -355,13 +362,13 @@ fn new_task(spec: &TaskSpec, now: Millis) -> NewTask {
         run_at: spec.due_in.map(|ms| now + ms),
         unique_key: spec.key.map(|key| format!("key {key}")),
         max_attempts: spec.max_attempts,
-        on_failure: if spec.goes_on { OnFailure::Continue } else { OnFailure::Halt },
+        on_failure: if spec.continues_on_failure { OnFailure::Continue } else { OnFailure::Halt },
         ..NewTask::new(KINDS[spec.kind as usize], "{}")
     }
 }
 
 /// What a worker asks for.
-pub fn claim(spec: &ClaimSpec) -> Claim {
+pub fn to_claim(spec: &ClaimSpec) -> Claim {
     let served = |names: &[&str], bits: u8| {
         let names = names.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);
         names.map(|(_, name)| (*name).into()).collect()
@@ -372,23 +379,23 @@ pub fn claim(spec: &ClaimSpec) -> Claim {
         kinds: served(&KINDS, spec.kinds),
         tasks_max: spec.tasks_max,
         lease_ms: spec.lease_ms,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
-fn outcome(spec: ExitSpec) -> Outcome {
+fn to_outcome(spec: OutcomeSpec) -> Outcome {
     let failed = |retryable, retry_in_ms| Outcome::Failed {
         error: "it failed".into(),
         retryable,
         retry_in_ms,
     };
     match spec {
-        ExitSpec::Completed => Outcome::Completed(b"true".to_vec()),
-        ExitSpec::Fatal => failed(false, None),
-        ExitSpec::Failed => failed(true, None),
-        ExitSpec::RetryIn(ms) => failed(true, Some(ms)),
-        ExitSpec::Snoozed(for_ms) => Outcome::Snoozed { for_ms },
-        ExitSpec::Released => Outcome::Released,
-        ExitSpec::Cancelled => Outcome::Cancelled,
+        OutcomeSpec::Completed => Outcome::Completed(b"true".to_vec()),
+        OutcomeSpec::Fatal => failed(false, None),
+        OutcomeSpec::Failed => failed(true, None),
+        OutcomeSpec::RetryIn(ms) => failed(true, Some(ms)),
+        OutcomeSpec::Snoozed(for_ms) => Outcome::Snoozed { delay_ms: for_ms },
+        OutcomeSpec::Released => Outcome::Released,
+        OutcomeSpec::Cancelled => Outcome::Cancelled,
     }
 }

@@ -5,25 +5,25 @@
 //! every committed state keeps the invariants, and what is left can be worked off to rest.
 
 pub mod apply;
-pub mod canon;
+pub mod canonical;
 pub mod op;
 mod parallel;
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tidegate_core::Millis;
-use tidegate_core::check::check;
-use tidegate_core::inspect::Inspect;
+use tidegate_core::invariants::check;
+use tidegate_core::reader::StoreReader;
 use tidegate_core::tables::Position;
 use tidegate_store::memory::Memory;
 use tokio::runtime::Runtime;
 
 use crate::conformance::fixture::{Backend, Handle, ManualClock, settle};
 use crate::tier::Cases;
-use apply::Side;
+use apply::StoreUnderTest;
 use op::Op;
 
 /// Steps in a sequence.
-const STEPS: usize = 50;
+const STEPS_MAX: usize = 50;
 
 /// How many sequences a run makes; instead of the test's own number.
 const CASES_VARIABLE: &str = "TIDEGATE_MODEL_CASES";
@@ -39,40 +39,40 @@ const SHRINKS_VARIABLE: &str = "TIDEGATE_MODEL_SHRINKS";
 
 /// How a sequence is run.
 #[derive(Debug, Clone, Copy)]
-pub enum Way {
+pub enum RunMode {
     /// Step by step, through so many handles in turn, beside the reference.
-    InTurn(usize),
+    Sequential(usize),
     /// Through several handles at once; then what they leave is worked off.
-    AtOnce,
+    Parallel,
 }
 
 /// Compares a store with the reference, step by step, over so many sequences.
-pub fn equals_the_reference<B: Backend>(cases: Cases<u32>) {
-    expect_none::<B>(Way::InTurn(1), cases);
+pub fn assert_equals_reference<B: Backend>(cases: Cases<u32>) {
+    assert_no_fault::<B>(RunMode::Sequential(1), cases);
 }
 
 /// The same with two handles that take the steps in turn: what one remembers, the other has
 /// changed.
-pub fn equals_the_reference_through_two_handles<B: Backend>(cases: Cases<u32>) {
-    expect_none::<B>(Way::InTurn(2), cases);
+pub fn assert_equals_reference_with_two_handles<B: Backend>(cases: Cases<u32>) {
+    assert_no_fault::<B>(RunMode::Sequential(2), cases);
 }
 
 /// Runs sequences over several handles at once, and works off what they leave.
-pub fn keeps_the_rules_in_parallel<B: Backend>(cases: Cases<u32>) {
-    expect_none::<B>(Way::AtOnce, cases);
+pub fn assert_rules_in_parallel<B: Backend>(cases: Cases<u32>) {
+    assert_no_fault::<B>(RunMode::Parallel, cases);
 }
 
-fn expect_none<B: Backend>(way: Way, cases: Cases<u32>) {
+fn assert_no_fault<B: Backend>(way: RunMode, cases: Cases<u32>) {
     let cases = cases.or_from(CASES_VARIABLE);
-    let shrinks = variable(SHRINKS_VARIABLE).unwrap_or(SHRINK_ITERS_MAX);
-    if let Some(fault) = find(way, cases, shrinks, || Box::new(B::create())) {
+    let shrinks = parse_variable(SHRINKS_VARIABLE).unwrap_or(SHRINK_ITERS_MAX);
+    if let Some(fault) = find_fault(way, cases, shrinks, || Box::new(B::create())) {
         panic!("with {SEED_VARIABLE}={} {CASES_VARIABLE}={cases}: {fault}", seed());
     }
 }
 
 /// The first fault of a store over so many sequences, shrunk in so many runs at most.
-pub fn find(
-    way: Way,
+pub fn find_fault(
+    way: RunMode,
     cases: u32,
     max_shrink_iters: u32,
     create: impl Fn() -> Box<dyn Backend>,
@@ -83,11 +83,11 @@ pub fn find(
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let runtime = runtime();
     let run = |ops| match way {
-        Way::InTurn(handles) => runtime.block_on(compare(create(), handles, ops)),
-        Way::AtOnce => runtime.block_on(parallel::run(create(), ops)),
+        RunMode::Sequential(handles) => runtime.block_on(compare(create(), handles, ops)),
+        RunMode::Parallel => runtime.block_on(parallel::run(create(), ops)),
     };
     TestRunner::new_with_rng(config, rng)
-        .run(&op::sequence(STEPS), |ops| run(ops).map_err(TestCaseError::fail))
+        .run(&op::sequence(STEPS_MAX), |ops| run(ops).map_err(TestCaseError::fail))
         .err()
         .map(|fault| fault.to_string())
 }
@@ -101,23 +101,26 @@ fn runtime() -> Runtime {
 }
 
 fn seed() -> u64 {
-    variable(SEED_VARIABLE).unwrap_or(1)
+    parse_variable(SEED_VARIABLE).unwrap_or(1)
 }
 
-fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
+fn parse_variable<T: std::str::FromStr>(name: &str) -> Option<T> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 async fn compare(backend: Box<dyn Backend>, handles: usize, ops: Vec<Op>) -> Result<(), String> {
     let clock = ManualClock::default();
-    let reader = clock.reader();
+    let reader = clock.as_clock();
     let reference = Handle::new(Memory::with_clock(move || reader()));
     let mut tested = Vec::new();
     for _ in 0..handles {
-        tested.push(backend.open(clock.reader()).await);
+        tested.push(backend.open(clock.as_clock()).await);
     }
     tested[0].store.migrate().await.map_err(|error| error.to_string())?;
-    let mut sides = [Side::new(reference.store.clone()), Side::new(tested[0].store.clone())];
+    let mut sides = [
+        StoreUnderTest::new(reference.store.clone()),
+        StoreUnderTest::new(tested[0].store.clone()),
+    ];
     for (step, op) in ops.iter().enumerate() {
         let at = |what: &str| format!("step {step}, {op:?}: {what}");
         let tested = &tested[step % handles];
@@ -126,7 +129,7 @@ async fn compare(backend: Box<dyn Backend>, handles: usize, ops: Vec<Op>) -> Res
             clock.advance(*ms);
         }
         if !backend.promotes_parked_tasks()
-            && gives_reserve_to_parked_tasks(op, &*reference.inspect).await.map_err(|e| at(&e))?
+            && gives_reserve_to_parked_tasks(op, &*reference.reader).await.map_err(|e| at(&e))?
         {
             continue;
         }
@@ -138,7 +141,7 @@ async fn compare(backend: Box<dyn Backend>, handles: usize, ops: Vec<Op>) -> Res
         if answers[0] != answers[1] {
             return Err(at(&format!("answers {} instead of {}", answers[1], answers[0])));
         }
-        if backend.settles() {
+        if backend.needs_settling() {
             settle(&*reference.store).await;
             settle(&*tested.store).await;
         }
@@ -147,14 +150,14 @@ async fn compare(backend: Box<dyn Backend>, handles: usize, ops: Vec<Op>) -> Res
         // is admitted here, so that the claims and admissions that follow meet such limits.
         let examines_limits = matches!(op, Op::Claim(_) | Op::Admit | Op::Advance(_));
         if !examines_limits
-            && has_overdue_limit(&*tested.inspect, clock.now()).await.map_err(|e| at(&e))?
+            && has_overdue_limit(&*tested.reader, clock.now()).await.map_err(|e| at(&e))?
         {
             for store in [&reference.store, &tested.store] {
                 store.admit().await.map_err(|error| at(&error.to_string()))?;
             }
         }
-        let expected = state(&*reference.inspect, &sides[0]).await.map_err(|e| at(&e))?;
-        let found = state(&*tested.inspect, &sides[1]).await.map_err(|e| at(&e))?;
+        let expected = canonical_state(&*reference.reader, &sides[0]).await.map_err(|e| at(&e))?;
+        let found = canonical_state(&*tested.reader, &sides[1]).await.map_err(|e| at(&e))?;
         difference(&expected, &found).map_err(|e| at(&e))?;
     }
     compare_shown(&reference, &tested[0], &sides).await
@@ -163,38 +166,42 @@ async fn compare(backend: Box<dyn Backend>, handles: usize, ops: Vec<Op>) -> Res
 async fn compare_shown(
     reference: &Handle,
     tested: &Handle,
-    sides: &[Side; 2],
+    sides: &[StoreUnderTest; 2],
 ) -> Result<(), String> {
     let known = sides.each_ref().map(|side| std::mem::take(&mut *side.known()));
-    let expected = canon::shown(&*reference.inspect, &known[0]).await;
-    let found = canon::shown(&*tested.inspect, &known[1]).await;
+    let expected = canonical::visible_lines(&*reference.reader, &known[0]).await;
+    let found = canonical::visible_lines(&*tested.reader, &known[1]).await;
     difference(&expected, &found)
 }
 
 /// Returns whether an operation changes the reserve of a job of which tasks wait at another limit.
-async fn gives_reserve_to_parked_tasks(op: &Op, inspect: &dyn Inspect) -> Result<bool, String> {
+async fn gives_reserve_to_parked_tasks(op: &Op, inspect: &dyn StoreReader) -> Result<bool, String> {
     let Op::SetJob(job) = op else { return Ok(false) };
     let snapshot = inspect.snapshot().await.map_err(|error| error.to_string())?;
     let name = format!("j{}", job.job);
-    let is_parked = |position: &Position| matches!(position, Position::Line(row) if row.passed);
+    let is_parked =
+        |position: &Position| matches!(position, Position::Waiting(row) if row.in_job_window);
     let mut tasks = snapshot.tasks.iter().filter(|task| task.job.as_deref() == Some(&*name));
     Ok(job.min_concurrency > 0 && tasks.any(|task| task.positions.iter().any(is_parked)))
 }
 
 /// Returns whether the time has come to examine a limit that is not marked dirty.
-async fn has_overdue_limit(inspect: &dyn Inspect, now: Millis) -> Result<bool, String> {
-    let snapshot = inspect.snapshot().await.map_err(|error| error.to_string())?;
-    Ok(snapshot.limits.iter().any(|limit| limit.look_at.is_some_and(|at| at <= now)))
+async fn has_overdue_limit(reader: &dyn StoreReader, now: Millis) -> Result<bool, String> {
+    let snapshot = reader.snapshot().await.map_err(|error| error.to_string())?;
+    Ok(snapshot.limits.iter().any(|limit| limit.recheck_at.is_some_and(|at| at <= now)))
 }
 
 /// The canonical state, once it keeps the invariants.
-async fn state(inspect: &dyn Inspect, side: &Side) -> Result<Vec<String>, String> {
-    let snapshot = inspect.snapshot().await.map_err(|error| error.to_string())?;
+async fn canonical_state(
+    reader: &dyn StoreReader,
+    side: &StoreUnderTest,
+) -> Result<Vec<String>, String> {
+    let snapshot = reader.snapshot().await.map_err(|error| error.to_string())?;
     let faults = check(&snapshot);
     if !faults.is_empty() {
         return Err(format!("{faults:#?}"));
     }
-    Ok(canon::lines(&snapshot, &side.known()))
+    Ok(canonical::canonical_lines(&snapshot, &side.known()))
 }
 
 fn difference(expected: &[String], found: &[String]) -> Result<(), String> {

@@ -2,7 +2,7 @@
 //! that is taken modulo what is known by then, so that a shrunk sequence still makes sense.
 
 use proptest::prelude::*;
-use tidegate_core::Source;
+use tidegate_core::CapacitySource;
 
 /// One step.
 #[derive(Debug, Clone)]
@@ -10,7 +10,7 @@ pub enum Op {
     /// Makes a kind known, and a limit with it; some worker of the fleet may bring it.
     Register(KindSpec),
     /// A heartbeat of a worker of the fleet, or its goodbye.
-    Beat { worker: u8, leaves: bool },
+    FleetHeartbeat { worker: u8, leaves: bool },
     /// Makes a job known.
     Job(JobOp),
     /// Changes a job, if it is there.
@@ -18,16 +18,16 @@ pub enum Op {
     /// Stores tasks.
     Submit(Vec<TaskSpec>),
     /// Stores tasks on behalf of an attempt, also of one that has ended.
-    SubmitBy { attempt: usize, tasks: Vec<TaskSpec> },
+    SubmitOnBehalfOf { attempt: usize, tasks: Vec<TaskSpec> },
     /// Sets or unsets a limit.
-    SetLimit { limit: u8, capacity: Option<u32>, source: Source },
+    SetLimit { limit: u8, capacity: Option<u32>, source: CapacitySource },
     /// A worker claims.
     Claim(ClaimSpec),
     /// Attempts end, also some that ended before; the worker may claim in the same step.
-    Finish { exits: Vec<(usize, ExitSpec)>, claim: Option<ClaimSpec> },
+    Finish { exits: Vec<(usize, OutcomeSpec)>, claim: Option<ClaimSpec> },
     /// A worker's heartbeat for some of the leases that were ever given.
     /// Some of the latest attempts report progress.
-    Extend { worker: u8, leases: Vec<usize>, reports: Vec<(usize, u8)> },
+    Heartbeat { worker: u8, leases: Vec<usize>, reports: Vec<(usize, u8)> },
     /// Cancels some of the tasks that were ever stored.
     Cancel(Vec<usize>),
     /// Brings some of the tasks back that were ever stored.
@@ -109,7 +109,7 @@ pub struct TaskSpec {
     /// Its attempts.
     pub max_attempts: Option<u32>,
     /// Whether its workflow goes on when it fails.
-    pub goes_on: bool,
+    pub continues_on_failure: bool,
 }
 
 /// What a worker asks for.
@@ -129,7 +129,7 @@ pub struct ClaimSpec {
 
 /// How an attempt ends.
 #[derive(Debug, Clone, Copy)]
-pub enum ExitSpec {
+pub enum OutcomeSpec {
     /// Well.
     Completed,
     /// Badly, for good.
@@ -157,23 +157,23 @@ fn op() -> impl Strategy<Value = Op> {
         // Tasks that the fast paths are for.
         8 => prop::collection::vec(simple_task(), 2..8).prop_map(Op::Submit),
         4 => (any::<usize>(), prop::collection::vec(task(), 1..3))
-            .prop_map(|(attempt, tasks)| Op::SubmitBy { attempt, tasks }),
+            .prop_map(|(attempt, tasks)| Op::SubmitOnBehalfOf { attempt, tasks }),
         18 => claim().prop_map(Op::Claim),
         16 => finish(),
         10 => finish_many(),
         9 => set_limit(),
-        7 => extend(),
+        7 => heartbeat(),
         6 => prop::collection::vec(any::<usize>(), 1..4).prop_map(Op::Cancel),
         4 => prop::collection::vec(any::<usize>(), 1..4).prop_map(Op::Retry),
         2 => (0..6_u8, 0..3_u32).prop_map(|(limit, slot)| Op::Release { limit, slot }),
         // What is paused most of the time shows little else.
-        6 => (0..6_u8, rarely()).prop_map(|(what, paused)| Op::Pause { what, paused }),
+        6 => (0..6_u8, rare_bool()).prop_map(|(what, paused)| Op::Pause { what, paused }),
         1 => Just(Op::Repair),
         3 => Just(Op::Admit),
         5 => Just(Op::Reap),
         2 => Just(Op::Prune),
         5 => kind().prop_map(Op::Register),
-        3 => (0..3_u8, rarely()).prop_map(|(worker, leaves)| Op::Beat { worker, leaves }),
+        3 => (0..3_u8, rare_bool()).prop_map(|(worker, leaves)| Op::FleetHeartbeat { worker, leaves }),
         2 => job().prop_map(Op::Job),
         3 => job().prop_map(Op::SetJob),
         8 => advance().prop_map(Op::Advance),
@@ -196,7 +196,7 @@ fn kind() -> impl Strategy<Value = KindSpec> {
     let days = prop_oneof![2 => Just(None), 1 => Just(Some(0)), 1 => Just(Some(1))];
     let limit = prop::option::of(0..4_u32);
     let worker = prop::option::weighted(0.7, 0..3_u8);
-    (0..3_u8, 1..4_u32, rarely(), rarely(), days, limit, worker).prop_map(
+    (0..3_u8, 1..4_u32, rare_bool(), rare_bool(), days, limit, worker).prop_map(
         |(kind, max_attempts, second_queue, has_hours, days, limit, worker)| KindSpec {
             kind,
             max_attempts,
@@ -218,14 +218,14 @@ fn job() -> impl Strategy<Value = JobOp> {
     })
 }
 
-fn rarely() -> impl Strategy<Value = bool> {
+fn rare_bool() -> impl Strategy<Value = bool> {
     prop::bool::weighted(0.15)
 }
 
 fn task() -> impl Strategy<Value = TaskSpec> {
     let names = (
         0..3_u8,
-        rarely(),
+        rare_bool(),
         prop::bool::weighted(0.3),
         prop::option::weighted(0.35, 0..2_u8),
         prop::option::weighted(0.25, 0..2_u8),
@@ -255,7 +255,7 @@ fn task() -> impl Strategy<Value = TaskSpec> {
             due_in,
             key,
             max_attempts,
-            goes_on,
+            continues_on_failure: goes_on,
         }
     })
 }
@@ -275,7 +275,7 @@ fn simple_task() -> impl Strategy<Value = TaskSpec> {
         due_in: None,
         key: None,
         max_attempts,
-        goes_on: false,
+        continues_on_failure: false,
     })
 }
 
@@ -295,7 +295,7 @@ fn claim() -> impl Strategy<Value = ClaimSpec> {
 }
 
 fn finish() -> impl Strategy<Value = Op> {
-    let exits = prop::collection::vec((any::<usize>(), exit()), 1..4);
+    let exits = prop::collection::vec((any::<usize>(), completion_outcome()), 1..4);
     (exits, prop::option::weighted(0.4, claim()))
         .prop_map(|(exits, claim)| Op::Finish { exits, claim })
 }
@@ -303,33 +303,33 @@ fn finish() -> impl Strategy<Value = Op> {
 /// Ends several attempts and claims more or fewer in the same step.
 fn finish_many() -> impl Strategy<Value = Op> {
     let exit = prop_oneof![
-        8 => Just(ExitSpec::Completed),
-        1 => Just(ExitSpec::Fatal),
-        2 => Just(ExitSpec::Failed),
-        1 => Just(ExitSpec::RetryIn(300)),
-        1 => Just(ExitSpec::Snoozed(300)),
+        8 => Just(OutcomeSpec::Completed),
+        1 => Just(OutcomeSpec::Fatal),
+        2 => Just(OutcomeSpec::Failed),
+        1 => Just(OutcomeSpec::RetryIn(300)),
+        1 => Just(OutcomeSpec::Snoozed(300)),
     ];
     let exits = prop::collection::vec((any::<usize>(), exit), 2..7);
     (exits, claim()).prop_map(|(exits, claim)| Op::Finish { exits, claim: Some(claim) })
 }
 
-fn exit() -> impl Strategy<Value = ExitSpec> {
+fn completion_outcome() -> impl Strategy<Value = OutcomeSpec> {
     prop_oneof![
-        10 => Just(ExitSpec::Completed),
-        1 => Just(ExitSpec::Fatal),
-        2 => Just(ExitSpec::Failed),
-        2 => prop_oneof![Just(0_i64), Just(300)].prop_map(ExitSpec::RetryIn),
-        2 => prop_oneof![Just(0_i64), Just(300)].prop_map(ExitSpec::Snoozed),
-        2 => Just(ExitSpec::Released),
-        1 => Just(ExitSpec::Cancelled),
+        10 => Just(OutcomeSpec::Completed),
+        1 => Just(OutcomeSpec::Fatal),
+        2 => Just(OutcomeSpec::Failed),
+        2 => prop_oneof![Just(0_i64), Just(300)].prop_map(OutcomeSpec::RetryIn),
+        2 => prop_oneof![Just(0_i64), Just(300)].prop_map(OutcomeSpec::Snoozed),
+        2 => Just(OutcomeSpec::Released),
+        1 => Just(OutcomeSpec::Cancelled),
     ]
 }
 
-fn extend() -> impl Strategy<Value = Op> {
+fn heartbeat() -> impl Strategy<Value = Op> {
     let leases = prop::collection::vec(any::<usize>(), 0..3);
     let percent = prop_oneof![8 => 0..=100_u8, 1 => Just(101_u8)];
     let reports = prop::collection::vec((any::<usize>(), percent), 0..3);
-    (0..3_u8, leases, reports).prop_map(|(worker, leases, reports)| Op::Extend {
+    (0..3_u8, leases, reports).prop_map(|(worker, leases, reports)| Op::Heartbeat {
         worker,
         leases,
         reports,
@@ -338,10 +338,10 @@ fn extend() -> impl Strategy<Value = Op> {
 
 fn set_limit() -> impl Strategy<Value = Op> {
     let source = prop_oneof![
-        4 => Just(Source::Operator),
-        1 => Just(Source::Configuration),
-        1 => Just(Source::Registration),
-        1 => Just(Source::Submit),
+        4 => Just(CapacitySource::Operator),
+        1 => Just(CapacitySource::Configuration),
+        1 => Just(CapacitySource::Registration),
+        1 => Just(CapacitySource::Submit),
     ];
     (0..6_u8, prop::option::weighted(0.75, 0..5_u32), source)
         .prop_map(|(limit, capacity, source)| Op::SetLimit { limit, capacity, source })

@@ -46,7 +46,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    pub(super) fn note(&mut self, verb: Verb, fault: Fault) {
+    pub(super) fn record(&mut self, verb: Verb, fault: Fault) {
         self.counts[verb as usize][fault as usize] += 1;
     }
 

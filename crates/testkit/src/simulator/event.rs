@@ -2,16 +2,16 @@
 
 use tidegate_core::Millis;
 
-use super::message::{Answer, Request};
+use super::message::{Reply, Request};
 
 #[derive(Debug)]
 pub(super) enum Event {
     /// A process's loop goes round.
-    Turn { process: usize, start: u64 },
+    ProcessStep { process: usize, start: u64 },
     /// A request comes to the store.
     Request { process: usize, start: u64, call: u64, request: Request, reply_lost: bool },
     /// A reply comes to the process.
-    Reply { process: usize, start: u64, call: u64, answer: Answer },
+    Reply { process: usize, start: u64, call: u64, answer: Reply },
     /// Somebody's luck may run out.
     Nemesis,
 }

@@ -1,11 +1,11 @@
 //! Fair shares between jobs, and the way of a task that needs two scarce limits.
 
-use tidegate_core::bounds::{AGEING_INTERVAL_MS, JOB_WINDOW, MOVES_BEFORE_RESERVING};
-use tidegate_core::check::Violation;
+use tidegate_core::bounds::{AGEING_INTERVAL_MS, JOB_WINDOW_SIZE, QUEUE_SWITCHES_BEFORE_RESERVING};
+use tidegate_core::invariants::Violation;
 use tidegate_core::tables::Position;
 use tidegate_core::{Attempt, JobSpec, TaskId, ready_rank};
 
-use super::direct::{Direct, task};
+use super::direct::{DirectStore, task};
 use super::rng::Rng;
 
 /// Tasks each job keeps waiting; more than a job's window.
@@ -22,7 +22,7 @@ const OLD_BACKLOG: u64 = 500;
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Spread(pub f64);
 
-struct Share {
+struct JobShare {
     name: String,
     weight: u32,
     starts: u64,
@@ -41,8 +41,9 @@ pub fn fair_shares(seed: u64, crosses: bool) -> Result<Spread, Violation> {
     let mut rng = Rng::new(seed);
     let clock_ms = if crosses { AGEING_INTERVAL_MS / 10 } else { 100 };
     let (mut intervals, mut interval) = (u32::from(crosses), 0);
-    let mut direct = Direct::new(&["k0", "k1"]);
-    let mut jobs: Vec<Share> = (0..rng.between(2, 4)).map(|n| share(&mut rng, n)).collect();
+    let mut direct = DirectStore::new(&["k0", "k1"]);
+    let mut jobs: Vec<JobShare> =
+        (0..rng.between(2, 4)).map(|n| new_job_share(&mut rng, n)).collect();
     if rng.chance(700) {
         direct.set_limit("group:shared", rng.between(1, 8) as u32)?;
     }
@@ -75,7 +76,7 @@ pub fn fair_shares(seed: u64, crosses: bool) -> Result<Spread, Violation> {
         let spread = spread(&jobs, batch, intervals);
         worst = if round > WARM_UP && spread > worst { spread } else { worst };
         if round > WARM_UP && spread.0 > 1.0 {
-            return Err(apart(&jobs, batch));
+            return Err(spread_violation(&jobs, batch));
         }
         for _ in 0..rng.between(0, 3).min(running.len() as i64) {
             let attempt = running.swap_remove(rng.below(running.len() as u64) as usize);
@@ -87,9 +88,9 @@ pub fn fair_shares(seed: u64, crosses: bool) -> Result<Spread, Violation> {
 }
 
 /// The first job has waited since long before the others came, with more than all that start.
-fn old_backlog(direct: &mut Direct, job: &mut Share) -> Result<(), Violation> {
+fn old_backlog(direct: &mut DirectStore, job: &mut JobShare) -> Result<(), Violation> {
     let mut old = task("k0", Some(&job.name));
-    old.group = Some("shared".to_owned());
+    old.effective_group = Some("shared".to_owned());
     job.waiting = OLD_BACKLOG;
     direct.submit(vec![spec(job)], vec![old; OLD_BACKLOG as usize])?;
     direct.claim(0)?;
@@ -97,19 +98,19 @@ fn old_backlog(direct: &mut Direct, job: &mut Share) -> Result<(), Violation> {
     Ok(())
 }
 
-fn share(rng: &mut Rng, number: i64) -> Share {
+fn new_job_share(rng: &mut Rng, number: i64) -> JobShare {
     let weight = rng.between(1, 5) as u32;
-    Share { name: format!("j{number}"), weight, starts: 0, waiting: 0 }
+    JobShare { name: format!("j{number}"), weight, starts: 0, waiting: 0 }
 }
 
 /// Every job has a backlog again.
-fn top_up(direct: &mut Direct, jobs: &mut [Share], rng: &mut Rng) -> Result<(), Violation> {
+fn top_up(direct: &mut DirectStore, jobs: &mut [JobShare], rng: &mut Rng) -> Result<(), Violation> {
     for job in jobs.iter_mut().filter(|job| job.waiting < BACKLOG) {
         let JobSpec { name, .. } = spec(job);
         let tasks = (job.waiting..BACKLOG + rng.below(4)).map(|_| {
             let kind = if rng.chance(500) { "k0" } else { "k1" };
             let mut task = task(kind, Some(&name));
-            task.group = Some("shared".to_owned());
+            task.effective_group = Some("shared".to_owned());
             task
         });
         let tasks: Vec<_> = tasks.collect();
@@ -119,18 +120,18 @@ fn top_up(direct: &mut Direct, jobs: &mut [Share], rng: &mut Rng) -> Result<(), 
     Ok(())
 }
 
-fn spec(job: &Share) -> JobSpec {
+fn spec(job: &JobShare) -> JobSpec {
     JobSpec { concurrency: None, weight: job.weight, ..JobSpec::new(job.name.clone()) }
 }
 
 /// How far apart the two most unequal jobs are, as a part of what the rule allows.
-fn spread(jobs: &[Share], batch: u32, intervals: u32) -> Spread {
+fn spread(jobs: &[JobShare], batch: u32, intervals: u32) -> Spread {
     let mut worst = 0.0_f64;
     for (i, a) in jobs.iter().enumerate() {
         for b in &jobs[i + 1..] {
             let (wa, wb) = (f64::from(a.weight), f64::from(b.weight));
             let apart = (a.starts as f64 / wa - b.starts as f64 / wb).abs();
-            let allowed = f64::from(1 + intervals * JOB_WINDOW) * (1.0 / wa + 1.0 / wb)
+            let allowed = f64::from(1 + intervals * JOB_WINDOW_SIZE) * (1.0 / wa + 1.0 / wb)
                 + f64::from(batch) / wa.min(wb);
             worst = worst.max(apart / allowed);
         }
@@ -138,12 +139,12 @@ fn spread(jobs: &[Share], batch: u32, intervals: u32) -> Spread {
     Spread(worst)
 }
 
-fn apart(jobs: &[Share], batch: u32) -> Violation {
+fn spread_violation(jobs: &[JobShare], batch: u32) -> Violation {
     let shares: Vec<String> =
         jobs.iter().map(|job| format!("{} at weight {}", job.starts, job.weight)).collect();
     Violation {
         rule: "jobs with a backlog start by their weights",
-        found: format!("{} with batches of {batch}", shares.join(", ")),
+        details: format!("{} with batches of {batch}", shares.join(", ")),
     }
 }
 
@@ -153,14 +154,14 @@ fn apart(jobs: &[Share], batch: u32) -> Violation {
 /// [`MOVES_BEFORE_RESERVING`] times and then collects its two slots, and each time it waits at
 /// most for those in the line it joins and for its own turn.
 pub fn finishes_max(line: u32) -> u32 {
-    (line + 1) * (MOVES_BEFORE_RESERVING + 2)
+    (line + 1) * (QUEUE_SWITCHES_BEFORE_RESERVING + 2)
 }
 
 /// Keeps the limits of a job and of a group full, each with a line, and submits a task that
 /// needs both. Returns after how many finishes it ran and how many the bound allows.
 pub fn two_full_limits(seed: u64) -> Result<(u32, u32), Violation> {
     let mut rng = Rng::new(seed);
-    let mut direct = Direct::new(&["a", "b"]);
+    let mut direct = DirectStore::new(&["a", "b"]);
     let slots = [rng.between(1, 4) as u32, rng.between(1, 4) as u32];
     let line = rng.between(1, 6) as u32;
     direct.set_limit("group:a", slots[0])?;
@@ -175,18 +176,18 @@ pub fn two_full_limits(seed: u64) -> Result<(u32, u32), Violation> {
         if running.iter().any(|attempt| attempt.task == wanted) {
             return Ok((finishes, allowed));
         }
-        let stands_at = line_of(&direct, wanted);
-        let frees = turn(&mut direct, &mut running, &mut rng)?;
+        let stands_at = limit_waited_for(&direct, wanted);
+        let frees = finish_one(&mut direct, &mut running, &mut rng)?;
         finishes += u32::from(stands_at.is_none_or(|limit| limit == frees));
     }
     Err(not_admitted(wanted, allowed))
 }
 
 /// The name of the limit in whose line a task stands.
-fn line_of(direct: &Direct, task: TaskId) -> Option<&'static str> {
+fn limit_waited_for(direct: &DirectStore, task: TaskId) -> Option<&'static str> {
     let snapshot = direct.state.snapshot();
     let row = snapshot.tasks.iter().find(|row| row.id == task)?;
-    let Some(Position::Line(row)) = row.positions.first() else {
+    let Some(Position::Waiting(row)) = row.positions.first() else {
         return None;
     };
     let limit = snapshot.limits.iter().find(|limit| limit.id == row.limit)?;
@@ -195,8 +196,8 @@ fn line_of(direct: &Direct, task: TaskId) -> Option<&'static str> {
 
 /// One of those that run finishes, and another of its sort joins the line. Returns which limit
 /// that frees.
-fn turn(
-    direct: &mut Direct,
+fn finish_one(
+    direct: &mut DirectStore,
     running: &mut Vec<Attempt>,
     rng: &mut Rng,
 ) -> Result<&'static str, Violation> {
@@ -211,19 +212,19 @@ fn turn(
 fn not_admitted(task: TaskId, finishes: u32) -> Violation {
     Violation {
         rule: "a task that needs two full limits is admitted within a bound",
-        found: format!("task {task} waits after {finishes} finishes"),
+        details: format!("task {task} waits after {finishes} finishes"),
     }
 }
 
 /// Tasks that are too heavy for a lowered limit are set aside and do not stop their job. Returns
 /// whether the one that can run was claimed.
 pub fn heavy_tasks_make_way() -> Result<bool, Violation> {
-    let mut direct = Direct::new(&["a", "b"]);
+    let mut direct = DirectStore::new(&["a", "b"]);
     direct.set_limit("group:a", 4)?;
     let mut heavy = task("a", Some("j"));
     heavy.weight = 4;
     let job = JobSpec { concurrency: None, ..JobSpec::new("j") };
-    direct.submit(vec![job], vec![heavy; 2 * JOB_WINDOW as usize])?;
+    direct.submit(vec![job], vec![heavy; 2 * JOB_WINDOW_SIZE as usize])?;
     let running = direct.claim(1)?;
     direct.set_limit("group:a", 2)?;
     let light = direct.submit(vec![], vec![task("b", Some("j"))])?;

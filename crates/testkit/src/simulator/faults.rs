@@ -4,8 +4,8 @@ use super::coverage::Fault;
 use super::event::Event;
 use super::message::{Request, Verb};
 use super::process::Process;
+use super::scenario::DAY_MS;
 use super::simulation::Simulation;
-use super::world::DAY_MS;
 
 impl Simulation {
     /// Hands a request to the network.
@@ -14,54 +14,54 @@ impl Simulation {
         let (of, now) = (&self.processes[process], self.now);
         let (start, is_cut) = (of.start, of.is_cut(now));
         if of.skew_ms != 0 {
-            self.coverage.note(verb, Fault::Skewed);
+            self.coverage.record(verb, Fault::Skewed);
         }
-        if self.strikes(self.world.rates.duplicated) {
-            self.coverage.note(verb, Fault::Duplicated);
+        if self.fault_occurs(self.world.rates.duplicated) {
+            self.coverage.record(verb, Fault::Duplicated);
             let delay = self.rng.between(5, 4 * self.world.lease_ms);
             let request = request.clone();
             let copy = Event::Request { process, start, call, request, reply_lost: true };
-            self.after(delay, copy);
+            self.schedule(delay, copy);
         }
         if is_cut {
-            return self.coverage.note(verb, Fault::Partitioned);
+            return self.coverage.record(verb, Fault::Partitioned);
         }
-        if self.strikes(self.world.rates.lost) {
-            return self.coverage.note(verb, Fault::RequestLost);
+        if self.fault_occurs(self.world.rates.lost) {
+            return self.coverage.record(verb, Fault::RequestLost);
         }
         let mut delay = self.rng.between(1, 4);
-        if self.strikes(self.world.rates.delayed) {
-            self.coverage.note(verb, Fault::Delayed);
+        if self.fault_occurs(self.world.rates.delayed) {
+            self.coverage.record(verb, Fault::Delayed);
             delay = self.rng.between(5, 2 * self.world.lease_ms);
         }
-        let reply_lost = self.strikes(self.world.rates.reply_lost);
-        self.after(delay, Event::Request { process, start, call, request, reply_lost });
+        let reply_lost = self.fault_occurs(self.world.rates.reply_lost);
+        self.schedule(delay, Event::Request { process, start, call, request, reply_lost });
     }
 
-    fn strikes(&mut self, per_mille: u32) -> bool {
-        !self.calm && self.rng.chance(per_mille)
+    fn fault_occurs(&mut self, per_mille: u32) -> bool {
+        !self.is_healing && self.rng.chance(per_mille)
     }
 
     /// Notes in which state a request finds its sender. False where it does not get through.
-    pub(super) fn note_arrival(&mut self, process: usize, start: u64, verb: Verb) -> bool {
+    pub(super) fn record_delivery(&mut self, process: usize, start: u64, verb: Verb) -> bool {
         let of = &self.processes[process];
         if of.start != start {
-            self.coverage.note(verb, Fault::Killed);
+            self.coverage.record(verb, Fault::Killed);
         } else if of.is_cut(self.now) {
-            self.coverage.note(verb, Fault::Partitioned);
+            self.coverage.record(verb, Fault::Partitioned);
             return false;
         } else if of.is_paused(self.now) {
-            self.coverage.note(verb, Fault::Paused);
+            self.coverage.record(verb, Fault::Paused);
         }
         true
     }
 
     /// One round of bad luck.
     pub(super) fn nemesis(&mut self) {
-        if self.calm {
+        if self.is_healing {
             return;
         }
-        self.after(50, Event::Nemesis);
+        self.schedule(50, Event::Nemesis);
         let process = self.rng.below(self.processes.len() as u64) as usize;
         let lease_ms = self.world.lease_ms;
         let rates = self.world.rates.clone();
@@ -70,20 +70,20 @@ impl Simulation {
         }
         if self.rng.chance(rates.pause) {
             let until = self.now + self.rng.between(10, 3 * lease_ms);
-            self.trace.line(|| format!("p{process} is stopped until {until}"));
+            self.trace.note(|| format!("p{process} is stopped until {until}"));
             self.processes[process].paused_until = until;
         }
         if self.rng.chance(rates.partition) {
             let until = self.now + self.rng.between(10, 3 * lease_ms);
-            self.trace.line(|| format!("p{process} is cut off until {until}"));
+            self.trace.note(|| format!("p{process} is cut off until {until}"));
             self.processes[process].cut_until = until;
         }
         if self.rng.chance(rates.skew) {
             let skew_ms = self.rng.between(-DAY_MS, DAY_MS);
-            self.processes[process].skew_ms = if self.skews { skew_ms } else { 0 };
+            self.processes[process].skew_ms = if self.has_skews { skew_ms } else { 0 };
         }
-        if self.rng.chance(rates.skew) && self.now >= self.jumps_at {
-            self.jump();
+        if self.rng.chance(rates.skew) && self.now >= self.next_clock_jump_at {
+            self.advance_store_clock();
         }
         if self.rng.chance(rates.jump) {
             self.pass_hours();
@@ -92,11 +92,11 @@ impl Simulation {
 
     /// The store's clock is set forward, as a server's may be: by less than what workers leave
     /// of a lease, and not twice within one.
-    fn jump(&mut self) {
+    fn advance_store_clock(&mut self) {
         let by = self.rng.between(1, self.world.lease_ms / 10);
-        self.ahead_ms += by;
-        self.jumps_at = self.now + self.world.lease_ms;
-        self.trace.line(|| format!("the store's clock jumps by {by}"));
+        self.store_clock_ahead_ms += by;
+        self.next_clock_jump_at = self.now + self.world.lease_ms;
+        self.trace.note(|| format!("the store's clock jumps by {by}"));
     }
 
     /// The process is gone with all it knew. What it sent stays in flight.
@@ -104,11 +104,11 @@ impl Simulation {
         self.starts += 1;
         let start = self.starts;
         let mut next = Process::new(process, start, &self.world, &mut self.rng);
-        let down = if self.calm { 1 } else { self.rng.between(1, 2 * self.world.lease_ms) };
+        let down = if self.is_healing { 1 } else { self.rng.between(1, 2 * self.world.lease_ms) };
         next.down_until = self.now + down;
-        self.trace.line(|| format!("p{process} is killed and starts again as {start}"));
+        self.trace.note(|| format!("p{process} is killed and starts again as {start}"));
         self.processes[process] = next;
-        self.after(down, Event::Turn { process, start });
+        self.schedule(down, Event::ProcessStep { process, start });
     }
 
     /// Hours go by in which nothing happens, on every clock. A handler that runs is stopped by
@@ -116,7 +116,7 @@ impl Simulation {
     fn pass_hours(&mut self) {
         self.now += self.rng.between(1, 30) * DAY_MS / 24;
         let now = self.now;
-        self.trace.line(|| format!("hours pass until {now}"));
+        self.trace.note(|| format!("hours pass until {now}"));
         for process in self.processes.iter_mut().filter(|process| !process.is_paused(now)) {
             process.handlers.clear();
         }
@@ -124,7 +124,7 @@ impl Simulation {
 
     /// From now on nothing goes wrong any more.
     pub(super) fn heal(&mut self) {
-        self.trace.line(|| "all faults are healed".to_owned());
+        self.trace.note(|| "all faults are healed".to_owned());
         for process in &mut self.processes {
             process.paused_until = process.paused_until.min(self.now);
             process.cut_until = 0;

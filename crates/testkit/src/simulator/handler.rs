@@ -3,7 +3,7 @@
 use tidegate_core::{Attempt, Millis, Outcome};
 
 use super::rng::Rng;
-use super::world::{POISON, World};
+use super::scenario::{POISON, Scenario};
 
 /// A handler that was started for an attempt.
 #[derive(Debug, Clone)]
@@ -14,12 +14,12 @@ pub(super) struct Handler {
     /// was *sent*, on a clock that only measures durations. The store counts from when the
     /// renewal *came*, so the handler always stops first, even if its clock is slow.
     pub(super) fence_at: Millis,
-    pub(super) end: End,
+    pub(super) end: HandlerEnd,
 }
 
 /// How a handler ends.
 #[derive(Debug, Clone)]
-pub(super) enum End {
+pub(super) enum HandlerEnd {
     Reports(Outcome),
     /// It takes the process with it.
     Aborts,
@@ -28,7 +28,7 @@ pub(super) enum End {
 impl Handler {
     pub(super) fn new(
         rng: &mut Rng,
-        world: &World,
+        world: &Scenario,
         attempt: &Attempt,
         now: Millis,
         fence_at: Millis,
@@ -36,8 +36,11 @@ impl Handler {
     ) -> Self {
         let long = rng.chance(if calm { 5 } else { 30 });
         let most = if long { 3 * world.lease_ms } else { world.handler_ms };
-        let end =
-            if attempt.payload == POISON { End::Aborts } else { End::Reports(outcome(rng, calm)) };
+        let end = if attempt.payload == POISON {
+            HandlerEnd::Aborts
+        } else {
+            HandlerEnd::Reports(outcome(rng, calm))
+        };
         Self { ends_at: now + rng.between(1, most), fence_at, end }
     }
 
@@ -50,7 +53,7 @@ impl Handler {
     pub(super) fn cancel(&mut self, rng: &mut Rng, now: Millis) {
         if rng.chance(700) {
             self.ends_at = self.ends_at.min(now + rng.between(0, 20));
-            self.end = End::Reports(Outcome::Cancelled);
+            self.end = HandlerEnd::Reports(Outcome::Cancelled);
         }
     }
 }
@@ -66,7 +69,7 @@ fn outcome(rng: &mut Rng, calm: bool) -> Outcome {
         10..=14 => failed("no", true, Some(rng.between(0, 200))),
         15..=17 => failed("never", false, None),
         18..=20 => failed("the handler panicked", true, Some(0)),
-        21..=27 => Outcome::Snoozed { for_ms: rng.between(0, 200) },
+        21..=27 => Outcome::Snoozed { delay_ms: rng.between(0, 200) },
         28..=33 => Outcome::Released,
         34 => Outcome::Cancelled,
         _ => Outcome::Completed(Vec::new()),

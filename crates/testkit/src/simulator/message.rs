@@ -2,11 +2,11 @@
 
 use tidegate_core::bounds::PAYLOAD_BYTES_MAX;
 use tidegate_core::{
-    Admitted, Attempt, CancelOutcome, Claim, Extend, Extended, Finish, Finished, Pause, Pruned,
-    Reaped, Registered, Registration, Result, SetJob, SetLimit, Submission, Submitted, TaskId,
-    rules,
+    AdmitReply, Attempt, CancelOutcome, Claim, Finish, FinishReply, Heartbeat, HeartbeatReply,
+    PruneReply, ReapReply, RegisterReply, Registration, Result, SetJob, SetLimit, SetPaused,
+    Submission, SubmittedTask, TaskId, rules,
 };
-use tidegate_store::memory::State;
+use tidegate_store::memory::WorkingState;
 
 /// The verbs that write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +16,7 @@ pub enum Verb {
     Submit,
     Admit,
     Claim,
-    Extend,
+    Heartbeat,
     Finish,
     Cancel,
     Reap,
@@ -33,7 +33,7 @@ impl Verb {
         Self::Submit,
         Self::Admit,
         Self::Claim,
-        Self::Extend,
+        Self::Heartbeat,
         Self::Finish,
         Self::Cancel,
         Self::Reap,
@@ -51,28 +51,28 @@ pub(super) enum Request {
     Submit(Submission),
     Admit,
     Claim(Claim),
-    Extend(Extend),
+    Heartbeat(Heartbeat),
     Finish(Finish),
     Cancel(Vec<TaskId>),
     Reap,
     Prune,
     SetLimit(SetLimit),
     SetJob(SetJob),
-    Pause(Pause),
+    Pause(SetPaused),
 }
 
 /// What the store answered.
 #[derive(Debug, Clone)]
-pub(super) enum Answer {
-    Register(Result<Registered>),
-    Submit(Result<Vec<Submitted>>),
-    Admit(Result<Admitted>),
+pub(super) enum Reply {
+    Register(Result<RegisterReply>),
+    Submit(Result<Vec<SubmittedTask>>),
+    Admit(Result<AdmitReply>),
     Claim(Result<Vec<Attempt>>),
-    Extend(Result<Extended>),
-    Finish(Result<Finished>),
+    Heartbeat(Result<HeartbeatReply>),
+    Finish(Result<FinishReply>),
     Cancel(Result<Vec<CancelOutcome>>),
-    Reap(Result<Reaped>),
-    Prune(Result<Pruned>),
+    Reap(Result<ReapReply>),
+    Prune(Result<PruneReply>),
     SetLimit(Result<Option<i64>>),
     SetJob(Result<()>),
     Pause(Result<bool>),
@@ -85,7 +85,7 @@ impl Request {
             Self::Submit(_) => Verb::Submit,
             Self::Admit => Verb::Admit,
             Self::Claim(_) => Verb::Claim,
-            Self::Extend(_) => Verb::Extend,
+            Self::Heartbeat(_) => Verb::Heartbeat,
             Self::Finish(_) => Verb::Finish,
             Self::Cancel(_) => Verb::Cancel,
             Self::Reap => Verb::Reap,
@@ -97,23 +97,23 @@ impl Request {
     }
 
     /// Runs the verb, as the reference store does.
-    pub(super) fn execute(&self, state: &mut State) -> Answer {
+    pub(super) fn execute(&self, state: &mut WorkingState) -> Reply {
         match self {
-            Self::Register(registration) => Answer::Register(rules::register(state, registration)),
-            Self::Submit(submission) => Answer::Submit(
+            Self::Register(registration) => Reply::Register(rules::register(state, registration)),
+            Self::Submit(submission) => Reply::Submit(
                 rules::check_submission(submission, PAYLOAD_BYTES_MAX)
                     .and_then(|()| rules::submit(state, submission)),
             ),
-            Self::Admit => Answer::Admit(rules::admit(state)),
-            Self::Claim(claim) => Answer::Claim(rules::claim(state, claim)),
-            Self::Extend(extend) => Answer::Extend(rules::extend(state, extend)),
-            Self::Finish(finish) => Answer::Finish(rules::finish(state, finish.clone())),
-            Self::Cancel(tasks) => Answer::Cancel(rules::cancel(state, tasks)),
-            Self::Reap => Answer::Reap(rules::reap(state)),
-            Self::Prune => Answer::Prune(rules::prune(state)),
-            Self::SetLimit(set) => Answer::SetLimit(rules::set_limit(state, set)),
-            Self::SetJob(set) => Answer::SetJob(rules::set_job(state, set)),
-            Self::Pause(pause) => Answer::Pause(rules::pause(state, pause)),
+            Self::Admit => Reply::Admit(rules::admit(state)),
+            Self::Claim(claim) => Reply::Claim(rules::claim(state, claim)),
+            Self::Heartbeat(extend) => Reply::Heartbeat(rules::heartbeat(state, extend)),
+            Self::Finish(finish) => Reply::Finish(rules::finish(state, finish.clone())),
+            Self::Cancel(tasks) => Reply::Cancel(rules::cancel(state, tasks)),
+            Self::Reap => Reply::Reap(rules::reap(state)),
+            Self::Prune => Reply::Prune(rules::prune(state)),
+            Self::SetLimit(set) => Reply::SetLimit(rules::set_limit(state, set)),
+            Self::SetJob(set) => Reply::SetJob(rules::set_job(state, set)),
+            Self::Pause(pause) => Reply::Pause(rules::set_paused(state, pause)),
         }
     }
 }

@@ -18,37 +18,37 @@
 //! | `fairness`, `direct` | scenarios about order, without faults |
 //! | `sweep` | many seeds on all cores |
 
-mod auditor;
-mod books;
 mod coverage;
 mod direct;
 mod event;
-mod evidence;
 mod fairness;
 mod faults;
 mod handler;
 mod message;
 mod process;
+mod response_checks;
 mod rng;
+mod scenario;
+mod shadow_model;
 mod simulation;
+mod state_checks;
 mod sweep;
 mod trace;
-mod world;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tidegate_core::check::Violation;
-use tidegate_core::tables::Class;
+use tidegate_core::invariants::Violation;
+use tidegate_core::tables::WaitReason;
 
 pub use coverage::{Coverage, Fault};
 pub use fairness::{Spread, fair_shares, finishes_max, heavy_tasks_make_way, two_full_limits};
 pub use message::Verb;
-pub use sweep::{Summary, seed_from_env, sweep};
+pub use sweep::{SweepSummary, seed_from_env, sweep};
 
 /// How a seed is run.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct SimulationOptions {
     /// Commits that changed something, before the run comes to rest.
     pub transitions: u64,
     /// Whether wall clocks of processes may be wrong. They must not matter.
@@ -57,7 +57,7 @@ pub struct Options {
     pub is_text: bool,
 }
 
-impl Default for Options {
+impl Default for SimulationOptions {
     fn default() -> Self {
         Self { transitions: 5_000, has_skews: true, is_text: false }
     }
@@ -65,19 +65,19 @@ impl Default for Options {
 
 /// What a run did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct SimulationReport {
     /// Verbs the store executed.
     pub commits: u64,
     /// Those of them that changed more than the time.
     pub transitions: u64,
     /// Tasks that ended.
-    pub ended: u64,
+    pub finished: u64,
     /// Those of them whose process died too often.
     pub quarantined: u64,
     /// Attempts that heartbeats released, because their worker did not know the lease.
     pub released: u64,
     /// Tasks seen in a line, by their class, summed over all transitions.
-    pub waited: [u64; Class::ALL.len()],
+    pub wait_reasons: [u64; WaitReason::ALL.len()],
     /// Faults by verb.
     pub coverage: Coverage,
     /// A number over all commits: equal for equal runs.
@@ -86,7 +86,7 @@ pub struct Report {
 
 /// A run that broke a rule.
 #[derive(Debug, Clone)]
-pub struct Failure {
+pub struct SimulationFailure {
     /// The seed.
     pub seed: u64,
     /// Verbs the store had executed.
@@ -95,31 +95,36 @@ pub struct Failure {
     pub violation: Violation,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for SimulationFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, commits, violation } = self;
         writeln!(f, "seed {seed} breaks a rule at commit {commits}: {}", violation.rule)?;
-        writeln!(f, "found: {}", violation.found)?;
+        writeln!(f, "found: {}", violation.details)?;
         write!(
             f,
             "replay: TIDEGATE_SEED={seed} cargo test -p tidegate-testkit --test simulator \
-             replays_one_seed -- --nocapture"
+             simulation_replays_seed_from_environment -- --nocapture"
         )
     }
 }
 
 /// Runs one seed. The text is the trace, if it was asked for.
-pub fn run(seed: u64, options: &Options) -> (Result<Report, Failure>, String) {
+pub fn run(
+    seed: u64,
+    options: &SimulationOptions,
+) -> (Result<SimulationReport, SimulationFailure>, String) {
     let mut simulation = simulation::Simulation::new(seed, options);
     let run = catch_unwind(AssertUnwindSafe(|| simulation.run(options.transitions)));
     let verdict = run.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
-        Err(Violation { rule: "no rule panics", found: text.unwrap_or_default() })
+        Err(Violation { rule: "no rule panics", details: text.unwrap_or_default() })
     });
     let (report, text) = simulation.finish();
     match verdict {
         Ok(()) => (Ok(report), text),
-        Err(violation) => (Err(Failure { seed, commits: report.commits, violation }), text),
+        Err(violation) => {
+            (Err(SimulationFailure { seed, commits: report.commits, violation }), text)
+        }
     }
 }

@@ -4,16 +4,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidegate_core::inspect::Snapshot;
-use tidegate_core::planted::{Bug, is_planted};
+use tidegate_core::fault_injection::{InjectedBug, is_injected};
+use tidegate_core::reader::Snapshot;
 use tidegate_core::{
-    Attempt, Claim, Exit, Extend, Finish, Millis, Progress, TaskId, Token, WorkerId,
+    Attempt, Claim, Completion, Finish, Heartbeat, Millis, Progress, TaskId, Token, WorkerId,
 };
 
-use super::handler::{End, Handler};
-use super::message::{Answer, Request};
+use super::handler::{Handler, HandlerEnd};
+use super::message::{Reply, Request};
 use super::rng::Rng;
-use super::world::World;
+use super::scenario::Scenario;
 
 /// How wrong the clocks may be by which processes measure durations, in a thousand.
 const DRIFT_MAX: i64 = 50;
@@ -22,11 +22,11 @@ const DRIFT_MAX: i64 = 50;
 pub(super) struct Context<'a> {
     pub(super) now: Millis,
     pub(super) rng: &'a mut Rng,
-    pub(super) world: &'a World,
+    pub(super) world: &'a Scenario,
     /// The store's last state; used to choose whom to cancel and when to submit.
     pub(super) snapshot: &'a Snapshot,
     /// At the end only claim, extend, finish and reap are left.
-    pub(super) calm: bool,
+    pub(super) is_healing: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -45,30 +45,30 @@ pub(super) struct Process {
     drift: i64,
     pub(super) handlers: BTreeMap<(Token, TaskId), Handler>,
     /// Ended attempts the store has not confirmed and that are not under way.
-    exits: Vec<Exit>,
-    waiting: Vec<Waiting>,
+    completions: Vec<Completion>,
+    pending: Vec<PendingCall>,
     queues: Arc<[Arc<str>]>,
     kinds: Arc<[Arc<str>]>,
-    renew_at: Millis,
+    heartbeat_at: Millis,
     poll_at: Millis,
     next_call: u64,
 }
 
 /// A call without an answer yet.
 #[derive(Debug, Clone)]
-struct Waiting {
+struct PendingCall {
     call: u64,
     sent_at: Millis,
     /// From then on the answer is not waited for, and ignored if it comes.
     until: Millis,
-    what: What,
+    kind: CallKind,
 }
 
 #[derive(Debug, Clone)]
-enum What {
+enum CallKind {
     Register,
     Claim,
-    Extend(Vec<Token>),
+    Heartbeat(Vec<Token>),
     Finish(Finish),
     /// Sent again after a while if it carries what makes that safe, or sometimes anyway.
     Submit(Request),
@@ -86,7 +86,7 @@ pub(super) struct Step {
 }
 
 impl Process {
-    pub(super) fn new(index: usize, start: u64, world: &World, rng: &mut Rng) -> Self {
+    pub(super) fn new(index: usize, start: u64, world: &Scenario, rng: &mut Rng) -> Self {
         let mut kinds: Vec<Arc<str>> = world.kinds.iter().map(|kind| kind.name.clone()).collect();
         // The first process serves everything, the others have a part.
         if index > 0 && kinds.len() > 1 && rng.chance(500) {
@@ -102,11 +102,11 @@ impl Process {
             skew_ms: 0,
             drift: rng.between(-DRIFT_MAX, DRIFT_MAX),
             handlers: BTreeMap::new(),
-            exits: Vec::new(),
-            waiting: Vec::new(),
+            completions: Vec::new(),
+            pending: Vec::new(),
             queues: world.queues.clone().into(),
             kinds: kinds.into(),
-            renew_at: 0,
+            heartbeat_at: 0,
             poll_at: 0,
             next_call: 0,
         }
@@ -126,9 +126,9 @@ impl Process {
     }
 
     /// One turn of the process's loop.
-    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Step {
+    pub(super) fn step(&mut self, context: &mut Context<'_>) -> Step {
         let mut step = Step::default();
-        self.give_up(context, &mut step);
+        self.expire_calls(context, &mut step);
         if !self.registered {
             self.register(context, &mut step);
             return step;
@@ -143,34 +143,39 @@ impl Process {
             return step;
         }
         self.finish(context, &mut step);
-        self.extend(context, &mut step);
+        self.heartbeat(context, &mut step);
         self.claim(context, &mut step);
-        self.other_duties(context, &mut step);
+        self.other_calls(context, &mut step);
         step
     }
 
     /// Takes an answer in. Ignored when it was given up.
-    pub(super) fn answer(&mut self, call: u64, answer: Answer, context: &mut Context<'_>) -> Step {
+    pub(super) fn handle_reply(
+        &mut self,
+        call: u64,
+        answer: Reply,
+        context: &mut Context<'_>,
+    ) -> Step {
         let mut step = Step::default();
-        let Some(at) = self.waiting.iter().position(|waiting| waiting.call == call) else {
+        let Some(at) = self.pending.iter().position(|waiting| waiting.call == call) else {
             return step;
         };
-        if self.waiting[at].until <= context.now {
+        if self.pending[at].until <= context.now {
             return step;
         }
-        let waiting = self.waiting.swap_remove(at);
+        let waiting = self.pending.swap_remove(at);
         let fence_at = self.fence_at(waiting.sent_at, context.world);
-        match (waiting.what, answer) {
-            (What::Register, Answer::Register(Ok(_))) => self.registered = true,
-            (_, Answer::Claim(Ok(attempts))) => {
-                step.started = self.start(&attempts, fence_at, context);
+        match (waiting.kind, answer) {
+            (CallKind::Register, Reply::Register(Ok(_))) => self.registered = true,
+            (_, Reply::Claim(Ok(attempts))) => {
+                step.started = self.start_handlers(&attempts, fence_at, context);
             }
-            (What::Finish(_), Answer::Finish(Ok(finished))) => {
-                step.started = self.start(&finished.claimed, fence_at, context);
+            (CallKind::Finish(_), Reply::Finish(Ok(finished))) => {
+                step.started = self.start_handlers(&finished.claimed, fence_at, context);
             }
-            (What::Extend(tokens), Answer::Extend(Ok(extended))) => {
-                self.renewed(&tokens, &extended.lost, fence_at);
-                for key in &extended.cancelled {
+            (CallKind::Heartbeat(tokens), Reply::Heartbeat(Ok(extended))) => {
+                self.extend_fences(&tokens, &extended.lost_leases, fence_at);
+                for key in &extended.attempts_to_stop {
                     if let Some(handler) = self.handlers.get_mut(&(key.1, key.0)) {
                         handler.cancel(context.rng, context.now);
                     }
@@ -184,11 +189,11 @@ impl Process {
     /// When handlers stop unless their lease is renewed by a later call than this one: after
     /// three quarters of it by the process's own clock, which may be slow, and the store's may
     /// jump.
-    fn fence_at(&self, sent_at: Millis, world: &World) -> Millis {
+    fn fence_at(&self, sent_at: Millis, world: &Scenario) -> Millis {
         sent_at + world.lease_ms * 3 / 4 * 1000 / (1000 + self.drift)
     }
 
-    fn renewed(&mut self, tokens: &[Token], lost: &[Token], fence_at: Millis) {
+    fn extend_fences(&mut self, tokens: &[Token], lost: &[Token], fence_at: Millis) {
         self.handlers.retain(|(token, _), handler| {
             if tokens.contains(token) {
                 handler.fence_at = handler.fence_at.max(fence_at);
@@ -197,13 +202,19 @@ impl Process {
         });
     }
 
-    fn start(&mut self, attempts: &[Attempt], fence_at: Millis, context: &mut Context<'_>) -> bool {
+    fn start_handlers(
+        &mut self,
+        attempts: &[Attempt],
+        fence_at: Millis,
+        context: &mut Context<'_>,
+    ) -> bool {
         let (now, world) = (context.now, context.world);
         for attempt in attempts {
             let by_wall_clock = attempt.expires_at - self.skew_ms;
-            let wrong = is_planted(Bug::FenceByWallClock);
+            let wrong = is_injected(InjectedBug::LeaseExpiryByWallClock);
             let fence_at = if wrong { by_wall_clock } else { fence_at };
-            let handler = Handler::new(context.rng, world, attempt, now, fence_at, context.calm);
+            let handler =
+                Handler::new(context.rng, world, attempt, now, fence_at, context.is_healing);
             self.handlers.insert((attempt.token, attempt.task), handler);
         }
         if !attempts.is_empty() {
@@ -212,33 +223,39 @@ impl Process {
         !attempts.is_empty()
     }
 
-    fn call(&mut self, step: &mut Step, context: &Context<'_>, what: What, request: Request) {
+    fn send_call(
+        &mut self,
+        step: &mut Step,
+        context: &Context<'_>,
+        what: CallKind,
+        request: Request,
+    ) {
         self.next_call += 1;
         let until = context.now + context.world.lease_ms / 2;
         let (call, sent_at) = (self.next_call, context.now);
-        self.waiting.push(Waiting { call, sent_at, until, what });
+        self.pending.push(PendingCall { call, sent_at, until, kind: what });
         step.calls.push((call, request));
     }
 
-    fn awaits(&self, is: impl Fn(&What) -> bool) -> bool {
-        self.waiting.iter().any(|waiting| is(&waiting.what))
+    fn has_pending(&self, is: impl Fn(&CallKind) -> bool) -> bool {
+        self.pending.iter().any(|waiting| is(&waiting.kind))
     }
 
     /// Calls that took too long may have happened. Exits are sent again with their token, a
     /// submit with its keys. The lease of a claim is not known, so heartbeats do not list it.
-    fn give_up(&mut self, context: &mut Context<'_>, step: &mut Step) {
-        if self.waiting.iter().all(|waiting| waiting.until > context.now) {
+    fn expire_calls(&mut self, context: &mut Context<'_>, step: &mut Step) {
+        if self.pending.iter().all(|waiting| waiting.until > context.now) {
             return;
         }
-        let all = std::mem::take(&mut self.waiting);
+        let all = std::mem::take(&mut self.pending);
         let (late, waiting) = all.into_iter().partition(|waiting| waiting.until <= context.now);
-        self.waiting = waiting;
-        let late: Vec<Waiting> = late;
+        self.pending = waiting;
+        let late: Vec<PendingCall> = late;
         for waiting in late {
-            match waiting.what {
-                What::Finish(finish) => self.exits.extend(finish.exits),
-                What::Submit(request) if !context.calm && context.rng.chance(500) => {
-                    self.call(step, context, What::Submit(request.clone()), request);
+            match waiting.kind {
+                CallKind::Finish(finish) => self.completions.extend(finish.completions),
+                CallKind::Submit(request) if !context.is_healing && context.rng.chance(500) => {
+                    self.send_call(step, context, CallKind::Submit(request.clone()), request);
                 }
                 _ => {}
             }
@@ -246,9 +263,9 @@ impl Process {
     }
 
     fn register(&mut self, context: &mut Context<'_>, step: &mut Step) {
-        if !self.awaits(|what| matches!(what, What::Register)) {
+        if !self.has_pending(|what| matches!(what, CallKind::Register)) {
             let registration = context.world.registration(context.rng);
-            self.call(step, context, What::Register, Request::Register(registration));
+            self.send_call(step, context, CallKind::Register, Request::Register(registration));
         }
     }
 
@@ -259,102 +276,102 @@ impl Process {
 
     fn collect_ended(&mut self, now: Millis) -> bool {
         let mut died = false;
-        let exits = &mut self.exits;
+        let exits = &mut self.completions;
         self.handlers.retain(|(token, task), handler| {
             if handler.ends_at > now {
                 return true;
             }
             match &handler.end {
-                End::Reports(outcome) => {
-                    exits.push(Exit { task: *task, token: *token, outcome: outcome.clone() });
+                HandlerEnd::Reports(outcome) => {
+                    exits.push(Completion { task: *task, token: *token, outcome: outcome.clone() });
                 }
-                End::Aborts => died = true,
+                HandlerEnd::Aborts => died = true,
             }
             false
         });
         died
     }
 
-    fn free_permits(&self, world: &World) -> u32 {
-        world.permits.saturating_sub(self.handlers.len() as u32)
+    fn free_concurrency(&self, world: &Scenario) -> u32 {
+        world.worker_concurrency.saturating_sub(self.handlers.len() as u32)
     }
 
     fn finish(&mut self, context: &mut Context<'_>, step: &mut Step) {
-        if self.exits.is_empty() {
+        if self.completions.is_empty() {
             return;
         }
         let claim = (context.rng.chance(500) && !self.is_claiming())
-            .then(|| self.wanted(context.world))
+            .then(|| self.claim_request(context.world))
             .filter(|claim| claim.tasks_max > 0);
-        let finish = Finish { exits: std::mem::take(&mut self.exits), claim };
-        self.call(step, context, What::Finish(finish.clone()), Request::Finish(finish));
+        let finish = Finish { completions: std::mem::take(&mut self.completions), claim };
+        self.send_call(step, context, CallKind::Finish(finish.clone()), Request::Finish(finish));
     }
 
     fn is_claiming(&self) -> bool {
-        self.awaits(|what| match what {
-            What::Claim => true,
-            What::Finish(finish) => finish.claim.is_some(),
+        self.has_pending(|what| match what {
+            CallKind::Claim => true,
+            CallKind::Finish(finish) => finish.claim.is_some(),
             _ => false,
         })
     }
 
-    fn wanted(&self, world: &World) -> Claim {
+    fn claim_request(&self, world: &Scenario) -> Claim {
         Claim {
             worker: self.id.clone(),
             queues: self.queues.clone(),
             kinds: self.kinds.clone(),
-            tasks_max: self.free_permits(world),
+            tasks_max: self.free_concurrency(world),
             lease_ms: world.lease_ms,
-            poll_ms: 1000,
+            poll_interval_ms: 1000,
         }
     }
 
-    fn extend(&mut self, context: &mut Context<'_>, step: &mut Step) {
+    fn heartbeat(&mut self, context: &mut Context<'_>, step: &mut Step) {
         // An idle process sends heartbeats too: it may have leases that it does not know.
-        let is_due = context.now >= self.renew_at;
-        if !is_due || self.awaits(|what| matches!(what, What::Extend(_))) {
+        let is_due = context.now >= self.heartbeat_at;
+        if !is_due || self.has_pending(|what| matches!(what, CallKind::Heartbeat(_))) {
             return;
         }
-        self.renew_at = context.now + context.world.lease_ms / 3;
+        self.heartbeat_at = context.now + context.world.lease_ms / 3;
         let mut tokens: Vec<Token> = self.handlers.keys().map(|(token, _)| *token).collect();
         tokens.dedup();
         let first = self.handlers.keys().next().filter(|_| context.rng.chance(100));
         let progress = Progress { percent: 50, message: String::new() };
-        let request = Request::Extend(Extend {
+        let request = Request::Heartbeat(Heartbeat {
             worker: self.id.clone(),
             tokens: tokens.clone(),
             lease_ms: context.world.lease_ms,
             progress: first.map(|(token, task)| (*task, *token, progress)).into_iter().collect(),
-            ran: vec![],
+            run_times: vec![],
             report: None,
         });
-        self.call(step, context, What::Extend(tokens), request);
+        self.send_call(step, context, CallKind::Heartbeat(tokens), request);
     }
 
     fn claim(&mut self, context: &mut Context<'_>, step: &mut Step) {
-        let free = self.free_permits(context.world);
+        let free = self.free_concurrency(context.world);
         if free == 0 || context.now < self.poll_at || self.is_claiming() {
             return;
         }
         self.poll_at = context.now + context.rng.between(20, 100);
-        let claim = self.wanted(context.world);
-        self.call(step, context, What::Claim, Request::Claim(claim));
+        let claim = self.claim_request(context.world);
+        self.send_call(step, context, CallKind::Claim, Request::Claim(claim));
     }
 
     /// What any process may do besides working.
-    fn other_duties(&mut self, context: &mut Context<'_>, step: &mut Step) {
+    fn other_calls(&mut self, context: &mut Context<'_>, step: &mut Step) {
         let room = context.world.tasks_max.saturating_sub(context.snapshot.tasks.len());
         let duty = context.rng.below(1000);
         let request = match duty {
             0..=59 => Request::Reap,
-            _ if context.calm => return,
+            _ if context.is_healing => return,
             60..=499 if room > 0 => {
                 let submission = context.world.submission(context.rng, context.now, room);
                 let request = Request::Submit(submission);
-                self.call(step, context, What::Submit(request.clone()), request);
+                self.send_call(step, context, CallKind::Submit(request.clone()), request);
                 return;
             }
-            500..=559 => Request::Cancel(targets(context)),
+            500..=559 => Request::Cancel(cancel_targets(context)),
             560..=584 => Request::SetLimit(context.world.set_limit(context.rng)),
             585..=634 => Request::Admit,
             635..=654 => Request::Prune,
@@ -363,12 +380,12 @@ impl Process {
             655..=660 => Request::Register(context.world.registration(context.rng)),
             _ => return,
         };
-        self.call(step, context, What::Other, request);
+        self.send_call(step, context, CallKind::Other, request);
     }
 }
 
 /// Whom to cancel: somebody unfinished, or an id that ended long ago or never was.
-fn targets(context: &mut Context<'_>) -> Vec<TaskId> {
+fn cancel_targets(context: &mut Context<'_>) -> Vec<TaskId> {
     let tasks = &context.snapshot.tasks;
     if tasks.is_empty() || context.rng.chance(100) {
         return vec![TaskId(context.rng.between(1, 1000))];

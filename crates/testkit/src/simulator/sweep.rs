@@ -5,13 +5,13 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_core::tables::Class;
+use tidegate_core::tables::WaitReason;
 
-use super::{Coverage, Failure, Options, Report, run};
+use super::{Coverage, SimulationFailure, SimulationOptions, SimulationReport, run};
 
 /// What many runs did.
 #[derive(Debug, Default)]
-pub struct Summary {
+pub struct SweepSummary {
     /// Seeds that were run.
     pub seeds: u64,
     /// Verbs the stores executed.
@@ -19,28 +19,28 @@ pub struct Summary {
     /// Those of them that changed something.
     pub transitions: u64,
     /// Tasks that ended.
-    pub ended: u64,
+    pub finished: u64,
     /// Tasks that were quarantined.
     pub quarantined: u64,
     /// Attempts that heartbeats released, because their worker did not know the lease.
     pub released: u64,
     /// Tasks seen in a line, by their class, summed over all transitions.
-    pub waited: [u64; Class::ALL.len()],
+    pub waited: [u64; WaitReason::ALL.len()],
     /// Faults by verb.
     pub coverage: Coverage,
     /// Seeds that broke a rule, ascending.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<SimulationFailure>,
 }
 
-impl Summary {
-    fn add(&mut self, report: &Report) {
+impl SweepSummary {
+    fn add(&mut self, report: &SimulationReport) {
         self.seeds += 1;
         self.commits += report.commits;
         self.transitions += report.transitions;
-        self.ended += report.ended;
+        self.finished += report.finished;
         self.quarantined += report.quarantined;
         self.released += report.released;
-        self.waited.iter_mut().zip(report.waited).for_each(|(sum, more)| *sum += more);
+        self.waited.iter_mut().zip(report.wait_reasons).for_each(|(sum, more)| *sum += more);
         self.coverage.add(&report.coverage);
     }
 
@@ -48,7 +48,7 @@ impl Summary {
         self.seeds += other.seeds;
         self.commits += other.commits;
         self.transitions += other.transitions;
-        self.ended += other.ended;
+        self.finished += other.finished;
         self.quarantined += other.quarantined;
         self.released += other.released;
         self.waited.iter_mut().zip(other.waited).for_each(|(sum, more)| *sum += more);
@@ -58,9 +58,9 @@ impl Summary {
     }
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for SweepSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seeds, commits, transitions, ended, quarantined, released, .. } = self;
+        let Self { seeds, commits, transitions, finished: ended, quarantined, released, .. } = self;
         writeln!(
             f,
             "simulator: {seeds} seeds, {transitions} committed transitions in {commits} commits, \
@@ -69,7 +69,7 @@ impl fmt::Display for Summary {
             self.coverage.total(),
             self.failures.len()
         )?;
-        let waited = Class::ALL.iter().zip(self.waited);
+        let waited = WaitReason::ALL.iter().zip(self.waited);
         let waited: Vec<String> = waited.map(|(class, sum)| format!("{class:?} {sum}")).collect();
         writeln!(f, "in lines: {}", waited.join(", "))?;
         write!(f, "{}", self.coverage)
@@ -77,14 +77,14 @@ impl fmt::Display for Summary {
 }
 
 /// Runs the seeds on all cores; stops early when several of them have failed.
-pub fn sweep(seeds: Range<u64>, options: &Options) -> Summary {
+pub fn sweep(seeds: Range<u64>, options: &SimulationOptions) -> SweepSummary {
     let next = AtomicU64::new(seeds.start);
-    let total = Mutex::new(Summary::default());
+    let total = Mutex::new(SweepSummary::default());
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let mut own = Summary::default();
+                let mut own = SweepSummary::default();
                 while own.failures.len() < 3 {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds.end {

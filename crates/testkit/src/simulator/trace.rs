@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use tidegate_core::Millis;
-use tidegate_core::inspect::Snapshot;
+use tidegate_core::reader::Snapshot;
 
-use super::message::{Answer, Request};
+use super::message::{Reply, Request};
 use super::rng::mix;
 
 /// The trace of a run.
@@ -25,7 +25,7 @@ impl Trace {
         now: Millis,
         process: usize,
         request: &Request,
-        answer: &Answer,
+        answer: &Reply,
         after: &Snapshot,
     ) {
         let counters = after.counters;
@@ -34,19 +34,19 @@ impl Trace {
             now,
             process as i64,
             request.verb() as i64,
-            counters.token,
-            counters.place,
+            counters.last_token,
+            counters.last_admission_seq,
             counters.virtual_time,
             rows as i64,
         ];
         for number in numbers {
             self.hash = mix(self.hash ^ number as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
         }
-        self.line(|| format!("{now} p{process} {request:?}\n    -> {answer:?}"));
+        self.note(|| format!("{now} p{process} {request:?}\n    -> {answer:?}"));
     }
 
     /// Notes something that is not a commit.
-    pub(super) fn line(&mut self, line: impl FnOnce() -> String) {
+    pub(super) fn note(&mut self, line: impl FnOnce() -> String) {
         if let Some(text) = &mut self.text {
             let _ = writeln!(text, "{}", line());
         }
@@ -54,14 +54,14 @@ impl Trace {
 
     /// Writes down where everybody stands.
     pub(super) fn state(&mut self, snapshot: &Snapshot) {
-        self.line(|| format!("at {}: {:?}", snapshot.now, snapshot.counters));
+        self.note(|| format!("at {}: {:?}", snapshot.now, snapshot.counters));
         for limit in &snapshot.limits {
-            self.line(|| format!("{limit:?}"));
+            self.note(|| format!("{limit:?}"));
         }
         for task in &snapshot.tasks {
             let slots = snapshot.slots.iter().filter(|slot| slot.task == task.id);
             let slots: Vec<_> = slots.map(|slot| (slot.limit, slot.number)).collect();
-            self.line(|| format!("{task:?} holds {slots:?}"));
+            self.note(|| format!("{task:?} holds {slots:?}"));
         }
     }
 

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{
-    Attempt, Claim, Exit, Finish, NewTask, Outcome, SetLimit, Source, Store, Submission, WorkerId,
+    Attempt, CapacitySource, Claim, Completion, Finish, NewTask, Outcome, SetLimit, Store,
+    Submission, WorkerId,
 };
 use tidegate_measure::audit::{Audit, Findings, Violation};
-use tidegate_measure::server::{Brief, Programs};
-use tidegate_store::postgres::{Bug, Options, Postgres, Step};
+use tidegate_measure::postgres_server::{Programs, TemporaryServer};
+use tidegate_store::postgres::{InjectedBug, Options, Postgres, StatementHook};
 use tidegate_testkit::wait;
 use tokio::sync::Notify;
 use tokio_postgres::{Client, NoTls};
@@ -27,26 +28,29 @@ fn claim(tasks_max: u32) -> Claim {
         kinds: ["a".into()].into(),
         tasks_max,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
 async fn set(store: &Postgres, capacity: u32) {
-    let set =
-        SetLimit { name: "group:a".into(), capacity: Some(capacity), source: Source::Operator };
+    let set = SetLimit {
+        name: "group:a".into(),
+        capacity: Some(capacity),
+        source: CapacitySource::Operator,
+    };
     store.set_limit(set).await.expect("set");
 }
 
 /// Holds the next COMMIT once it is armed.
 #[derive(Default)]
-struct Hold {
+struct CommitHold {
     is_armed: AtomicBool,
     reached: Notify,
     go: Notify,
 }
 
-impl Hold {
-    fn step(self: &Arc<Self>) -> Step {
+impl CommitHold {
+    fn step(self: &Arc<Self>) -> StatementHook {
         let hold = self.clone();
         Arc::new(move |sql| {
             let hold = hold.clone();
@@ -68,12 +72,13 @@ async fn is_waiting(monitor: &Client) -> bool {
 
 /// A limit of two is full, and three wait. A slot is about to be handed on, all but the COMMIT, when
 /// the limit is lowered to one.
-async fn lowered_as_a_slot_is_handed_on(bug: Option<Bug>) -> Findings {
-    let start = || Brief::start(Programs::find(None)?, &SETTINGS);
+async fn lowered_as_a_slot_is_handed_on(bug: Option<InjectedBug>) -> Findings {
+    let start = || TemporaryServer::start(Programs::find(None)?, &SETTINGS);
     let server = tokio::task::spawn_blocking(start).await.expect("a thread").expect("a server");
     let url = server.url("postgres");
-    let hold = Arc::new(Hold::default());
-    let held = Options { step: Some(hold.step()), planted: bug, ..Options::default() };
+    let hold = Arc::new(CommitHold::default());
+    let held =
+        Options { statement_hook: Some(hold.step()), injected_bug: bug, ..Options::default() };
     let held = Postgres::connect(&url, held).await.expect("connect");
     held.migrate().await.expect("migrate");
     let free = Postgres::connect(&url, Options::default()).await.expect("connect");
@@ -91,8 +96,8 @@ async fn lowered_as_a_slot_is_handed_on(bug: Option<Bug>) -> Findings {
 
     hold.is_armed.store(true, Ordering::SeqCst);
     let (task, token) = (running[0].task, running[0].token);
-    let exit = Exit { task, token, outcome: Outcome::Completed(b"1".to_vec()) };
-    let finish = Finish { exits: vec![exit], claim: Some(claim(1)) };
+    let exit = Completion { task, token, outcome: Outcome::Completed(b"1".to_vec()) };
+    let finish = Finish { completions: vec![exit], claim: Some(claim(1)) };
     let handing = tokio::spawn(async move { held.finish(finish).await.expect("finish") });
     tokio::time::timeout(PATIENCE, hold.reached.notified()).await.expect("it comes to its end");
     let lowering = tokio::spawn(async move { set(&free, 1).await });
@@ -104,12 +109,12 @@ async fn lowered_as_a_slot_is_handed_on(bug: Option<Bug>) -> Findings {
     let both = async { (handing.await.expect("handed on"), lowering.await.expect("lowered")) };
     let (finished, ()) = tokio::time::timeout(PATIENCE, both).await.expect("both end");
     assert_eq!(finished.claimed.len(), 1, "the slot is handed on");
-    audit.end().await.expect("end the audit")
+    audit.finish().await.expect("end the audit")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_is_handed_on_beside_a_change_is_found() {
-    let found = lowered_as_a_slot_is_handed_on(Some(Bug::RelayUnshared)).await;
+async fn audit_finds_hand_off_that_ignores_a_lowered_limit() {
+    let found = lowered_as_a_slot_is_handed_on(Some(InjectedBug::HandOffUnlocked)).await;
     assert_eq!(found.violations, 1, "{found}");
     let [Violation::Exceeded { limit, held, capacity, .. }] = found.examples.as_slice() else {
         panic!("{found}");
@@ -118,7 +123,7 @@ async fn a_slot_that_is_handed_on_beside_a_change_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_bug_there_is_nothing_to_find() {
+async fn audit_of_store_without_injected_bug_finds_nothing() {
     let found = lowered_as_a_slot_is_handed_on(None).await;
     assert_eq!(found.violations, 0, "{found}");
     // Two slots are taken and one changes hands, and the limit has to drain.

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use tidegate_core::{
-    Attempt, Claim, Exit, Finish, NewTask, Outcome, SetLimit, Source, Store, Submission, WorkerId,
+    Attempt, CapacitySource, Claim, Completion, Finish, NewTask, Outcome, SetLimit, Store,
+    Submission, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::Server;
@@ -30,14 +31,14 @@ fn claim(kind: &str) -> Claim {
         kinds: [kind.into()].into(),
         tasks_max: 1000,
         lease_ms: 600_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
 /// Claims so many tasks of a kind, each with a slot of a limit that is twice as large.
 async fn running(store: &Postgres, kind: &str, tasks: usize) -> Vec<Attempt> {
     let (name, capacity) = (format!("group:{kind}"), Some(2 * tasks as u32));
-    let set = SetLimit { name, capacity, source: Source::Operator };
+    let set = SetLimit { name, capacity, source: CapacitySource::Operator };
     store.set_limit(set).await.expect("set the limit");
     let mut attempts = Vec::new();
     while attempts.len() < tasks {
@@ -53,18 +54,19 @@ async fn general_finish(store: &Postgres, attempts: &[Attempt]) -> Duration {
     let mut times = Vec::new();
     for attempt in &attempts[..FINISHES] {
         let outcome = Outcome::Failed { error: "no".into(), retryable: false, retry_in_ms: None };
-        let exits = vec![Exit { task: attempt.task, token: attempt.token, outcome }];
+        let exits = vec![Completion { task: attempt.task, token: attempt.token, outcome }];
         let began = now();
-        let finished = store.finish(Finish { exits, claim: None }).await.expect("finish");
+        let finished =
+            store.finish(Finish { completions: exits, claim: None }).await.expect("finish");
         times.push(now() - began);
-        assert_eq!(finished.lost, []);
+        assert_eq!(finished.lost_attempts, []);
     }
     times.sort_unstable();
     times[FINISHES / 2]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn finish_under_a_limit_with_ten_thousand_held_slots_stays_within_its_bound() {
+async fn finish_under_limit_with_ten_thousand_held_slots_stays_within_bound() {
     let database = Server::shared().database();
     let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
     store.migrate().await.expect("migrate");

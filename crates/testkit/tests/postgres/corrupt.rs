@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate_core::check::check;
+use tidegate_core::invariants::check;
 use tidegate_core::{
-    CancelOutcome, Claim, Error, ErrorKind, Exit, Extend, Finish, Inspect, NewTask, Outcome,
-    Progress, Result, RetryOutcome, SetLimit, Source, State, Store, Submission, TaskId, Token,
-    WorkerId,
+    CancelOutcome, CapacitySource, Claim, Completion, Error, ErrorKind, Finish, Heartbeat, NewTask,
+    Outcome, Progress, Result, RetryOutcome, SetLimit, Store, StoreReader, Submission, TaskId,
+    TaskState, Token, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::events::Events;
@@ -25,7 +25,7 @@ fn claim(tasks_max: u32) -> Claim {
         kinds: ["a".into()].into(),
         tasks_max,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
@@ -56,7 +56,7 @@ impl Fixture {
         let set = SetLimit {
             name: "group:a".into(),
             capacity: Some(running),
-            source: Source::Configuration,
+            source: CapacitySource::Configuration,
         };
         self.store.set_limit(set).await.expect("set the limit");
         for _ in 0..running {
@@ -101,7 +101,7 @@ async fn cancel_of_task_in_no_table_returns_not_found() {
 }
 
 #[tokio::test]
-async fn cancel_of_task_that_waits_for_a_missing_limit_ends_with_an_error() {
+async fn cancel_of_task_waiting_for_missing_limit_returns_error() {
     let fixture = Fixture::new().await;
     let waiting = fixture.full_limit(1).await;
     fixture.run("DELETE FROM tidegate.limits").await;
@@ -110,21 +110,26 @@ async fn cancel_of_task_that_waits_for_a_missing_limit_ends_with_an_error() {
 }
 
 #[tokio::test]
-async fn unknown_source_of_limit_is_refused() {
+async fn limit_with_unknown_source_is_rejected() {
     let fixture = Fixture::new().await;
     fixture.full_limit(1).await;
     fixture.run("UPDATE tidegate.limits SET source = 99").await;
-    let set = SetLimit { name: "group:a".into(), capacity: Some(5), source: Source::Registration };
+    let set = SetLimit {
+        name: "group:a".into(),
+        capacity: Some(5),
+        source: CapacitySource::Registration,
+    };
     assert_names(fixture.store.set_limit(set).await, "limits", "source", "99");
     assert_names(fixture.store.limits().await, "limits", "source", "99");
 }
 
 #[tokio::test]
-async fn negative_count_of_limit_is_refused_by_verbs_and_repaired() {
+async fn limit_with_negative_count_is_rejected_by_verbs_and_repaired() {
     let fixture = Fixture::new().await;
     let waiting = fixture.full_limit(1).await;
     fixture.run("UPDATE tidegate.limits SET waiting = -1").await;
-    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    let set =
+        SetLimit { name: "group:a".into(), capacity: Some(2), source: CapacitySource::Operator };
     assert_names(fixture.store.set_limit(set.clone()).await, "limits", "waiting", "-1");
     fixture.store.repair().await.expect("repair");
     fixture.store.set_limit(set).await.expect("set the limit");
@@ -133,7 +138,7 @@ async fn negative_count_of_limit_is_refused_by_verbs_and_repaired() {
 }
 
 #[tokio::test]
-async fn unknown_class_of_waiter_is_refused() {
+async fn waiter_with_unknown_wait_reason_is_rejected() {
     let fixture = Fixture::new().await;
     let waiting = fixture.full_limit(1).await;
     fixture.run("UPDATE tidegate.waiters SET wait_reason = 9").await;
@@ -142,17 +147,18 @@ async fn unknown_class_of_waiter_is_refused() {
 }
 
 #[tokio::test]
-async fn negative_slot_is_refused() {
+async fn negative_slot_number_is_rejected() {
     let fixture = Fixture::new().await;
     let waiting = fixture.full_limit(1).await;
-    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    let set =
+        SetLimit { name: "group:a".into(), capacity: Some(2), source: CapacitySource::Operator };
     fixture.store.set_limit(set).await.expect("set the limit");
     fixture.run(&format!("UPDATE tidegate.slots SET number = -7 WHERE task = {}", waiting.0)).await;
     assert_names(fixture.store.claim(claim(1)).await, "slots", "number", "-7");
 }
 
 #[tokio::test]
-async fn unknown_state_and_negative_weight_of_task_are_refused() {
+async fn task_with_unknown_state_or_negative_weight_is_rejected() {
     let fixture = Fixture::new().await;
     let task = fixture.submit(NewTask::new("a", "null")).await;
     fixture.run("UPDATE tidegate.tasks SET weight = -3").await;
@@ -170,13 +176,13 @@ async fn failed_with_key(fixture: &Fixture) -> TaskId {
     let task = fixture.submit(task).await;
     let attempts = fixture.store.claim(claim(1)).await.expect("claim");
     let outcome = Outcome::Failed { error: "no".into(), retryable: false, retry_in_ms: None };
-    let exits = vec![Exit { task, token: attempts[0].token, outcome }];
-    fixture.store.finish(Finish { exits, claim: None }).await.expect("finish");
+    let exits = vec![Completion { task, token: attempts[0].token, outcome }];
+    fixture.store.finish(Finish { completions: exits, claim: None }).await.expect("finish");
     task
 }
 
 #[tokio::test]
-async fn retry_that_waits_for_a_unique_key_does_not_block_a_cancel() {
+async fn retry_waiting_for_unique_key_does_not_block_cancel() {
     let fixture = Fixture::new().await;
     let failed = failed_with_key(&fixture).await;
     let mut later = NewTask::new("a", "null");
@@ -202,11 +208,11 @@ async fn retry_that_waits_for_a_unique_key_does_not_block_a_cancel() {
     assert_eq!(outcomes, [CancelOutcome::Cancelled]);
     transaction.commit().await.expect("commit");
     let outcomes = bounded(retry).await.expect("the retry").expect("retry");
-    assert_eq!(outcomes, [RetryOutcome::KeyTaken, RetryOutcome::Retried]);
+    assert_eq!(outcomes, [RetryOutcome::UniqueKeyTaken, RetryOutcome::Retried]);
 }
 
 #[tokio::test]
-async fn retry_that_waits_for_a_unique_key_takes_it_when_the_caller_rolls_back() {
+async fn retry_waiting_for_unique_key_takes_it_after_rollback() {
     let fixture = Fixture::new().await;
     let failed = failed_with_key(&fixture).await;
     let mut caller = client(&fixture.url).await;
@@ -263,7 +269,7 @@ async fn list_again(fixture: &Fixture, task: TaskId, token: i64) {
 }
 
 #[tokio::test]
-async fn task_that_two_leases_list_is_reported_by_verbs_and_repaired() {
+async fn task_listed_by_two_leases_is_reported_by_verbs_and_repaired() {
     let fixture = Fixture::new().await;
     let [(first, _), (_, second_token)] = two_leases(&fixture).await;
     list_again(&fixture, first, second_token).await;
@@ -275,9 +281,10 @@ async fn task_that_two_leases_list_is_reported_by_verbs_and_repaired() {
 }
 
 #[tokio::test]
-async fn slot_that_two_leases_list_is_reported_by_verbs_and_repaired() {
+async fn slot_listed_by_two_leases_is_reported_by_verbs_and_repaired() {
     let fixture = Fixture::new().await;
-    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    let set =
+        SetLimit { name: "group:a".into(), capacity: Some(2), source: CapacitySource::Operator };
     fixture.store.set_limit(set).await.expect("set the limit");
     let [(first, _), (second, _)] = two_leases(&fixture).await;
     fixture.run("UPDATE tidegate.leases SET numbers = '{0}' WHERE limits <> '{}'").await;
@@ -289,28 +296,28 @@ async fn slot_that_two_leases_list_is_reported_by_verbs_and_repaired() {
 }
 
 #[tokio::test]
-async fn progress_of_a_task_that_two_leases_list_is_logged_and_the_leases_are_renewed() {
+async fn progress_of_task_listed_by_two_leases_is_logged_and_leases_are_renewed() {
     let events = Events::capture();
     let fixture = Fixture::new().await;
     let [(first, first_token), (_, second_token)] = two_leases(&fixture).await;
     list_again(&fixture, first, second_token).await;
     let tokens = [first_token, second_token].map(Token).to_vec();
     let progress = |token| (first, token, Progress { percent: 50, message: "half".into() });
-    let extend = Extend {
+    let extend = Heartbeat {
         worker: WorkerId("worker".into()),
         progress: tokens.iter().copied().map(progress).collect(),
         tokens,
         lease_ms: 30_000,
-        ran: Vec::new(),
+        run_times: Vec::new(),
         report: None,
     };
-    let extended = fixture.store.extend(extend).await.expect("the leases are renewed");
-    assert_eq!(extended.lost, []);
+    let extended = fixture.store.heartbeat(extend).await.expect("the leases are renewed");
+    assert_eq!(extended.lost_leases, []);
     events.wait_for(Level::ERROR, &format!("task {first}")).await;
 }
 
 #[tokio::test]
-async fn task_that_two_expired_leases_list_does_not_keep_other_leases_from_being_reaped() {
+async fn task_listed_by_two_expired_leases_does_not_block_reap_of_others() {
     let events = Events::capture();
     let fixture = Fixture::new().await;
     let [(first, _), (_, second_token)] = two_leases(&fixture).await;
@@ -321,19 +328,20 @@ async fn task_that_two_expired_leases_list_does_not_keep_other_leases_from_being
     // A second pass does not make it worse.
     for expired in [1, 0] {
         let reaped = bounded(fixture.store.reap()).await.expect("reap");
-        assert_eq!(reaped.expired, expired);
+        assert_eq!(reaped.expired_attempts, expired);
         events.wait_for(Level::ERROR, &format!("task {first}")).await;
     }
     let shown = fixture.store.task(clean).await.expect("task").expect("the task");
-    assert_eq!(shown.state, State::Pending, "{shown:?}");
+    assert_eq!(shown.state, TaskState::Pending, "{shown:?}");
     assert_repaired(&fixture).await;
-    assert_eq!(bounded(fixture.store.reap()).await.expect("reap").expired, 2);
+    assert_eq!(bounded(fixture.store.reap()).await.expect("reap").expired_attempts, 2);
 }
 
 #[tokio::test]
-async fn slot_that_two_expired_leases_list_does_not_keep_other_leases_from_being_reaped() {
+async fn slot_listed_by_two_expired_leases_does_not_block_reap_of_others() {
     let fixture = Fixture::new().await;
-    let set = SetLimit { name: "group:a".into(), capacity: Some(4), source: Source::Operator };
+    let set =
+        SetLimit { name: "group:a".into(), capacity: Some(4), source: CapacitySource::Operator };
     fixture.store.set_limit(set).await.expect("set the limit");
     let [(_, first), (_, second)] = two_leases(&fixture).await;
     let [(clean, _), _] = two_leases(&fixture).await;
@@ -343,10 +351,10 @@ async fn slot_that_two_expired_leases_list_does_not_keep_other_leases_from_being
     fixture.run(&format!("{expire} (SELECT max(token) - 1 FROM tidegate.leases)")).await;
     for expired in [1, 0] {
         let reaped = bounded(fixture.store.reap()).await.expect("reap");
-        assert_eq!(reaped.expired, expired);
+        assert_eq!(reaped.expired_attempts, expired);
     }
     let shown = fixture.store.task(clean).await.expect("task").expect("the task");
-    assert_eq!(shown.state, State::Pending, "{shown:?}");
+    assert_eq!(shown.state, TaskState::Pending, "{shown:?}");
     assert_repaired(&fixture).await;
-    assert_eq!(bounded(fixture.store.reap()).await.expect("reap").expired, 2);
+    assert_eq!(bounded(fixture.store.reap()).await.expect("reap").expired_attempts, 2);
 }

@@ -8,12 +8,13 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use tidegate_core::bounds::JOB_WINDOW;
+use tidegate_core::bounds::JOB_WINDOW_SIZE;
 use tidegate_core::{
-    Claim, Error, ErrorKind, Extend, Inspect, JobSpec, NewTask, Store, Submission, Token, WorkerId,
+    Claim, Error, ErrorKind, Heartbeat, JobSpec, NewTask, Store, StoreReader, Submission, Token,
+    WorkerId,
 };
 use tidegate_engine::time;
-use tidegate_store::postgres::{Options, Postgres, Step, Timeouts};
+use tidegate_store::postgres::{Options, Postgres, StatementHook, Timeouts};
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::proxy::Proxy;
 use tidegate_testkit::wait;
@@ -34,7 +35,7 @@ fn claim() -> Claim {
         kinds: ["a".into()].into(),
         tasks_max: 10,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
@@ -42,13 +43,13 @@ fn submission() -> Submission {
     Submission { tasks: vec![NewTask::new("a", "null")], ..Submission::default() }
 }
 
-fn heartbeat(token: Token, lease_ms: i64) -> Extend {
-    Extend {
+fn heartbeat(token: Token, lease_ms: i64) -> Heartbeat {
+    Heartbeat {
         worker: WorkerId("worker".into()),
         tokens: vec![token],
         lease_ms,
         progress: vec![],
-        ran: vec![],
+        run_times: vec![],
         report: None,
     }
 }
@@ -80,21 +81,21 @@ async fn execute(database: &Database, sql: &str) {
 }
 
 /// Stops transactions before each statement while it is closed.
-struct Gate {
+struct StatementGate {
     permits: Semaphore,
     /// One permit for each statement that came to the gate.
-    arrived: Semaphore,
+    statements: Semaphore,
 }
 
-impl Gate {
+impl StatementGate {
     fn open() -> Arc<Self> {
         let permits = Semaphore::new(Semaphore::MAX_PERMITS / 4);
-        Arc::new(Self { permits, arrived: Semaphore::new(0) })
+        Arc::new(Self { permits, statements: Semaphore::new(0) })
     }
 
     fn close(&self) {
         self.permits.forget_permits(usize::MAX);
-        self.arrived.forget_permits(usize::MAX);
+        self.statements.forget_permits(usize::MAX);
     }
 
     fn reopen(&self) {
@@ -102,8 +103,8 @@ impl Gate {
     }
 
     /// Waits until a statement has come to the gate.
-    async fn arrival(&self) {
-        self.arrived.acquire().await.expect("never closed").forget();
+    async fn wait_for_statement(&self) {
+        self.statements.acquire().await.expect("never closed").forget();
     }
 
     /// Options of a store with one connection and this gate.
@@ -112,12 +113,17 @@ impl Gate {
         let step = move |_: &'static str| {
             let gate = gate.clone();
             let wait = async move {
-                gate.arrived.add_permits(1);
+                gate.statements.add_permits(1);
                 gate.permits.acquire().await.expect("never closed").forget();
             };
             Box::pin(wait) as std::pin::Pin<Box<dyn Future<Output = ()> + Send>>
         };
-        Options { pool_size: 1, step: Some(Arc::new(step)), timeouts, ..Options::default() }
+        Options {
+            pool_size: 1,
+            statement_hook: Some(Arc::new(step)),
+            timeouts,
+            ..Options::default()
+        }
     }
 }
 
@@ -134,7 +140,7 @@ async fn lease_end(store: &Postgres, token: Token) -> i64 {
 }
 
 #[tokio::test]
-async fn request_without_answer_fails_at_its_deadline_and_its_connection_is_replaced() {
+async fn request_without_reply_fails_at_deadline_and_connection_is_replaced() {
     let database = Server::shared().database();
     migrated(&database).await;
     let proxy = Proxy::start(&database).await.expect("a proxy");
@@ -163,7 +169,7 @@ async fn one_missed_deadline_replaces_every_connection_that_the_network_forgot()
     let second = Duration::from_secs(1);
     let timeouts =
         Timeouts { request: second, heartbeat: second, read: second, ..Timeouts::default() };
-    let gate = Gate::open();
+    let gate = StatementGate::open();
     let options = Options { pool_size: CONNECTIONS as usize, ..gate.options(timeouts) };
     let store = Postgres::connect(proxy.url(), options).await.expect("connect");
     // The transactions wait for each other, so each has a connection.
@@ -174,21 +180,21 @@ async fn one_missed_deadline_replaces_every_connection_that_the_network_forgot()
         submits.spawn(async move { store.submit(submission()).await.expect("submit") });
     }
     for _ in 0..CONNECTIONS {
-        gate.arrival().await;
+        gate.wait_for_statement().await;
     }
     gate.reopen();
     submits.join_all().await;
     let token = store.claim(claim()).await.expect("claim")[0].token;
-    store.extend(heartbeat(token, 30_000)).await.expect("a heartbeat");
-    store.counts().await.expect("counts");
+    store.heartbeat(heartbeat(token, 30_000)).await.expect("a heartbeat");
+    store.task_counts().await.expect("counts");
     let opened = proxy.connections();
     assert!(opened >= CONNECTIONS + 2, "{opened} connections");
 
     proxy.forget_connections();
     let error = fails_soon(store.submit(submission())).await;
     assert!(error.to_string().contains("did not answer within 1 s"), "{error}");
-    store.extend(heartbeat(token, 30_000)).await.expect("a heartbeat on a new connection");
-    store.counts().await.expect("counts on a new connection");
+    store.heartbeat(heartbeat(token, 30_000)).await.expect("a heartbeat on a new connection");
+    store.task_counts().await.expect("counts on a new connection");
     for _ in 0..=CONNECTIONS {
         store.submit(submission()).await.expect("submit on a new connection");
     }
@@ -196,7 +202,7 @@ async fn one_missed_deadline_replaces_every_connection_that_the_network_forgot()
 }
 
 #[tokio::test]
-async fn heartbeat_deadline_is_at_most_a_third_of_the_lease() {
+async fn heartbeat_deadline_is_at_most_one_third_of_lease() {
     let database = Server::shared().database();
     migrated(&database).await;
     let proxy = Proxy::start(&database).await.expect("a proxy");
@@ -204,13 +210,13 @@ async fn heartbeat_deadline_is_at_most_a_third_of_the_lease() {
     store.submit(submission()).await.expect("submit");
     let claimed = store.claim(claim()).await.expect("claim");
     let token = claimed[0].token;
-    store.extend(heartbeat(token, 900)).await.expect("a heartbeat");
+    store.heartbeat(heartbeat(token, 900)).await.expect("a heartbeat");
     proxy.go_silent();
-    let error = fails_soon(store.extend(heartbeat(token, 900))).await;
+    let error = fails_soon(store.heartbeat(heartbeat(token, 900))).await;
     let words = "did not answer within 0.3 s (a third of the lease)";
     assert!(error.to_string().contains(words), "{error}");
     proxy.deliver();
-    store.extend(heartbeat(token, 900)).await.expect("a heartbeat on a new connection");
+    store.heartbeat(heartbeat(token, 900)).await.expect("a heartbeat on a new connection");
 }
 
 /// The verb under way keeps the store, and its connection cannot close in order.
@@ -232,10 +238,10 @@ async fn drop_of_a_store_does_not_block_and_the_wait_for_it_ends_on_a_silent_net
 }
 
 #[tokio::test]
-async fn call_waits_for_a_connection_no_longer_than_the_pool_wait_timeout() {
+async fn wait_for_connection_is_bounded_by_pool_wait_timeout() {
     let database = Server::shared().database();
     migrated(&database).await;
-    let gate = Gate::open();
+    let gate = StatementGate::open();
     let options = gate.options(Timeouts { pool_wait: DEADLINE, ..Timeouts::default() });
     let store = Postgres::connect(&database.url(), options).await.expect("connect");
     gate.close();
@@ -243,7 +249,7 @@ async fn call_waits_for_a_connection_no_longer_than_the_pool_wait_timeout() {
         let store = store.clone();
         async move { store.submit(submission()).await }
     });
-    gate.arrival().await;
+    gate.wait_for_statement().await;
     let error = fails_soon(store.submit(submission())).await;
     assert_snapshot!(
         error,
@@ -255,7 +261,7 @@ async fn call_waits_for_a_connection_no_longer_than_the_pool_wait_timeout() {
 
 /// The server refuses the LISTEN connection again and again, and answers heartbeats meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn pool_wait_ends_while_the_listener_is_refused() {
+async fn pool_wait_ends_while_listen_connection_is_refused() {
     let database = Server::shared().database();
     migrated(&database).await;
     let role = database.name();
@@ -278,12 +284,12 @@ async fn pool_wait_ends_while_the_listener_is_refused() {
         let mut interval = tokio::time::interval(Duration::from_millis(20));
         loop {
             interval.tick().await;
-            beating.extend(heartbeat(Token(0), 30_000)).await.expect("a heartbeat");
+            beating.heartbeat(heartbeat(Token(0), 30_000)).await.expect("a heartbeat");
         }
     });
     background.spawn(async move {
         loop {
-            listening.changed().await;
+            listening.wait_for_notification().await;
         }
     });
     let (mut admin, connection) =
@@ -320,10 +326,10 @@ async fn pool_wait_ends_while_the_listener_is_refused() {
 }
 
 #[tokio::test]
-async fn claim_whose_caller_is_gone_claims_nothing() {
+async fn claim_of_dropped_caller_claims_nothing() {
     let database = Server::shared().database();
     migrated(&database).await;
-    let gate = Gate::open();
+    let gate = StatementGate::open();
     let options = gate.options(Timeouts::default());
     let store = Postgres::connect(&database.url(), options).await.expect("connect");
     store.submit(submission()).await.expect("submit");
@@ -332,7 +338,7 @@ async fn claim_whose_caller_is_gone_claims_nothing() {
         let store = store.clone();
         async move { store.claim(Claim { kinds: ["none".into()].into(), ..claim() }).await }
     });
-    gate.arrival().await;
+    gate.wait_for_statement().await;
     begin_and_give_up(store.claim(claim())).await;
     gate.reopen();
     blocked.await.expect("joined").expect("the first claim");
@@ -341,35 +347,35 @@ async fn claim_whose_caller_is_gone_claims_nothing() {
 }
 
 #[tokio::test]
-async fn heartbeat_whose_caller_is_gone_renews_nothing() {
+async fn heartbeat_of_dropped_caller_renews_nothing() {
     let database = Server::shared().database();
     migrated(&database).await;
-    let gate = Gate::open();
+    let gate = StatementGate::open();
     let options = gate.options(Timeouts::default());
     let store = Postgres::connect(&database.url(), options).await.expect("connect");
     store.submit(submission()).await.expect("submit");
     let token = store.claim(claim()).await.expect("claim")[0].token;
     let before = lease_end(&store, token).await;
     gate.close();
-    let other = Extend { tokens: vec![], ..heartbeat(token, 60_000) };
+    let other = Heartbeat { tokens: vec![], ..heartbeat(token, 60_000) };
     let blocked = tokio::spawn({
         let (store, other) = (store.clone(), other.clone());
-        async move { store.extend(other).await }
+        async move { store.heartbeat(other).await }
     });
-    gate.arrival().await;
-    begin_and_give_up(store.extend(heartbeat(token, 600_000))).await;
+    gate.wait_for_statement().await;
+    begin_and_give_up(store.heartbeat(heartbeat(token, 600_000))).await;
     gate.reopen();
     blocked.await.expect("joined").expect("the first heartbeat");
     // Each waits for the connection behind one more transaction of the abandoned heartbeat, if there is one.
     for _ in 0..5 {
-        store.extend(other.clone()).await.expect("a heartbeat behind the abandoned one");
+        store.heartbeat(other.clone()).await.expect("a heartbeat behind the abandoned one");
     }
     assert_eq!(lease_end(&store, token).await, before, "the lease was not renewed");
 }
 
 /// The leases are renewed, and another session keeps the store from releasing one that the heartbeat does not list.
 #[tokio::test]
-async fn slow_release_of_an_unlisted_lease_does_not_delay_the_heartbeat() {
+async fn slow_release_of_unlisted_lease_does_not_delay_heartbeat() {
     let database = Server::shared().database();
     migrated(&database).await;
     let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
@@ -394,14 +400,14 @@ async fn slow_release_of_an_unlisted_lease_does_not_delay_the_heartbeat() {
     for _ in 0..3 {
         let began_at = now();
         // The deadline of a heartbeat with this lease is 2 s.
-        let extended = store.extend(heartbeat(listed, 6000)).await.expect("renewed");
+        let extended = store.heartbeat(heartbeat(listed, 6000)).await.expect("renewed");
         assert!(now() - began_at < Duration::from_millis(1800), "{:?}", now() - began_at);
-        assert_eq!((extended.lost.len(), extended.released), (0, 0));
+        assert_eq!((extended.lost_leases.len(), extended.released_attempts), (0, 0));
     }
     lock.rollback().await.expect("rollback");
     let is_ready = "SELECT count(*) FROM tidegate.ready";
     wait::until_async("the lease is released", async || {
-        store.extend(heartbeat(listed, 6000)).await.expect("renewed");
+        store.heartbeat(heartbeat(listed, 6000)).await.expect("renewed");
         other.query_one(is_ready, &[]).await.expect("count").get::<_, i64>(0) == 1
     })
     .await;
@@ -468,8 +474,8 @@ async fn heartbeats_with_a_short_deadline_release_every_attempt_of_large_leases(
     for leases in [1, 50] {
         let (_database, store, client) = many_expired(leases).await;
         wait::until_async("the attempts are released", async || {
-            let extend = Extend { tokens: vec![], ..heartbeat(Token(0), 30_000) };
-            if let Err(error) = store.extend(extend).await {
+            let extend = Heartbeat { tokens: vec![], ..heartbeat(Token(0), 30_000) };
+            if let Err(error) = store.heartbeat(extend).await {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
             }
             is_all_ready(&client).await
@@ -488,7 +494,7 @@ async fn claim_whose_caller_is_gone_does_not_leave_its_job_waiting() {
     migrated(&database).await;
     let is_armed = Arc::new(AtomicU32::new(0));
     let (arrived, permits) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let step: Step = {
+    let step: StatementHook = {
         let (is_armed, arrived, permits) = (is_armed.clone(), arrived.clone(), permits.clone());
         Arc::new(move |sql| {
             let is_held = sql == "COMMIT" && is_armed.swap(0, SeqCst) == 1;
@@ -501,7 +507,7 @@ async fn claim_whose_caller_is_gone_does_not_leave_its_job_waiting() {
             })
         })
     };
-    let options = Options { step: Some(step), ..Options::default() };
+    let options = Options { statement_hook: Some(step), ..Options::default() };
     let store = Postgres::connect(&database.url(), options).await.expect("connect");
     let other = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
     let submit = async |number: u32| {
@@ -511,7 +517,7 @@ async fn claim_whose_caller_is_gone_does_not_leave_its_job_waiting() {
         let submission = Submission { jobs, tasks, ..Submission::default() };
         store.submit(submission).await.expect("submit");
     };
-    submit(JOB_WINDOW - 1).await;
+    submit(JOB_WINDOW_SIZE - 1).await;
     let one = Claim { tasks_max: 1, ..claim() };
     assert_eq!(store.claim(one).await.expect("claim").len(), 1, "the window has two places");
     is_armed.store(1, SeqCst);
@@ -525,14 +531,14 @@ async fn claim_whose_caller_is_gone_does_not_leave_its_job_waiting() {
     abandoned.abort();
     assert!(abandoned.await.expect_err("aborted").is_cancelled());
     permits.add_permits(1);
-    wait::until_async("the abandoned claim ends", async || store.calls_pending() == 0).await;
+    wait::until_async("the abandoned claim ends", async || store.pending_calls() == 0).await;
     let (client, connection) =
         tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
     tokio::spawn(connection);
     let running = number(&client, "SELECT count(*) FROM tidegate.running_attempts").await;
     assert_eq!(running, 5, "the abandoned claim has committed");
     let ready = number(&client, "SELECT count(*) FROM tidegate.ready").await;
-    assert_eq!(ready, i64::from(JOB_WINDOW - 1 + 4 - 5), "all others have passed the window");
+    assert_eq!(ready, i64::from(JOB_WINDOW_SIZE - 1 + 4 - 5), "all others have passed the window");
 }
 
 /// Longer than the deadline of a request, and than the timeouts of the server that belong to it.
@@ -560,7 +566,7 @@ async fn lock_for_long(database: &Database, sql: &'static str) -> tokio::task::J
 }
 
 /// Pauses one transaction before its second statement.
-fn pausing(is_armed: &Arc<AtomicU32>) -> Step {
+fn pausing(is_armed: &Arc<AtomicU32>) -> StatementHook {
     let is_armed = is_armed.clone();
     Arc::new(move |_| {
         let counted = is_armed.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
@@ -575,12 +581,13 @@ fn pausing(is_armed: &Arc<AtomicU32>) -> Step {
 const SLOW_MIGRATION: &[(&str, &str)] = &[("9999_slow", "-- Online: a test\nSELECT pg_sleep(2)")];
 
 #[tokio::test]
-async fn maintenance_and_reads_of_whole_tables_may_take_longer_than_a_request() {
+async fn maintenance_and_table_reads_may_exceed_request_deadline() {
     let database = Server::shared().database();
     migrated(&database).await;
     let statements = Arc::new(AtomicU32::new(0));
     let timeouts = Timeouts { request: DEADLINE, ..Timeouts::default() };
-    let options = Options { timeouts, step: Some(pausing(&statements)), ..Options::default() };
+    let options =
+        Options { timeouts, statement_hook: Some(pausing(&statements)), ..Options::default() };
     let store = Postgres::connect(&database.url(), options).await.expect("connect");
     store.submit(submission()).await.expect("submit");
 
@@ -610,7 +617,7 @@ async fn maintenance_and_reads_of_whole_tables_may_take_longer_than_a_request() 
     let keyed = NewTask { unique_key: Some("k".into()), ..NewTask::new("a", "null") };
     fails_soon(store.submit(Submission { tasks: vec![keyed], ..Submission::default() })).await;
     statements.store(0, SeqCst);
-    store.migrate_more(SLOW_MIGRATION).await.expect("migrate");
+    store.migrate_with_extra(SLOW_MIGRATION).await.expect("migrate");
 }
 
 #[tokio::test]
@@ -626,12 +633,13 @@ async fn version_check_of_a_migration_may_take_longer_than_a_request() {
 }
 
 #[tokio::test]
-async fn maintenance_and_reads_of_whole_tables_fail_at_their_own_deadlines() {
+async fn maintenance_and_table_reads_fail_at_their_own_deadlines() {
     let database = Server::shared().database();
     migrated(&database).await;
     let statements = Arc::new(AtomicU32::new(0));
     let timeouts = Timeouts { read: DEADLINE, maintenance: DEADLINE, ..Timeouts::default() };
-    let options = Options { timeouts, step: Some(pausing(&statements)), ..Options::default() };
+    let options =
+        Options { timeouts, statement_hook: Some(pausing(&statements)), ..Options::default() };
     let store = Postgres::connect(&database.url(), options).await.expect("connect");
     let locked = lock_tasks(&database).await;
     fails_soon(store.snapshot()).await;
@@ -649,7 +657,7 @@ async fn maintenance_and_reads_of_whole_tables_fail_at_their_own_deadlines() {
         assert!(error.to_string().contains(&words), "{verb}: {error}");
         statements.store(0, SeqCst);
     }
-    let error = fails_soon(store.migrate_more(SLOW_MIGRATION)).await;
+    let error = fails_soon(store.migrate_with_extra(SLOW_MIGRATION)).await;
     assert!(error.to_string().contains("0.3 s"), "{error}");
     assert_snapshot!(error, @"PostgreSQL did not answer within 0.3 s (postgres.maintenance_timeout_ms); the connection was closed");
     store.submit(submission()).await.expect("the deadline of a request is longer");
@@ -674,7 +682,7 @@ async fn missing_counters_row_is_reported_at_once() {
 const SESSION: &str = "SELECT name, setting FROM pg_settings ORDER BY name";
 
 #[tokio::test]
-async fn submit_in_changes_nothing_in_the_session_of_the_caller() {
+async fn submit_in_leaves_session_settings_of_caller_unchanged() {
     let database = Server::shared().database();
     migrated(&database).await;
     let timeouts = Timeouts { request: Duration::from_millis(1234), ..Timeouts::default() };

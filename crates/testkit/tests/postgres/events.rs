@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use insta::assert_snapshot;
 use tidegate_core::{
-    CancelOutcome, Claim, Exit, Finish, Inspect, JobSpec, NewTask, Outcome, SetLimit, Source,
-    Store, Submission, TaskId, WorkerId,
+    CancelOutcome, CapacitySource, Claim, Completion, Finish, JobSpec, NewTask, Outcome, SetLimit,
+    Store, StoreReader, Submission, TaskId, WorkerId,
 };
-use tidegate_store::postgres::{Options, Postgres, Step, Timeouts};
+use tidegate_store::postgres::{Options, Postgres, StatementHook, Timeouts};
 use tidegate_testkit::events::Events;
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::wait;
@@ -27,7 +27,7 @@ fn claim(tasks_max: u32) -> Claim {
         kinds: ["a".into(), "b".into()].into(),
         tasks_max,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
@@ -51,19 +51,19 @@ async fn submit(store: &Postgres, tasks: Vec<NewTask>) {
 
 /// Ends the connections of the store before the first statement that finds a condition true.
 #[derive(Clone)]
-struct Cut {
+struct ConnectionCut {
     monitor: Arc<tokio_postgres::Client>,
     when: &'static str,
     is_armed: Arc<AtomicBool>,
 }
 
-impl Cut {
+impl ConnectionCut {
     async fn new(database: &Database, when: &'static str) -> Self {
         let monitor = Arc::new(client(database).await);
         Self { monitor, when, is_armed: Arc::default() }
     }
 
-    fn step(&self) -> Step {
+    fn step(&self) -> StatementHook {
         let cut = self.clone();
         Arc::new(move |_| {
             let cut = cut.clone();
@@ -99,7 +99,7 @@ impl Cut {
     }
 
     /// Ends the connections before the first statement whose text contains `part`.
-    fn step_before(&self, part: &'static str) -> Step {
+    fn step_before(&self, part: &'static str) -> StatementHook {
         let cut = self.clone();
         Arc::new(move |sql| {
             let cut = cut.clone();
@@ -127,7 +127,7 @@ async fn claim_again(store: &Postgres, tasks_max: u32) -> usize {
 }
 
 #[tokio::test]
-async fn broken_invariant_behind_a_claim_is_logged_and_the_claim_is_returned() {
+async fn broken_invariant_after_claim_is_logged_and_claim_is_returned() {
     let events = Events::capture();
     let database = Server::shared().database();
     let store = connect(&database, Options::default()).await;
@@ -150,34 +150,40 @@ async fn broken_invariant_behind_a_claim_is_logged_and_the_claim_is_returned() {
 }
 
 #[tokio::test]
-async fn claim_that_fails_behind_a_committed_finish_is_logged() {
+async fn failed_claim_after_committed_finish_is_logged() {
     let events = Events::capture();
     let database = Server::shared().database();
     let store = connect(&database, Options::default()).await;
     submit(&store, vec![NewTask::new("a", "null")]).await;
     let attempt = store.claim(claim(1)).await.expect("claim").remove(0);
-    let set = SetLimit { name: "group:b".into(), capacity: Some(1), source: Source::Operator };
+    let set =
+        SetLimit { name: "group:b".into(), capacity: Some(1), source: CapacitySource::Operator };
     store.set_limit(set).await.expect("set the limit");
     submit(&store, vec![NewTask::new("b", "null")]).await;
-    let cut = Cut::new(&database, "SELECT EXISTS (SELECT FROM tidegate.finished)").await;
-    let held = connect(&database, Options { step: Some(cut.step()), ..Options::default() }).await;
+    let cut = ConnectionCut::new(&database, "SELECT EXISTS (SELECT FROM tidegate.finished)").await;
+    let held =
+        connect(&database, Options { statement_hook: Some(cut.step()), ..Options::default() })
+            .await;
     cut.arm();
     let outcome = Outcome::Completed(b"\"secret\"".to_vec());
-    let exits = vec![Exit { task: attempt.task, token: attempt.token, outcome }];
-    let finished = held.finish(Finish { exits, claim: Some(claim(5)) }).await.expect("finish");
+    let exits = vec![Completion { task: attempt.task, token: attempt.token, outcome }];
+    let finished =
+        held.finish(Finish { completions: exits, claim: Some(claim(5)) }).await.expect("finish");
     assert!(cut.is_over(), "the finish sent no statement behind its commit");
-    assert_eq!((finished.lost.len(), finished.claimed.len()), (0, 0));
+    assert_eq!((finished.lost_attempts.len(), finished.claimed.len()), (0, 0));
     let event = events.wait_for(Level::INFO, "claim").await;
     assert!(!event.text.contains("secret"), "{event:?}");
     assert_eq!(claim_again(&store, 5).await, 1, "the waiting task");
 }
 
 #[tokio::test]
-async fn second_look_of_a_claim_that_fails_is_logged_and_the_first_is_returned() {
+async fn failed_second_claim_statement_is_logged_and_first_result_is_returned() {
     let events = Events::capture();
     let database = Server::shared().database();
-    let cut = Cut::new(&database, "SELECT NOT EXISTS (SELECT FROM tidegate.ready)").await;
-    let store = connect(&database, Options { step: Some(cut.step()), ..Options::default() }).await;
+    let cut = ConnectionCut::new(&database, "SELECT NOT EXISTS (SELECT FROM tidegate.ready)").await;
+    let store =
+        connect(&database, Options { statement_hook: Some(cut.step()), ..Options::default() })
+            .await;
     for _ in 0..TRIES_MAX {
         submit(&store, vec![NewTask::new("a", "null"); 3]).await;
         assert_eq!(store.claim(claim(2)).await.expect("claim").len(), 2);
@@ -192,17 +198,18 @@ async fn second_look_of_a_claim_that_fails_is_logged_and_the_first_is_returned()
 }
 
 #[tokio::test]
-async fn admission_of_due_tasks_that_fails_during_a_finish_is_logged_and_the_finish_goes_on() {
+async fn failed_admission_of_due_tasks_during_finish_is_logged() {
     let events = Events::capture();
     let database = Server::shared().database();
     let store = connect(&database, Options::default()).await;
-    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    let set =
+        SetLimit { name: "group:a".into(), capacity: Some(2), source: CapacitySource::Operator };
     store.set_limit(set).await.expect("set the limit");
-    let cut = Cut::new(&database, "").await;
+    let cut = ConnectionCut::new(&database, "").await;
     let options = Options {
         pool_size: 1,
         due_grace: Duration::ZERO,
-        step: Some(cut.step_before("fast admission of due tasks")),
+        statement_hook: Some(cut.step_before("fast admission of due tasks")),
         ..Options::default()
     };
     let held = connect(&database, options).await;
@@ -220,21 +227,25 @@ async fn admission_of_due_tasks_that_fails_during_a_finish_is_logged_and_the_fin
     let retried = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms: Some(0) };
     let outcomes = [retried, Outcome::Completed(b"null".to_vec())];
     let exits = running.iter().zip(outcomes);
-    let exits = exits.map(|(one, outcome)| Exit { task: one.task, token: one.token, outcome });
-    let finish = Finish { exits: exits.collect(), claim: Some(claim(2)) };
+    let exits =
+        exits.map(|(one, outcome)| Completion { task: one.task, token: one.token, outcome });
+    let finish = Finish { completions: exits.collect(), claim: Some(claim(2)) };
     let finished = held.finish(finish).await.expect("finish");
     assert!(cut.is_over(), "the finish admitted no due tasks");
-    assert_eq!((finished.lost.len(), finished.claimed.len()), (0, 2));
+    assert_eq!((finished.lost_attempts.len(), finished.claimed.len()), (0, 2));
     events.wait_for(Level::INFO, "admission of due tasks").await;
 }
 
 #[tokio::test]
-async fn admission_behind_a_cancel_that_fails_is_logged_and_the_outcome_is_returned() {
+async fn failed_admission_after_cancel_is_logged_and_outcome_is_returned() {
     let events = Events::capture();
     let database = Server::shared().database();
-    let cut = Cut::new(&database, "SELECT EXISTS (SELECT FROM tidegate.finished)").await;
-    let store = connect(&database, Options { step: Some(cut.step()), ..Options::default() }).await;
-    let set = SetLimit { name: "group:a".into(), capacity: Some(31), source: Source::Operator };
+    let cut = ConnectionCut::new(&database, "SELECT EXISTS (SELECT FROM tidegate.finished)").await;
+    let store =
+        connect(&database, Options { statement_hook: Some(cut.step()), ..Options::default() })
+            .await;
+    let set =
+        SetLimit { name: "group:a".into(), capacity: Some(31), source: CapacitySource::Operator };
     store.set_limit(set).await.expect("set the limit");
     submit(&store, vec![NewTask::new("a", "null")]).await;
     assert_eq!(store.claim(claim(1)).await.expect("claim").len(), 1);
@@ -261,7 +272,7 @@ async fn lost_listen_connection_is_logged() {
         let store = store.clone();
         tokio::spawn(async move {
             loop {
-                store.changed().await;
+                store.wait_for_notification().await;
             }
         })
     };
@@ -275,7 +286,7 @@ async fn lost_listen_connection_is_logged() {
 }
 
 #[tokio::test]
-async fn error_of_a_call_whose_caller_is_gone_is_logged() {
+async fn error_of_call_with_dropped_caller_is_logged() {
     let events = Events::capture();
     let database = Server::shared().database();
     let request = Duration::from_millis(300);

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{
-    Attempt, Claim, Exit, Finish, Inspect, NewTask, Outcome, State, Store, Submission, TaskId,
-    WorkerId,
+    Attempt, Claim, Completion, Finish, NewTask, Outcome, Store, StoreReader, Submission, TaskId,
+    TaskState, WorkerId,
 };
 use tidegate_engine::{Context, Failure, Shutdown, Worker, time};
-use tidegate_measure::server::Stop;
+use tidegate_measure::postgres_server::StopMode;
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::own_server::OwnServer;
 use tidegate_testkit::wait;
@@ -29,7 +29,7 @@ fn claim() -> Claim {
         kinds: ["a".into()].into(),
         tasks_max: 3,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
@@ -38,17 +38,17 @@ fn submission() -> Submission {
 }
 
 fn completed(attempts: &[Attempt]) -> Finish {
-    let exit = |attempt: &Attempt| Exit {
+    let exit = |attempt: &Attempt| Completion {
         task: attempt.task,
         token: attempt.token,
         outcome: Outcome::Completed(b"1".to_vec()),
     };
-    Finish { exits: attempts.iter().map(exit).collect(), claim: None }
+    Finish { completions: attempts.iter().map(exit).collect(), claim: None }
 }
 
 /// Returns a primary and its synchronous standby, both started.
 async fn pair() -> (OwnServer, OwnServer) {
-    let primary = OwnServer::make(&["fsync=off"]);
+    let primary = OwnServer::init(&["fsync=off"]);
     primary.start();
     let standby = OwnServer::standby_of(&primary);
     standby.start();
@@ -104,7 +104,7 @@ async fn drain(store: &Postgres) {
 }
 
 #[tokio::test]
-async fn work_continues_on_a_promoted_standby_and_no_acknowledged_task_is_lost() {
+async fn failover_to_promoted_standby_loses_no_acknowledged_task() {
     let (primary, standby) = pair().await;
     let store = connect(&primary, &standby).await;
     let mut acknowledged = Vec::new();
@@ -116,17 +116,17 @@ async fn work_continues_on_a_promoted_standby_and_no_acknowledged_task_is_lost()
     let finished: Vec<TaskId> = attempts.iter().map(|attempt| attempt.task).collect();
     assert!(!finished.is_empty());
 
-    primary.stop(Stop::Immediate);
+    primary.stop(StopMode::Immediate);
     standby.promote();
     acknowledged.push(submit(&store).await);
     for task in &finished {
         let state = store.task(*task).await.expect("read").expect("kept").state;
-        assert_eq!(state, State::Completed, "an acknowledged completion is lost");
+        assert_eq!(state, TaskState::Completed, "an acknowledged completion is lost");
     }
     drain(&store).await;
     for task in acknowledged {
         let view = store.task(task).await.expect("read").expect("an acknowledged task is lost");
-        assert_eq!(view.state, State::Completed);
+        assert_eq!(view.state, TaskState::Completed);
     }
 }
 
@@ -170,7 +170,7 @@ async fn work(_: Context, _: String) -> Result<(), Failure> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_acknowledged_task_is_lost_when_the_primary_stops_under_load() {
+async fn failover_under_load_loses_no_acknowledged_task() {
     let (primary, standby) = pair().await;
     let store = connect(&primary, &standby).await;
     let (total, is_over) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
@@ -179,14 +179,14 @@ async fn no_acknowledged_task_is_lost_when_the_primary_stops_under_load() {
         let (total, is_over) = (total.clone(), is_over.clone());
         submitters.spawn(submit_all(store.clone(), submitter, total, is_over));
     }
-    let options = tidegate_engine::Options {
+    let options = tidegate_engine::WorkerConfig {
         concurrency: 8,
         lease: Duration::from_secs(6),
-        ..tidegate_engine::Options::default()
+        ..tidegate_engine::WorkerConfig::default()
     };
     let worker_store = connect(&primary, &standby).await;
     let worker = Worker::builder(Arc::new(worker_store))
-        .options(options)
+        .config(options)
         .handle("work", work)
         .build()
         .expect("a worker");
@@ -199,7 +199,7 @@ async fn no_acknowledged_task_is_lost_when_the_primary_stops_under_load() {
     let acknowledged_before = total.load(Ordering::SeqCst);
     // `pg_ctl` blocks until the server has stopped, while the submitters go on.
     let (primary, standby) = tokio::task::spawn_blocking(move || {
-        primary.stop(Stop::Immediate);
+        primary.stop(StopMode::Immediate);
         standby.promote();
         (primary, standby)
     })
@@ -214,8 +214,8 @@ async fn no_acknowledged_task_is_lost_when_the_primary_stops_under_load() {
         submitters.join_all().await.into_iter().flatten().collect();
     assert_eq!(acknowledged.len(), total.load(Ordering::SeqCst));
     wait::until_async("every task is completed", async || {
-        let counts = store.counts().await.expect("counts");
-        counts.iter().all(|(state, count)| *state == State::Completed || *count == 0)
+        let counts = store.task_counts().await.expect("counts");
+        counts.iter().all(|(state, count)| *state == TaskState::Completed || *count == 0)
     })
     .await;
     shutdown.stop();
@@ -227,8 +227,8 @@ async fn no_acknowledged_task_is_lost_when_the_primary_stops_under_load() {
     for (task, payload) in &acknowledged {
         let view = store.task(*task).await.expect("read");
         let view = view.unwrap_or_else(|| panic!("task {task} {payload} is lost"));
-        assert_eq!(view.state, State::Completed, "task {task} {payload}");
-        assert_eq!(view.deaths, 0, "task {task} {payload}");
+        assert_eq!(view.state, TaskState::Completed, "task {task} {payload}");
+        assert_eq!(view.crashes, 0, "task {task} {payload}");
     }
     let copies = "SELECT count(*), count(DISTINCT id) FROM tidegate.finished";
     let row = sql.query_one(copies, &[]).await.expect("count");
@@ -240,14 +240,14 @@ async fn no_acknowledged_task_is_lost_when_the_primary_stops_under_load() {
 }
 
 #[tokio::test]
-async fn connections_to_a_server_that_became_read_only_are_closed() {
+async fn connections_to_server_that_became_read_only_are_closed() {
     let (primary, standby) = pair().await;
     let store = connect(&primary, &standby).await;
     submit(&store).await;
-    store.counts().await.expect("counts");
+    store.task_counts().await.expect("counts");
     let listening = tokio::spawn({
         let store = store.clone();
-        async move { store.changed().await }
+        async move { store.wait_for_notification().await }
     });
     // The first wake-up comes from the LISTEN itself.
     tokio::time::timeout(PATIENCE, listening).await.expect("listening").expect("no panic");
@@ -270,7 +270,7 @@ async fn connections_to_a_server_that_became_read_only_are_closed() {
     .await;
     submit(&store).await;
     drain(&store).await;
-    store.counts().await.expect("counts");
+    store.task_counts().await.expect("counts");
     // A server process ends a moment after its connection.
     wait::until_async("every connection to the old primary is closed", async || {
         old.query_one(opened, &[]).await.expect("count").get::<_, i64>(0) == 0
@@ -304,7 +304,7 @@ async fn listener_returns_to_the_primary(parameters: &str, expects_standby: bool
     let (mut listening, listener) = (JoinSet::new(), store.clone());
     listening.spawn(async move {
         loop {
-            listener.changed().await;
+            listener.wait_for_notification().await;
         }
     });
     const SESSIONS: &str = "FROM pg_stat_activity WHERE usename = 'few'";
@@ -338,7 +338,7 @@ async fn listener_returns_to_the_primary(parameters: &str, expects_standby: bool
 
 /// A standby executes no LISTEN.
 #[tokio::test(flavor = "multi_thread")]
-async fn listener_of_a_store_that_accepts_any_server_returns_to_the_primary() {
+async fn listener_with_target_any_returns_to_primary() {
     assert!(listener_returns_to_the_primary("?target_session_attrs=any", true).await);
 }
 
@@ -350,7 +350,7 @@ async fn listener_with_several_hosts_uses_no_standby_by_default() {
 /// With `target_session_attrs=any` a standby is accepted while the primary restarts, and refuses every
 /// write. The store returns to the primary.
 #[tokio::test(flavor = "multi_thread")]
-async fn store_that_accepts_any_server_returns_to_the_restarted_primary() {
+async fn store_with_target_any_returns_to_restarted_primary() {
     let (primary, standby, url) = asynchronous_pair("postgres", "?target_session_attrs=any").await;
     let store = Postgres::connect(&url, Options::default()).await.expect("connect");
     store.migrate().await.expect("migrate");
@@ -362,7 +362,7 @@ async fn store_that_accepts_any_server_returns_to_the_restarted_primary() {
         reader.query_one(has_schema, &[]).await.expect("read the standby").get(0)
     })
     .await;
-    primary.stop(Stop::Immediate);
+    primary.stop(StopMode::Immediate);
     wait::until_async("the standby refuses a write", async || {
         let error = store.submit(submission()).await.expect_err("the primary is away");
         assert!(error.is_retryable(), "{error}");

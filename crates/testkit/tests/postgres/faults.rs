@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use insta::assert_snapshot;
 use tidegate_core::{
-    Attempt, Claim, ErrorKind, Exit, Extend, Finish, Inspect, NewTask, Outcome, SetLimit, Source,
-    State, Store, Submission, TaskId, WorkerId, check,
+    Attempt, CapacitySource, Claim, Completion, ErrorKind, Finish, Heartbeat, NewTask, Outcome,
+    SetLimit, Store, StoreReader, Submission, TaskId, TaskState, WorkerId, invariants,
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
@@ -26,7 +26,7 @@ fn claim() -> Claim {
         kinds: ["a".into()].into(),
         tasks_max: 10,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
@@ -56,7 +56,7 @@ async fn cut_all(database: &Database) {
 }
 
 #[test]
-fn a_heartbeat_goes_through_while_the_threads_of_the_handlers_are_blocked() {
+fn heartbeat_succeeds_while_handler_threads_are_blocked() {
     let database = Server::shared().database();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
     let handlers = runtime().expect("a runtime");
@@ -68,7 +68,7 @@ fn a_heartbeat_goes_through_while_the_threads_of_the_handlers_are_blocked() {
         let counts: Vec<_> = (0..8)
             .map(|_| {
                 let store = store.clone();
-                tokio::spawn(async move { store.counts().await.expect("counts") })
+                tokio::spawn(async move { store.task_counts().await.expect("counts") })
             })
             .collect();
         for one in counts {
@@ -81,16 +81,16 @@ fn a_heartbeat_goes_through_while_the_threads_of_the_handlers_are_blocked() {
     let beating = store.clone();
     let heart = std::thread::spawn(move || {
         let worker = WorkerId("worker".into());
-        let extend = Extend {
+        let extend = Heartbeat {
             worker,
             tokens: vec![token],
             lease_ms: 30_000,
             progress: vec![],
-            ran: vec![],
+            run_times: vec![],
             report: None,
         };
-        let extended = runtime().expect("a runtime").block_on(beating.extend(extend));
-        let _ = answer.send(extended.expect("extend").lost);
+        let extended = runtime().expect("a runtime").block_on(beating.heartbeat(extend));
+        let _ = answer.send(extended.expect("extend").lost_leases);
     });
     let lost = answered.recv_timeout(PATIENCE).expect("the heartbeat is answered");
     assert_eq!(lost, []);
@@ -99,7 +99,7 @@ fn a_heartbeat_goes_through_while_the_threads_of_the_handlers_are_blocked() {
 }
 
 #[tokio::test]
-async fn verbs_find_new_connections_when_the_old_ones_are_cut() {
+async fn verbs_reconnect_after_connections_are_cut() {
     let database = Server::shared().database();
     let store = connect(&database).await;
     store.submit(submission()).await.expect("submit");
@@ -119,19 +119,19 @@ async fn verbs_find_new_connections_when_the_old_ones_are_cut() {
 }
 
 #[tokio::test]
-async fn the_listener_comes_back_when_its_connection_is_cut() {
+async fn listener_reconnects_after_its_connection_is_cut() {
     let database = Server::shared().database();
     let (listening, submitting) = (connect(&database).await, connect(&database).await);
     let mut changed = tokio::spawn({
         let store = listening.clone();
-        async move { store.changed().await }
+        async move { store.wait_for_notification().await }
     });
     cut_all(&database).await;
     // The first notice after the cut may come from the reconnection itself.
     tokio::time::timeout(PATIENCE, &mut changed).await.expect("woken").expect("no panic");
     for _ in 0..10 {
         let store = listening.clone();
-        let changed = tokio::spawn(async move { store.changed().await });
+        let changed = tokio::spawn(async move { store.wait_for_notification().await });
         let submitted = submitting.submit(submission()).await;
         if tokio::time::timeout(Duration::from_secs(3), changed).await.is_ok() && submitted.is_ok()
         {
@@ -142,7 +142,7 @@ async fn the_listener_comes_back_when_its_connection_is_cut() {
 }
 
 #[tokio::test]
-async fn a_schema_of_a_newer_version_is_refused() {
+async fn schema_of_newer_version_is_rejected() {
     let database = Server::shared().database();
     let store = connect(&database).await;
     run(&database, "INSERT INTO tidegate.migrations VALUES (999, 'the future', 'x')").await;
@@ -187,12 +187,12 @@ async fn schema_of_an_earlier_build_is_refused() {
 // Connections that are lost between the COMMIT and its answer
 
 fn completed(attempts: &[Attempt]) -> Finish {
-    let exit = |attempt: &Attempt| Exit {
+    let exit = |attempt: &Attempt| Completion {
         task: attempt.task,
         token: attempt.token,
         outcome: Outcome::Completed(b"1".to_vec()),
     };
-    Finish { exits: attempts.iter().map(exit).collect(), claim: None }
+    Finish { completions: attempts.iter().map(exit).collect(), claim: None }
 }
 
 async fn proxied(database: &Database) -> (Postgres, Proxy) {
@@ -203,11 +203,12 @@ async fn proxied(database: &Database) -> (Postgres, Proxy) {
 }
 
 #[tokio::test]
-async fn a_finish_whose_answer_is_lost_is_told_by_its_token() {
+async fn finish_with_lost_reply_is_detected_by_its_token() {
     let database = Server::shared().database();
     let (store, proxy) = proxied(&database).await;
     for limit in [None, Some(1)] {
-        let set = SetLimit { name: "group:a".into(), capacity: limit, source: Source::Operator };
+        let set =
+            SetLimit { name: "group:a".into(), capacity: limit, source: CapacitySource::Operator };
         store.set_limit(set).await.expect("set");
         let mut done = 0;
         // What holds slots ends in the third transaction.
@@ -222,20 +223,20 @@ async fn a_finish_whose_answer_is_lost_is_told_by_its_token() {
             // If it was done, who tells it again hears that the token is over. In no case is it
             // done twice.
             let again = store.finish(completed(&claimed)).await.expect("finish");
-            done += usize::from(first.is_err()) * again.lost.len();
+            done += usize::from(first.is_err()) * again.lost_attempts.len();
             let last = store.finish(completed(&claimed)).await.expect("finish");
-            assert_eq!(last.lost.len(), 1);
+            assert_eq!(last.lost_attempts.len(), 1);
             let task = store.task(claimed[0].task).await.expect("task").expect("it is kept");
-            assert_eq!(task.state, State::Completed);
+            assert_eq!(task.state, TaskState::Completed);
         }
         assert_eq!(done, 1, "the answer to what was done was lost once, with the limit {limit:?}");
     }
     let snapshot = store.snapshot().await.expect("a snapshot");
-    assert_eq!(check::check_at_rest_but(&snapshot, |name| name == "group:a"), []);
+    assert_eq!(invariants::check_idle_store_except(&snapshot, |name| name == "group:a"), []);
 }
 
 #[tokio::test]
-async fn a_claim_whose_answer_is_lost_comes_back_when_its_lease_ends() {
+async fn claim_with_lost_reply_is_reaped_when_its_lease_expires() {
     let database = Server::shared().database();
     let (store, proxy) = proxied(&database).await;
     store.submit(submission()).await.expect("submit");
@@ -256,7 +257,7 @@ async fn a_claim_whose_answer_is_lost_comes_back_when_its_lease_ends() {
 }
 
 #[tokio::test]
-async fn a_submit_whose_answer_is_lost_is_not_doubled_with_a_unique_key() {
+async fn submit_with_lost_reply_and_unique_key_stores_no_duplicate() {
     let database = Server::shared().database();
     let (store, proxy) = proxied(&database).await;
     store.submit(submission()).await.expect("the kind is known");
@@ -297,10 +298,11 @@ async fn busy(client: &tokio_postgres::Client) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_dropped_futures_leave_nothing_open() {
+async fn ten_thousand_dropped_futures_leave_no_open_transaction() {
     let database = Server::shared().database();
     let store = connect(&database).await;
-    let set = SetLimit { name: "group:a".into(), capacity: Some(50), source: Source::Operator };
+    let set =
+        SetLimit { name: "group:a".into(), capacity: Some(50), source: CapacitySource::Operator };
     store.set_limit(set).await.expect("set");
     let (mut client, connection) =
         tokio_postgres::connect(&database.url(), NoTls).await.expect("connect");
@@ -314,18 +316,18 @@ async fn ten_thousand_dropped_futures_leave_nothing_open() {
             2 => drop_after(polls, store.claim(claim())).await,
             3 => drop_after(polls, store.finish(completed(&claimed))).await,
             4 => drop_after(polls, store.cancel(vec![TaskId(i64::from(round / 4))])).await,
-            5 => drop_after(polls, store.counts()).await,
+            5 => drop_after(polls, store.task_counts()).await,
             6 => drop_after(polls, store.reap()).await,
             7 => {
-                let extend = Extend {
+                let extend = Heartbeat {
                     worker: WorkerId("worker".into()),
                     tokens: claimed.iter().map(|attempt| attempt.token).collect(),
                     lease_ms: 30_000,
                     progress: Vec::new(),
-                    ran: Vec::new(),
+                    run_times: Vec::new(),
                     report: None,
                 };
-                drop_after(polls, store.extend(extend)).await;
+                drop_after(polls, store.heartbeat(extend)).await;
             }
             _ => {
                 // In a transaction of the caller's, which goes on as the caller likes.
@@ -352,12 +354,12 @@ async fn ten_thousand_dropped_futures_leave_nothing_open() {
     for verb in verbs {
         verb.await.expect("a task").expect("claim");
     }
-    assert_eq!(store.conflicts(), 0);
+    assert_eq!(store.transaction_conflicts(), 0);
     let connections = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
                        AND pid <> pg_backend_pid()";
     let connections: i64 = client.query_one(connections, &[]).await.expect("count").get(0);
     // The pool, two readers, one for heartbeats, one that listens.
     assert!(connections <= 8 + 2 + 1 + 1, "{connections} connections");
     let snapshot = store.snapshot().await.expect("a snapshot");
-    assert_eq!(check::check(&snapshot), []);
+    assert_eq!(invariants::check(&snapshot), []);
 }

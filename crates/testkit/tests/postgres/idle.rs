@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_core::{Kind, NewTask, SetLimit, Source, Store, Submission};
+use tidegate_core::{CapacitySource, Kind, NewTask, SetLimit, Store, Submission};
 use tidegate_engine::{
-    Asked, Builder, Context, Failure, Observer, Shutdown, Summary, Worker, time,
+    ClaimStats, Context, Failure, Observer, Shutdown, Worker, WorkerBuilder, WorkerSummary, time,
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
@@ -43,23 +43,28 @@ async fn counted(database: &Database, sent: &Arc<Sent>) -> Postgres {
         sent.noted.add_permits(usize::from(sql.contains("INSERT INTO tidegate.workers")));
         Box::pin(async {})
     };
-    let options = Options { pool_size: 2, step: Some(Arc::new(step)), ..Options::default() };
+    let options =
+        Options { pool_size: 2, statement_hook: Some(Arc::new(step)), ..Options::default() };
     Postgres::connect(&database.url(), options).await.expect("connect")
 }
 
 /// A worker that says when it has run a task.
-fn builder(store: Postgres, ran: &Arc<Semaphore>, options: tidegate_engine::Options) -> Builder {
+fn builder(
+    store: Postgres,
+    ran: &Arc<Semaphore>,
+    options: tidegate_engine::WorkerConfig,
+) -> WorkerBuilder {
     let ran = ran.clone();
     let handle = move |_: Context, (): ()| {
         ran.add_permits(1);
         async { Ok::<_, Failure>(()) }
     };
-    let builder = Worker::builder(Arc::new(store)).options(options);
+    let builder = Worker::builder(Arc::new(store)).config(options);
     builder.handle(Kind::new("a"), handle)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_idle_workers_send_at_most_a_hundred_statements_a_second() {
+async fn idle_workers_send_at_most_one_statement_per_second_each() {
     let database = Server::shared().database();
     let new = || Arc::new(Sent { statements: AtomicU64::new(0), noted: Semaphore::new(0) });
     let (sent, ran) = (new(), Arc::new(Semaphore::new(0)));
@@ -96,51 +101,55 @@ async fn a_hundred_idle_workers_send_at_most_a_hundred_statements_a_second() {
 
 /// Calls for work that found nothing, so far.
 #[derive(Debug)]
-struct InVain(watch::Sender<u64>);
+struct EmptyClaims(watch::Sender<u64>);
 
-impl Observer for InVain {
-    fn asked(&self, asked: &Asked) {
-        self.0.send_modify(|calls| *calls += u64::from(asked.found == 0));
+impl Observer for EmptyClaims {
+    fn on_claim(&self, asked: &ClaimStats) {
+        self.0.send_modify(|calls| *calls += u64::from(asked.tasks_claimed == 0));
     }
 }
 
 /// A worker whose notifications are all discarded by a proxy. The worker has no sign of that.
-struct Deaf {
+struct WorkerWithoutNotifications {
     store: Postgres,
     proxy: Proxy,
     ran: Arc<Semaphore>,
-    in_vain: Arc<InVain>,
+    empty_claims: Arc<EmptyClaims>,
     shutdown: Shutdown,
-    working: JoinHandle<tidegate_core::Result<Summary>>,
+    working: JoinHandle<tidegate_core::Result<WorkerSummary>>,
     _database: Database,
 }
 
-impl Deaf {
-    async fn start(options: tidegate_engine::Options) -> Self {
+impl WorkerWithoutNotifications {
+    async fn start(options: tidegate_engine::WorkerConfig) -> Self {
         let database = Server::shared().database();
         let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
         store.migrate().await.expect("migrate");
-        let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+        let set = SetLimit {
+            name: "group:a".into(),
+            capacity: Some(2),
+            source: CapacitySource::Operator,
+        };
         store.set_limit(set).await.expect("set");
         let proxy = Proxy::start(&database).await.expect("a proxy");
         let deaf = Postgres::connect(proxy.url(), Options::default()).await.expect("connect");
         let (ran, shutdown) = (Arc::new(Semaphore::new(0)), Shutdown::new());
-        let in_vain = Arc::new(InVain(watch::Sender::new(0)));
+        let in_vain = Arc::new(EmptyClaims(watch::Sender::new(0)));
         let worker = builder(deaf, &ran, options).observer(in_vain.clone());
         let worker = worker.build().expect("a worker");
         let working = tokio::spawn(worker.run(shutdown.clone()));
-        Self { store, proxy, ran, in_vain, shutdown, working, _database: database }
+        Self { store, proxy, ran, empty_claims: in_vain, shutdown, working, _database: database }
     }
 
     /// Returns when the worker has asked once more and found nothing.
-    async fn asks_in_vain(&self) {
-        let mut calls = self.in_vain.0.subscribe();
+    async fn wait_for_empty_claim(&self) {
+        let mut calls = self.empty_claims.0.subscribe();
         let so_far = *calls.borrow_and_update();
         calls.wait_for(|calls| *calls > so_far).await.expect("the worker lives");
     }
 
     /// Submits tasks, which have to run in time.
-    async fn runs(&self, number: u32, in_time: Duration) {
+    async fn assert_runs(&self, number: u32, in_time: Duration) {
         let tasks = (0..number).map(|_| NewTask::new("a", "null")).collect();
         self.store.submit(Submission { tasks, ..Submission::default() }).await.expect("submit");
         let all = tokio::time::timeout(in_time, self.ran.acquire_many(number)).await;
@@ -159,24 +168,28 @@ impl Deaf {
 
 /// All that suffers is how long a task waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_notice_every_task_is_done() {
+async fn workers_without_notifications_run_every_task() {
     // Who hears of nothing asks after a sixth of its lease.
     let lease = Duration::from_secs(3);
-    let deaf = Deaf::start(tidegate_engine::Options { lease, ..Default::default() }).await;
+    let deaf = WorkerWithoutNotifications::start(tidegate_engine::WorkerConfig {
+        lease,
+        ..Default::default()
+    })
+    .await;
     for tasks in [1, 5, 1] {
-        deaf.runs(tasks, PATIENCE).await;
+        deaf.assert_runs(tasks, PATIENCE).await;
     }
     deaf.end().await;
 }
 
 /// A short poll interval bounds how long a task waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_notice_a_short_poll_interval_is_kept() {
-    let options = tidegate_engine::Options { poll_interval: BRISK, ..Default::default() };
-    let deaf = Deaf::start(options).await;
+async fn workers_without_notifications_keep_short_poll_interval() {
+    let options = tidegate_engine::WorkerConfig { poll_interval: BRISK, ..Default::default() };
+    let deaf = WorkerWithoutNotifications::start(options).await;
     for _ in 0..8 {
-        deaf.asks_in_vain().await;
-        deaf.runs(1, SOON).await;
+        deaf.wait_for_empty_claim().await;
+        deaf.assert_runs(1, SOON).await;
     }
     deaf.end().await;
 }

@@ -1,14 +1,14 @@
 //! The store on PostgreSQL where it differs from the other stores: transactions, plans, connections and SQL.
 
-#[cfg(feature = "planted")]
+#[cfg(feature = "fault_injection")]
 mod audit;
 mod bounds;
 mod corrupt;
 mod deadlines;
-mod ended;
 mod events;
 mod failover;
 mod faults;
+mod finished;
 mod idle;
 mod outages;
 mod paths;

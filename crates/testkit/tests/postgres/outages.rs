@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
-use tidegate_core::{ErrorKind, Extend, NewTask, SetLimit, Source, Store, Submission, WorkerId};
+use tidegate_core::{
+    CapacitySource, ErrorKind, Heartbeat, NewTask, SetLimit, Store, Submission, WorkerId,
+};
 use tidegate_engine::time;
-use tidegate_store::postgres::{Options, Postgres, Step, Timeouts};
+use tidegate_store::postgres::{Options, Postgres, StatementHook, Timeouts};
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::proxy::Proxy;
 use tokio::sync::Semaphore;
@@ -31,7 +33,7 @@ fn submission() -> Submission {
 
 fn capacity(capacity: u32) -> SetLimit {
     let (name, capacity) = ("group:a".to_owned(), Some(capacity));
-    SetLimit { name, capacity, source: Source::Operator }
+    SetLimit { name, capacity, source: CapacitySource::Operator }
 }
 
 fn quick() -> Timeouts {
@@ -50,7 +52,7 @@ async fn migrated(database: &Database) -> Postgres {
 
 /// The server accepts the connection and never answers: no timeout of the socket sees that.
 #[tokio::test]
-async fn connection_attempt_without_answer_fails_at_the_connect_timeout() {
+async fn connection_attempt_without_reply_fails_at_connect_timeout() {
     let database = Server::shared().database();
     migrated(&database).await;
     let proxy = Proxy::start(&database).await.expect("a proxy");
@@ -68,7 +70,7 @@ async fn connection_attempt_without_answer_fails_at_the_connect_timeout() {
 /// The host accepts connections and never answers. A heartbeat is given up before it has waited for such a host, so the
 /// next one must not wait for the same host again.
 #[tokio::test]
-async fn heartbeat_connects_to_the_second_host_while_the_first_is_silent() {
+async fn heartbeat_connects_to_second_host_while_first_is_silent() {
     let database = Server::shared().database();
     migrated(&database).await;
     let (first, second) = (
@@ -89,7 +91,14 @@ async fn heartbeat_connects_to_the_second_host_while_the_first_is_silent() {
     let heartbeat = || {
         let (progress, ran) = (vec![], vec![]);
         let worker = WorkerId("worker".into());
-        store.extend(Extend { worker, tokens: vec![], lease_ms: 3000, progress, ran, report: None })
+        store.heartbeat(Heartbeat {
+            worker,
+            tokens: vec![],
+            lease_ms: 3000,
+            progress,
+            run_times: ran,
+            report: None,
+        })
     };
     heartbeat().await.expect("the first host answers");
     first.go_silent();
@@ -110,7 +119,7 @@ async fn heartbeat_connects_to_the_second_host_while_the_first_is_silent() {
 /// The listener finds out that the network is back, and the call that waits for its connection starts
 /// another attempt instead of waiting for its own timeout.
 #[tokio::test]
-async fn connection_attempt_of_the_outage_starts_again_when_the_network_returns() {
+async fn connection_attempt_restarts_when_network_returns() {
     let database = Server::shared().database();
     migrated(&database).await;
     let proxy = Proxy::start(&database).await.expect("a proxy");
@@ -121,7 +130,7 @@ async fn connection_attempt_of_the_outage_starts_again_when_the_network_returns(
         let store = store.clone();
         async move {
             loop {
-                store.changed().await;
+                store.wait_for_notification().await;
             }
         }
     });
@@ -145,7 +154,7 @@ async fn connection_attempt_of_the_outage_starts_again_when_the_network_returns(
 
 /// The runtime of the first caller has ended; another caller is still woken.
 #[test]
-fn listener_outlives_the_runtime_of_its_first_caller() {
+fn listener_continues_after_runtime_of_first_caller_ends() {
     let runtime = || {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -159,10 +168,10 @@ fn listener_outlives_the_runtime_of_its_first_caller() {
     let store = second.block_on(connect(&database.url(), Timeouts::default()));
     let listens = store.clone();
     // The first wake-up means that the connection listens.
-    first.block_on(async { soon("the listener", listens.changed()).await });
+    first.block_on(async { soon("the listener", listens.wait_for_notification()).await });
     drop(first);
     second.block_on(async {
-        let changed = tokio::spawn(async move { store.changed().await });
+        let changed = tokio::spawn(async move { store.wait_for_notification().await });
         tokio::task::yield_now().await;
         other.submit(submission()).await.expect("submit");
         soon("the notification", changed).await.expect("joined");
@@ -171,13 +180,13 @@ fn listener_outlives_the_runtime_of_its_first_caller() {
 
 /// No byte arrives any more on the connection that listens, and its socket stays open.
 #[tokio::test]
-async fn silent_listener_is_noticed_and_connects_again() {
+async fn silent_listener_connection_is_detected_and_replaced() {
     let database = Server::shared().database();
     let other = migrated(&database).await;
     let proxy = Proxy::start(&database).await.expect("a proxy");
     proxy.deliver_notifications();
     let store = connect(proxy.url(), quick()).await;
-    soon("the listener", store.changed()).await;
+    soon("the listener", store.wait_for_notification()).await;
     let before = proxy.connections();
     proxy.go_silent();
     // The probe has no answer, the connection is closed, and another one is attempted.
@@ -194,12 +203,12 @@ async fn is_notified(store: &Postgres, other: &Postgres) -> Option<Instant> {
     while time::now() - began_at < 2 * SOON {
         // The listener wakes its callers when it reconnects, so only a wake-up after a quiet second that
         // follows a submit at once is a notification.
-        if tokio::time::timeout(2 * DEADLINE, store.changed()).await.is_ok() {
+        if tokio::time::timeout(2 * DEADLINE, store.wait_for_notification()).await.is_ok() {
             continue;
         }
         let changed = tokio::spawn({
             let store = store.clone();
-            async move { store.changed().await }
+            async move { store.wait_for_notification().await }
         });
         tokio::task::yield_now().await;
         other.submit(submission()).await.expect("submit");
@@ -212,13 +221,13 @@ async fn is_notified(store: &Postgres, other: &Postgres) -> Option<Instant> {
 
 /// The client gives up, and the server does not get to know: its session would hold the lock of the limit.
 #[tokio::test]
-async fn transaction_left_open_by_a_silent_network_is_ended_by_the_server() {
+async fn open_transaction_of_silent_client_is_ended_by_server() {
     let database = Server::shared().database();
     let other = migrated(&database).await;
     other.set_limit(capacity(1)).await.expect("the limit exists");
     let proxy = Arc::new(Proxy::start(&database).await.expect("a proxy"));
     let locked = Arc::new(Semaphore::new(0));
-    let step: Step = {
+    let step: StatementHook = {
         let (proxy, locked) = (proxy.clone(), locked.clone());
         Arc::new(move |sql| {
             let (proxy, locked) = (proxy.clone(), locked.clone());
@@ -230,7 +239,7 @@ async fn transaction_left_open_by_a_silent_network_is_ended_by_the_server() {
             })
         })
     };
-    let options = Options { timeouts: quick(), step: Some(step), ..Options::default() };
+    let options = Options { timeouts: quick(), statement_hook: Some(step), ..Options::default() };
     let store = Postgres::connect(proxy.url(), options).await.expect("connect");
     let left = tokio::spawn(async move { store.set_limit(capacity(2)).await });
     soon("the lock", locked.acquire()).await.expect("never closed").forget();

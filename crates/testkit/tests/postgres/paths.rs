@@ -3,21 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::requests::{FallbackReason, RequestPath};
+use tidegate_core::request_stats::{FallbackReason, RequestPath};
 use tidegate_core::{
-    Attempt, Claim, Exit, Extend, Finish, Inspect, JobSpec, NewTask, Outcome, Progress, SetLimit,
-    Source, Store, Submission, WorkerId,
+    Attempt, CapacitySource, Claim, Completion, Finish, Heartbeat, JobSpec, NewTask, Outcome,
+    Progress, SetLimit, Store, StoreReader, Submission, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres, Timeouts};
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::proxy::Proxy;
 
-struct Lab {
+struct PathHarness {
     store: Postgres,
     database: Database,
 }
 
-impl Lab {
+impl PathHarness {
     async fn new() -> Self {
         let database = Server::shared().database();
         let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
@@ -34,22 +34,23 @@ impl Lab {
     }
 
     async fn finish(&self, attempts: &[Attempt], outcome: Outcome, tasks_max: u32) -> Vec<Attempt> {
-        let exit = |attempt: &Attempt| Exit {
+        let exit = |attempt: &Attempt| Completion {
             task: attempt.task,
             token: attempt.token,
             outcome: outcome.clone(),
         };
         let exits = attempts.iter().map(exit).collect();
         let claim = (tasks_max > 0).then(|| claim(tasks_max));
-        let finished = self.store.finish(Finish { exits, claim }).await.expect("finish");
-        assert!(finished.lost.is_empty(), "{finished:?}");
+        let finished =
+            self.store.finish(Finish { completions: exits, claim }).await.expect("finish");
+        assert!(finished.lost_attempts.is_empty(), "{finished:?}");
         finished.claimed
     }
 
     /// The number of requests of a verb on a path, for a reason.
     fn requests(&self, verb: &str, path: RequestPath, reason: Option<FallbackReason>) -> u64 {
-        let counts = self.store.requests().counts;
-        let is_meant = |count: &&tidegate_core::requests::RequestCount| {
+        let counts = self.store.request_stats().counts;
+        let is_meant = |count: &&tidegate_core::request_stats::RequestCount| {
             count.verb == verb && count.path == path && count.reason == reason
         };
         counts.iter().find(is_meant).map_or(0, |count| count.requests)
@@ -63,7 +64,7 @@ fn claim(tasks_max: u32) -> Claim {
         kinds: Arc::from(["a".into()]),
         tasks_max,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
@@ -76,8 +77,8 @@ fn done() -> Outcome {
 }
 
 #[tokio::test]
-async fn unlimited_tasks_take_the_fast_paths() {
-    let lab = Lab::new().await;
+async fn tasks_without_limits_use_fast_paths() {
+    let lab = PathHarness::new().await;
     lab.submit(tasks(1)).await;
     lab.submit(tasks(3)).await;
     let unknown = Some(FallbackReason::UnknownNames);
@@ -103,19 +104,19 @@ async fn submit_without_an_answer_is_counted_on_its_path() {
     let direct = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
     direct.migrate().await.expect("migrate");
     let store = Postgres::connect(proxy.url(), options).await.expect("connect");
-    let lab = Lab { store, database };
+    let lab = PathHarness { store, database };
     lab.submit(tasks(1)).await;
     proxy.go_silent();
     let silent = Submission { tasks: tasks(1), ..Submission::default() };
     lab.store.submit(silent).await.expect_err("the proxy is silent");
-    let counts = lab.store.requests().counts;
+    let counts = lab.store.request_stats().counts;
     assert_eq!(lab.requests("submit", RequestPath::Fast, None), 1, "{counts:?}");
     assert_eq!(lab.requests("submit", RequestPath::General, None), 0, "{counts:?}");
 }
 
 #[tokio::test]
-async fn submit_with_options_names_them_as_the_reason() {
-    let lab = Lab::new().await;
+async fn submit_with_task_options_counts_task_options_as_reason() {
+    let lab = PathHarness::new().await;
     lab.submit(tasks(1)).await;
     let mut task = NewTask::new("a", "null");
     task.unique_key = Some("k".into());
@@ -125,9 +126,10 @@ async fn submit_with_options_names_them_as_the_reason() {
 }
 
 #[tokio::test]
-async fn completed_attempts_under_a_full_limit_are_handed_off() {
-    let lab = Lab::new().await;
-    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+async fn finish_under_full_limit_counts_as_hand_off() {
+    let lab = PathHarness::new().await;
+    let set =
+        SetLimit { name: "group:a".into(), capacity: Some(2), source: CapacitySource::Operator };
     lab.store.set_limit(set).await.expect("set the limit");
     lab.submit(tasks(20)).await;
     let mut running = lab.claim(2).await;
@@ -135,25 +137,25 @@ async fn completed_attempts_under_a_full_limit_are_handed_off() {
     let pending = Some(FallbackReason::AdmissionPending);
     let first = lab.requests("claim", RequestPath::General, pending)
         + lab.requests("claim", RequestPath::General, Some(FallbackReason::WorkerNotRecorded));
-    assert_eq!(first, 1, "{:?}", lab.store.requests().counts);
+    assert_eq!(first, 1, "{:?}", lab.store.request_stats().counts);
     for _ in 0..4 {
         running = lab.finish(&running, done(), 2).await;
         assert_eq!(running.len(), 2);
     }
     let handed_off = lab.requests("finish", RequestPath::HandOff, None);
-    assert!(handed_off >= 3, "{:?}", lab.store.requests().counts);
+    assert!(handed_off >= 3, "{:?}", lab.store.request_stats().counts);
 }
 
 /// Sets the limit of the kind `a`.
-async fn limit(lab: &Lab, capacity: u32) {
+async fn limit(lab: &PathHarness, capacity: u32) {
     let name = "group:a".to_owned();
-    let set = SetLimit { name, capacity: Some(capacity), source: Source::Operator };
+    let set = SetLimit { name, capacity: Some(capacity), source: CapacitySource::Operator };
     lab.store.set_limit(set).await.expect("set the limit");
 }
 
 /// A store whose worker is recorded as alive, with one attempt of the kind `a`.
-async fn started() -> (Lab, Vec<Attempt>) {
-    let lab = Lab::new().await;
+async fn started() -> (PathHarness, Vec<Attempt>) {
+    let lab = PathHarness::new().await;
     lab.submit(tasks(1)).await;
     let running = lab.claim(1).await;
     assert_eq!(running.len(), 1);
@@ -161,7 +163,7 @@ async fn started() -> (Lab, Vec<Attempt>) {
 }
 
 #[tokio::test]
-async fn claim_of_tasks_with_slots_names_them_as_the_reason() {
+async fn claim_of_tasks_with_slots_counts_slots_as_reason() {
     let (lab, _) = started().await;
     limit(&lab, 10).await;
     lab.submit(tasks(3)).await;
@@ -172,17 +174,22 @@ async fn claim_of_tasks_with_slots_names_them_as_the_reason() {
 }
 
 #[tokio::test]
-async fn claim_after_a_limit_was_set_names_the_new_limit_as_the_reason() {
+async fn claim_after_limit_was_set_counts_new_limit_as_reason() {
     let (lab, _) = started().await;
     lab.submit(tasks(5)).await;
     limit(&lab, 3).await;
     assert_eq!(lab.claim(5).await.len(), 2, "one runs already");
     let new = Some(FallbackReason::NewLimit);
-    assert_eq!(lab.requests("claim", RequestPath::General, new), 1, "{:?}", lab.store.requests());
+    assert_eq!(
+        lab.requests("claim", RequestPath::General, new),
+        1,
+        "{:?}",
+        lab.store.request_stats()
+    );
 }
 
 #[tokio::test]
-async fn first_claim_of_a_worker_names_the_missing_record_as_the_reason() {
+async fn first_claim_of_worker_counts_missing_record_as_reason() {
     let (lab, _) = started().await;
     lab.submit(tasks(1)).await;
     let unrecorded = Some(FallbackReason::WorkerNotRecorded);
@@ -193,8 +200,8 @@ async fn first_claim_of_a_worker_names_the_missing_record_as_the_reason() {
 }
 
 #[tokio::test]
-async fn claim_of_many_kinds_names_them_as_the_reason() {
-    let lab = Lab::new().await;
+async fn claim_of_many_kinds_counts_many_queues_as_reason() {
+    let lab = PathHarness::new().await;
     let kinds: Vec<Arc<str>> = (0..20).map(|number| format!("kind {number}").into()).collect();
     let of_all = || kinds.iter().map(|kind| NewTask::new(&**kind, "null")).collect();
     lab.submit(of_all()).await;
@@ -205,13 +212,13 @@ async fn claim_of_many_kinds_names_them_as_the_reason() {
     let options = Options::default();
     let other = Postgres::connect(&lab.database.url(), options).await.expect("connect");
     assert_eq!(other.claim(claim).await.expect("claim").len(), 20);
-    let other = Lab { store: other, database: lab.database };
+    let other = PathHarness { store: other, database: lab.database };
     let many = Some(FallbackReason::ManyQueues);
     assert_eq!(other.requests("claim", RequestPath::General, many), 1);
 }
 
 #[tokio::test]
-async fn finish_of_an_attempt_that_is_retried_at_once_names_it_as_the_reason() {
+async fn finish_of_retried_attempt_counts_uncompleted_attempts_as_reason() {
     let (lab, running) = started().await;
     let outcome = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms: Some(0) };
     lab.finish(&running, outcome, 0).await;
@@ -220,7 +227,7 @@ async fn finish_of_an_attempt_that_is_retried_at_once_names_it_as_the_reason() {
 }
 
 #[tokio::test]
-async fn finish_after_a_progress_report_names_the_expanded_lease_as_the_reason() {
+async fn finish_after_progress_report_counts_expanded_lease_as_reason() {
     let (lab, running) = started().await;
     report(&lab, &running[0]).await;
     lab.finish(&running, done(), 0).await;
@@ -229,8 +236,8 @@ async fn finish_after_a_progress_report_names_the_expanded_lease_as_the_reason()
 }
 
 #[tokio::test]
-async fn finish_of_a_task_with_a_job_names_the_slots_as_the_reason() {
-    let lab = Lab::new().await;
+async fn finish_of_task_with_job_counts_slots_as_reason() {
+    let lab = PathHarness::new().await;
     let of_job = NewTask { job: Some("j".into()), ..NewTask::new("a", "null") };
     let jobs = vec![JobSpec { concurrency: Some(5), ..JobSpec::new("j") }];
     let submission = Submission { jobs, tasks: vec![of_job; 2], ..Submission::default() };
@@ -240,42 +247,43 @@ async fn finish_of_a_task_with_a_job_names_the_slots_as_the_reason() {
     lab.finish(&running[..1], done(), 1).await;
     lab.finish(&running[1..], done(), 0).await;
     let slots = Some(FallbackReason::TasksHoldSlots);
-    let counts = lab.store.requests().counts;
+    let counts = lab.store.request_stats().counts;
     assert_eq!(lab.requests("finish", RequestPath::General, slots), 2, "{counts:?}");
 }
 
 #[tokio::test]
-async fn finish_under_a_limit_without_a_claim_names_the_slots_as_the_reason() {
-    let lab = Lab::new().await;
+async fn finish_under_limit_without_claim_counts_slots_as_reason() {
+    let lab = PathHarness::new().await;
     limit(&lab, 2).await;
     lab.submit(tasks(4)).await;
     let running = lab.claim(2).await;
     lab.finish(&running, done(), 0).await;
     let slots = Some(FallbackReason::TasksHoldSlots);
-    let counts = lab.store.requests().counts;
+    let counts = lab.store.request_stats().counts;
     assert_eq!(lab.requests("finish", RequestPath::General, slots), 1, "{counts:?}");
 }
 
 /// Reports progress of an attempt.
-async fn report(lab: &Lab, attempt: &Attempt) {
+async fn report(lab: &PathHarness, attempt: &Attempt) {
     let report = Progress { percent: 50, message: "half".into() };
-    let extend = Extend {
+    let extend = Heartbeat {
         worker: WorkerId("worker".into()),
         tokens: vec![attempt.token],
         lease_ms: 30_000,
         progress: vec![(attempt.task, attempt.token, report)],
-        ran: vec![],
+        run_times: vec![],
         report: None,
     };
-    lab.store.extend(extend).await.expect("extend");
+    lab.store.heartbeat(extend).await.expect("extend");
 }
 
 /// Two attempts with a slot of the limit `group:g`, which is full, and two without slots.
-async fn mixed() -> (Lab, Vec<Attempt>) {
-    let lab = Lab::new().await;
-    let set = SetLimit { name: "group:g".into(), capacity: Some(2), source: Source::Operator };
+async fn mixed() -> (PathHarness, Vec<Attempt>) {
+    let lab = PathHarness::new().await;
+    let set =
+        SetLimit { name: "group:g".into(), capacity: Some(2), source: CapacitySource::Operator };
     lab.store.set_limit(set).await.expect("set the limit");
-    let limited = NewTask { group: Some("g".into()), ..NewTask::new("a", "null") };
+    let limited = NewTask { effective_group: Some("g".into()), ..NewTask::new("a", "null") };
     lab.submit(vec![limited.clone(); 2]).await;
     lab.submit(tasks(2)).await;
     let running = lab.claim(4).await;
@@ -286,28 +294,28 @@ async fn mixed() -> (Lab, Vec<Attempt>) {
 }
 
 #[tokio::test]
-async fn mixed_batch_is_handed_off() {
+async fn finish_of_mixed_batch_counts_as_hand_off() {
     let (lab, running) = mixed().await;
     assert_eq!(lab.finish(&running, done(), 4).await.len(), 2);
-    let counts = lab.store.requests().counts;
+    let counts = lab.store.request_stats().counts;
     assert_eq!(lab.requests("finish", RequestPath::HandOff, None), 1, "{counts:?}");
 }
 
 #[tokio::test]
-async fn mixed_batch_after_a_progress_report_names_the_expanded_lease_as_the_reason() {
+async fn mixed_batch_after_progress_report_counts_expanded_lease_as_reason() {
     for is_limited in [true, false] {
         let (lab, running) = mixed().await;
         let reported = running.iter().find(|attempt| attempt.slots.is_empty() != is_limited);
         report(&lab, reported.expect("an attempt")).await;
         assert_eq!(lab.finish(&running, done(), 4).await.len(), 2);
         let expanded = Some(FallbackReason::LeaseExpanded);
-        let counts = lab.store.requests().counts;
+        let counts = lab.store.request_stats().counts;
         assert_eq!(lab.requests("finish", RequestPath::General, expanded), 1, "{counts:?}");
     }
 }
 
 #[tokio::test]
-async fn mixed_batch_whose_attempt_another_process_has_cancelled_names_the_expanded_lease() {
+async fn mixed_batch_after_foreign_cancel_counts_expanded_lease_as_reason() {
     let (lab, running) = mixed().await;
     let options = Options::default();
     let other = Postgres::connect(&lab.database.url(), options).await.expect("connect");
@@ -315,33 +323,33 @@ async fn mixed_batch_whose_attempt_another_process_has_cancelled_names_the_expan
     other.cancel(vec![unlimited.task]).await.expect("cancel");
     assert_eq!(lab.finish(&running, done(), 4).await.len(), 2);
     let expanded = Some(FallbackReason::LeaseExpanded);
-    let counts = lab.store.requests().counts;
+    let counts = lab.store.request_stats().counts;
     assert_eq!(lab.requests("finish", RequestPath::General, expanded), 1, "{counts:?}");
 }
 
 #[tokio::test]
-async fn attempts_that_end_on_the_general_path_are_forgotten() {
-    let lab = Lab::new().await;
+async fn attempts_completed_on_general_path_are_evicted_from_memory() {
+    let lab = PathHarness::new().await;
     limit(&lab, 2).await;
     lab.submit(tasks(8)).await;
     let running = lab.claim(2).await;
-    assert_eq!(lab.store.attempts_remembered(), 2);
+    assert_eq!(lab.store.remembered_attempts(), 2);
     lab.submit(tasks(1)).await;
     let running = lab.finish(&running, done(), 2).await;
     let pending = Some(FallbackReason::AdmissionPending);
     assert_eq!(lab.requests("finish", RequestPath::General, pending), 1);
-    assert_eq!((running.len(), lab.store.attempts_remembered()), (2, 2), "admission was pending");
+    assert_eq!((running.len(), lab.store.remembered_attempts()), (2, 2), "admission was pending");
     let outcome = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms: Some(0) };
     let running = lab.finish(&running, outcome, 2).await;
-    assert_eq!((running.len(), lab.store.attempts_remembered()), (2, 2), "retried at once");
+    assert_eq!((running.len(), lab.store.remembered_attempts()), (2, 2), "retried at once");
     report(&lab, &running[0]).await;
     lab.finish(&running, done(), 0).await;
-    assert_eq!(lab.store.attempts_remembered(), 0, "no claim");
+    assert_eq!(lab.store.remembered_attempts(), 0, "no claim");
 }
 
 #[tokio::test]
-async fn hand_off_to_a_task_with_a_job_is_refused_and_counted() {
-    let lab = Lab::new().await;
+async fn hand_off_to_task_with_job_is_rejected_and_counted() {
+    let lab = PathHarness::new().await;
     limit(&lab, 1).await;
     lab.submit(tasks(1)).await;
     let running = lab.claim(1).await;
@@ -354,8 +362,8 @@ async fn hand_off_to_a_task_with_a_job_is_refused_and_counted() {
 }
 
 #[tokio::test]
-async fn hand_off_while_submitted_tasks_wait_for_admission_names_them_as_the_reason() {
-    let lab = Lab::new().await;
+async fn hand_off_with_pending_admission_counts_it_as_reason() {
+    let lab = PathHarness::new().await;
     limit(&lab, 1).await;
     lab.submit(tasks(3)).await;
     let running = lab.claim(1).await;
@@ -366,10 +374,10 @@ async fn hand_off_while_submitted_tasks_wait_for_admission_names_them_as_the_rea
 }
 
 #[tokio::test]
-async fn requests_have_durations_for_each_verb_and_path() {
-    let lab = Lab::new().await;
+async fn request_durations_are_recorded_for_each_verb_and_path() {
+    let lab = PathHarness::new().await;
     lab.submit(tasks(1)).await;
-    let times = lab.store.requests().times;
+    let times = lab.store.request_stats().times;
     let submit = times.iter().find(|times| times.verb == "submit").expect("a submit");
     assert_eq!(submit.buckets.iter().sum::<u64>(), 1);
     assert!(!submit.total.is_zero());

@@ -41,21 +41,21 @@ async fn check_refused(url: &str, times: usize) {
 }
 
 #[tokio::test]
-async fn transaction_mode_is_refused_at_start() {
+async fn transaction_mode_is_rejected_at_start() {
     let database = Server::shared().database();
     let bouncer = PgBouncer::start(&database, PoolMode::Transaction, 20);
     check_refused(bouncer.url(), 5).await;
 }
 
 #[tokio::test]
-async fn statement_mode_is_refused_at_start() {
+async fn statement_mode_is_rejected_at_start() {
     let database = Server::shared().database();
     let bouncer = PgBouncer::start(&database, PoolMode::Statement, 20);
     check_refused(bouncer.url(), 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn transaction_mode_is_refused_while_other_clients_use_the_pool() {
+async fn transaction_mode_is_rejected_while_other_clients_use_pool() {
     let database = Server::shared().database();
     for (pool_size, clients) in [(20, 1), (20, 4), (2, 3)] {
         let bouncer = PgBouncer::start(&database, PoolMode::Transaction, pool_size);
@@ -80,7 +80,7 @@ async fn transaction_mode_is_refused_while_other_clients_use_the_pool() {
 /// PgBouncer starts a server process when a client needs one, so a new one has no processes that are older than the
 /// connections of the check.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn transaction_mode_is_refused_while_the_pool_grows() {
+async fn transaction_mode_is_rejected_while_pool_grows() {
     let database = Server::shared().database();
     for round in 0..6 {
         let bouncer = PgBouncer::start(&database, PoolMode::Transaction, 40);
@@ -107,7 +107,7 @@ async fn transaction_mode_is_refused_while_the_pool_grows() {
 }
 
 #[tokio::test]
-async fn refused_store_leaves_no_settings_in_sessions_of_other_clients() {
+async fn rejected_store_leaves_no_settings_in_sessions_of_other_clients() {
     let database = Server::shared().database();
     let bouncer = PgBouncer::start(&database, PoolMode::Transaction, 2);
     let other = client(bouncer.url()).await;
@@ -124,7 +124,7 @@ async fn refused_store_leaves_no_settings_in_sessions_of_other_clients() {
 
 /// Without a second connection the mode of the pooler is unknown.
 #[tokio::test]
-async fn store_is_refused_if_the_pooler_accepts_one_connection_only() {
+async fn pooler_that_accepts_only_one_connection_is_rejected() {
     let database = Server::shared().database();
     let bouncer = PgBouncer::start_with_client_limit(&database, PoolMode::Transaction, 20, 2);
     let _other = client(bouncer.url()).await;
@@ -186,7 +186,7 @@ async fn session_mode_delivers_notifications_and_reuses_clean_sessions() {
     let (listening, submitting) = (connect().await, connect().await);
     let wait = || {
         let store = listening.clone();
-        tokio::spawn(async move { store.changed().await })
+        tokio::spawn(async move { store.wait_for_notification().await })
     };
     // The first wake-up comes from the LISTEN itself.
     tokio::time::timeout(PATIENCE, wait()).await.expect("listening").expect("no panic");

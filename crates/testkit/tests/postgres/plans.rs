@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use tidegate_core::Store;
-use tidegate_store::postgres::{Options, PLANS, Postgres};
+use tidegate_store::postgres::{Options, PLANNER_SETTINGS, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
@@ -259,7 +259,7 @@ fn statements() -> BTreeMap<String, String> {
 }
 
 async fn connect(url: &str) -> Client {
-    connect_with(url, PLANS).await
+    connect_with(url, PLANNER_SETTINGS).await
 }
 
 async fn connect_with(url: &str, options: &str) -> Client {
@@ -430,19 +430,19 @@ async fn faults(statistics: Statistics) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn no_statement_reads_a_whole_table_that_was_never_analysed() {
+async fn statements_scan_no_table_that_was_never_analysed() {
     let faults = faults(Statistics::NeverAnalysed).await;
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[tokio::test]
-async fn no_statement_reads_a_whole_table_that_was_analysed_while_empty() {
+async fn statements_scan_no_table_that_was_analysed_while_empty() {
     let faults = faults(Statistics::AnalysedEmpty).await;
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[tokio::test]
-async fn no_statement_reads_a_whole_table_that_was_analysed_with_a_backlog() {
+async fn statements_scan_no_table_that_was_analysed_with_backlog() {
     let faults = faults(Statistics::AnalysedWithBacklog).await;
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
@@ -450,7 +450,7 @@ async fn no_statement_reads_a_whole_table_that_was_analysed_with_a_backlog() {
 /// Every process that shows metrics asks these every few seconds, and they are planned as ever. Limits are
 /// listed anyway.
 #[tokio::test]
-async fn a_sample_finds_what_waits_by_indexes() {
+async fn metrics_sample_reads_waiting_tasks_by_index() {
     let (database, client) = database(Statistics::AnalysedEmpty).await;
     let mut reads = Reads::new(&client).await;
     let client = connect_with(&database.url(), "").await;
@@ -473,7 +473,7 @@ fn conditions(node: &Value, index: &str, found: &mut Vec<String>) {
 }
 
 #[tokio::test]
-async fn a_claim_begins_at_its_floor_by_the_index() {
+async fn claim_starts_at_its_cursor_by_index() {
     let (_database, client) = database(Statistics::AnalysedEmpty).await;
     let (mut found, mut lines, mut gates) = (Vec::new(), Vec::new(), Vec::new());
     let claims =
@@ -495,7 +495,7 @@ async fn a_claim_begins_at_its_floor_by_the_index() {
 
 /// An anti-join would read every worker for each pass of the reaper.
 #[tokio::test]
-async fn reaper_reads_the_worker_of_a_lease_by_its_primary_key() {
+async fn reaper_reads_worker_of_lease_by_primary_key() {
     for statistics in
         [Statistics::NeverAnalysed, Statistics::AnalysedEmpty, Statistics::AnalysedWithBacklog]
     {
@@ -537,7 +537,7 @@ fn above_the_merge(node: &Value) -> Option<Vec<String>> {
 }
 
 #[tokio::test]
-async fn a_claim_merges_its_lanes_and_sorts_nothing() {
+async fn claim_merges_its_lanes_without_sort() {
     let (_database, client) = database(Statistics::AnalysedEmpty).await;
     let way = ["Subquery Scan", "Nested Loop", "Nested Loop", "LockRows", "Limit"];
     for name in ["claim_many", "claim_plain_many", "claim_admitted"] {
@@ -547,7 +547,7 @@ async fn a_claim_merges_its_lanes_and_sorts_nothing() {
 }
 
 #[tokio::test]
-async fn a_join_by_a_column_with_an_index_is_found() {
+async fn plan_check_reports_join_that_scans_a_table() {
     let (_database, client) = database(Statistics::AnalysedEmpty).await;
     let join =
         "DELETE FROM tidegate.tasks t USING unnest($1::bigint[]) AS n (task) WHERE t.id = n.task";
@@ -583,7 +583,7 @@ async fn unconditioned_index_only_scan_of_a_subquery_is_found_unless_it_stops_at
 }
 
 #[tokio::test]
-async fn an_index_scan_that_does_not_bind_the_first_column_is_found() {
+async fn plan_check_reports_index_scan_without_bound_first_column() {
     let (_database, client) = database(Statistics::AnalysedWithBacklog).await;
     // The primary key of `fenced_attempts` is (token, task).
     let by_second = "SELECT token FROM tidegate.fenced_attempts WHERE task = ANY ($1::bigint[])";
@@ -594,7 +594,7 @@ async fn an_index_scan_that_does_not_bind_the_first_column_is_found() {
 }
 
 #[test]
-fn a_condition_binds_the_column_on_its_left_and_no_other() {
+fn index_condition_binds_only_its_left_column() {
     assert!(binds("(token = ANY ($1))", "token"));
     assert!(binds("((l.lane = $0) AND (ROW(l.rank, l.tag) >= ROW($1, $2)))", "lane"));
     assert!(binds("(ROW(rank, tag, admission_seq) > ROW($1, $2, $3))", "rank"));

@@ -3,24 +3,24 @@
 use std::future::Future;
 use std::time::Duration;
 
-use tidegate_core::check::check;
-use tidegate_core::requests::FallbackReason;
+use tidegate_core::invariants::check;
+use tidegate_core::request_stats::FallbackReason;
 use tidegate_core::tables::Position;
 use tidegate_core::{
-    Attempt, Claim, Exit, Extend, Finish, Inspect, NewTask, Outcome, Progress, SetLimit, Source,
-    State, Store, Submission, TaskId, WorkerId,
+    Attempt, CapacitySource, Claim, Completion, Finish, Heartbeat, NewTask, Outcome, Progress,
+    SetLimit, Store, StoreReader, Submission, TaskId, TaskState, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::wait;
 
 /// A store with one connection: a statement that was prepared once is prepared for the next call.
-struct Rig {
+struct RoundTripHarness {
     store: Postgres,
     database: Database,
 }
 
-impl Rig {
+impl RoundTripHarness {
     async fn new() -> Self {
         Self::with_grace(Options::default().due_grace).await
     }
@@ -42,7 +42,7 @@ impl Rig {
 
     async fn fill(&self, capacity: u32, waiting: u32) -> Vec<Attempt> {
         let name = "group:a".to_owned();
-        let set = SetLimit { name, capacity: Some(capacity), source: Source::Operator };
+        let set = SetLimit { name, capacity: Some(capacity), source: CapacitySource::Operator };
         self.store.set_limit(set).await.expect("set a limit");
         self.submit(capacity + waiting).await;
         let running = self.store.claim(claim(capacity)).await.expect("claim");
@@ -56,18 +56,18 @@ impl Rig {
         self.store.submit(submission).await.expect("submit");
     }
 
-    async fn finish(&self, exits: Vec<Exit>, wanted: u32) -> Vec<Attempt> {
-        let finish = Finish { exits, claim: Some(claim(wanted)) };
+    async fn finish(&self, exits: Vec<Completion>, wanted: u32) -> Vec<Attempt> {
+        let finish = Finish { completions: exits, claim: Some(claim(wanted)) };
         let finished = self.store.finish(finish).await.expect("finish");
-        assert_eq!(finished.lost, []);
+        assert_eq!(finished.lost_attempts, []);
         finished.claimed
     }
 
     /// What a call returns, and how many round trips it took.
     async fn counted<T>(&self, call: impl Future<Output = T>) -> (T, u64) {
-        let before = self.store.traffic();
+        let before = self.store.round_trip_stats();
         let value = call.await;
-        (value, self.store.traffic().since(before).round_trips)
+        (value, self.store.round_trip_stats().since(before).round_trips)
     }
 
     async fn check(&self) {
@@ -75,8 +75,8 @@ impl Rig {
         assert!(faults.is_empty(), "{faults:?}");
     }
 
-    async fn number_of(&self, state: State) -> u64 {
-        self.store.counts().await.expect("counts").get(&state).copied().unwrap_or_default()
+    async fn number_of(&self, state: TaskState) -> u64 {
+        self.store.task_counts().await.expect("counts").get(&state).copied().unwrap_or_default()
     }
 }
 
@@ -87,18 +87,18 @@ fn claim(tasks_max: u32) -> Claim {
         kinds: ["a".into()].into(),
         tasks_max,
         lease_ms: 3_600_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
-fn completed(attempts: &[Attempt]) -> Vec<Exit> {
+fn completed(attempts: &[Attempt]) -> Vec<Completion> {
     let outcome = || Outcome::Completed(b"null".to_vec());
-    let exit = |one: &Attempt| Exit { task: one.task, token: one.token, outcome: outcome() };
+    let exit = |one: &Attempt| Completion { task: one.task, token: one.token, outcome: outcome() };
     attempts.iter().map(exit).collect()
 }
 
 /// The first attempt failed, and is retried in a minute.
-fn one_failed(attempts: &[Attempt]) -> Vec<Exit> {
+fn one_failed(attempts: &[Attempt]) -> Vec<Completion> {
     let mut exits = completed(attempts);
     let retry_in_ms = Some(60_000);
     exits[0].outcome = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms };
@@ -107,7 +107,7 @@ fn one_failed(attempts: &[Attempt]) -> Vec<Exit> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn submit_of_known_names_takes_one_round_trip() {
-    let rig = Rig::new().await;
+    let rig = RoundTripHarness::new().await;
     rig.submit(1).await;
     rig.submit(1).await;
     let ((), trips) = rig.counted(rig.submit(3)).await;
@@ -115,8 +115,8 @@ async fn submit_of_known_names_takes_one_round_trip() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claim_of_unlimited_tasks_takes_one_round_trip() {
-    let rig = Rig::new().await;
+async fn claim_of_tasks_without_limit_takes_one_round_trip() {
+    let rig = RoundTripHarness::new().await;
     rig.submit(30).await;
     for _ in 0..2 {
         assert_eq!(rig.store.claim(claim(5)).await.expect("claim").len(), 5);
@@ -126,8 +126,8 @@ async fn claim_of_unlimited_tasks_takes_one_round_trip() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn finish_of_unlimited_tasks_takes_one_round_trip_and_two_with_a_failure() {
-    let rig = Rig::new().await;
+async fn finish_without_limit_takes_one_round_trip_and_two_with_failure() {
+    let rig = RoundTripHarness::new().await;
     rig.submit(100).await;
     let mut running = rig.store.claim(claim(10)).await.expect("claim");
     for _ in 0..2 {
@@ -138,13 +138,13 @@ async fn finish_of_unlimited_tasks_takes_one_round_trip_and_two_with_a_failure()
     assert_eq!((running.len(), trips), (10, 1));
     let (running, trips) = rig.counted(rig.finish(one_failed(&running), 10)).await;
     assert_eq!((running.len(), trips), (10, 2));
-    assert_eq!(rig.number_of(State::Scheduled).await, 3);
+    assert_eq!(rig.number_of(TaskState::Scheduled).await, 3);
     rig.check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn finish_with_hand_off_takes_one_round_trip_and_two_with_a_failure() {
-    let (rig, mut running) = Rig::full(10, 90).await;
+async fn finish_with_hand_off_takes_one_round_trip_and_two_with_failure() {
+    let (rig, mut running) = RoundTripHarness::full(10, 90).await;
     for _ in 0..2 {
         running = rig.finish(completed(&running), 10).await;
         running = rig.finish(one_failed(&running), 10).await;
@@ -154,12 +154,12 @@ async fn finish_with_hand_off_takes_one_round_trip_and_two_with_a_failure() {
     let (running, trips) = rig.counted(rig.finish(one_failed(&running), 10)).await;
     assert_eq!((running.len(), trips), (10, 2));
     assert!(running.iter().all(|attempt| attempt.slots.len() == 1), "{running:?}");
-    assert_eq!(rig.number_of(State::Scheduled).await, 3);
+    assert_eq!(rig.number_of(TaskState::Scheduled).await, 3);
     rig.check().await;
 }
 
 /// Fails the first attempt, to be retried a moment later, and waits until the retry is due.
-async fn fail_first(rig: &Rig, attempts: &[Attempt]) -> Vec<Attempt> {
+async fn fail_first(rig: &RoundTripHarness, attempts: &[Attempt]) -> Vec<Attempt> {
     let mut exits = completed(attempts);
     let retry_in_ms = Some(100);
     exits[0].outcome = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms };
@@ -168,7 +168,7 @@ async fn fail_first(rig: &Rig, attempts: &[Attempt]) -> Vec<Attempt> {
     running
 }
 
-async fn is_due(rig: &Rig, task: TaskId) {
+async fn is_due(rig: &RoundTripHarness, task: TaskId) {
     wait::until_async("the task is due", async || {
         let snapshot = rig.store.snapshot().await.expect("snapshot");
         let row = snapshot.tasks.iter().find(|row| row.id == task).expect("the task");
@@ -179,8 +179,8 @@ async fn is_due(rig: &Rig, task: TaskId) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn finish_with_hand_off_takes_one_more_round_trip_if_a_retry_is_due() {
-    let rig = Rig::with_grace(Duration::ZERO).await;
+async fn finish_with_hand_off_takes_one_more_round_trip_for_due_retry() {
+    let rig = RoundTripHarness::with_grace(Duration::ZERO).await;
     let mut running = rig.fill(10, 90).await;
     for _ in 0..2 {
         running = fail_first(&rig, &running).await;
@@ -189,13 +189,13 @@ async fn finish_with_hand_off_takes_one_more_round_trip_if_a_retry_is_due() {
     let running = fail_first(&rig, &running).await;
     let (running, trips) = rig.counted(rig.finish(completed(&running), 10)).await;
     assert_eq!((running.len(), trips), (10, 2));
-    assert_eq!(rig.number_of(State::Scheduled).await, 0, "the retry waits for a slot");
+    assert_eq!(rig.number_of(TaskState::Scheduled).await, 0, "the retry waits for a slot");
     rig.check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn finish_of_unlimited_tasks_takes_one_more_round_trip_if_a_retry_is_due() {
-    let rig = Rig::with_grace(Duration::ZERO).await;
+async fn finish_without_limit_takes_one_more_round_trip_for_due_retry() {
+    let rig = RoundTripHarness::with_grace(Duration::ZERO).await;
     rig.submit(100).await;
     let mut running = rig.store.claim(claim(10)).await.expect("claim");
     for _ in 0..2 {
@@ -211,32 +211,32 @@ async fn finish_of_unlimited_tasks_takes_one_more_round_trip_if_a_retry_is_due()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retry_that_became_due_a_moment_ago_costs_no_round_trip_until_a_worker_lacks_tasks() {
-    let rig = Rig::with_grace(Duration::from_secs(3600)).await;
+async fn due_retry_within_grace_takes_no_round_trip_until_worker_lacks_tasks() {
+    let rig = RoundTripHarness::with_grace(Duration::from_secs(3600)).await;
     let mut running = rig.fill(10, 30).await;
     running = rig.finish(completed(&running), 10).await;
     let failed = running[0].task;
     let running = fail_first(&rig, &running).await;
     let (running, trips) = rig.counted(rig.finish(completed(&running), 10)).await;
     assert_eq!((running.len(), trips), (10, 1));
-    assert_eq!(rig.number_of(State::Scheduled).await, 1, "it is passed");
+    assert_eq!(rig.number_of(TaskState::Scheduled).await, 1, "it is passed");
     let running = rig.finish(completed(&running), 10).await;
     assert_eq!(running.iter().map(|attempt| attempt.task).collect::<Vec<_>>(), [failed]);
     rig.check().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn claim_that_finds_a_due_task_of_another_process_takes_three_round_trips() {
-    let rig = Rig::with_grace(Duration::ZERO).await;
+async fn claim_with_due_task_of_another_process_takes_three_round_trips() {
+    let rig = RoundTripHarness::with_grace(Duration::ZERO).await;
     let other = Postgres::connect(&rig.database.url(), Options::default()).await.expect("connect");
     rig.submit(20).await;
     let mut trips = 0;
     // The statements are prepared by the first of them.
     for _ in 0..2 {
         let running = rig.store.claim(claim(1)).await.expect("claim");
-        let outcome = Outcome::Snoozed { for_ms: 100 };
-        let exits = vec![Exit { task: running[0].task, token: running[0].token, outcome }];
-        other.finish(Finish { exits, claim: None }).await.expect("finish");
+        let outcome = Outcome::Snoozed { delay_ms: 100 };
+        let exits = vec![Completion { task: running[0].task, token: running[0].token, outcome }];
+        other.finish(Finish { completions: exits, claim: None }).await.expect("finish");
         is_due(&rig, running[0].task).await;
         let claimed;
         (claimed, trips) = rig.counted(rig.store.claim(claim(5))).await;
@@ -247,8 +247,8 @@ async fn claim_that_finds_a_due_task_of_another_process_takes_three_round_trips(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn finish_that_claims_fewer_than_it_ends_takes_one_round_trip() {
-    let (rig, running) = Rig::full(10, 90).await;
+async fn finish_with_smaller_claim_takes_one_round_trip() {
+    let (rig, running) = RoundTripHarness::full(10, 90).await;
     // The statements are prepared by a first call; the rest of the ready tasks is claimed again.
     let mut running = rig.finish(completed(&running), 4).await;
     running.extend(rig.store.claim(claim(6)).await.expect("claim"));
@@ -256,27 +256,27 @@ async fn finish_that_claims_fewer_than_it_ends_takes_one_round_trip() {
     assert_eq!((claimed.len(), trips), (4, 1));
     let limit = rig.store.limits().await.expect("limits").remove(0);
     assert_eq!((limit.held, limit.waiting), (10, 70));
-    assert_eq!(rig.number_of(State::Pending).await, 6);
+    assert_eq!(rig.number_of(TaskState::Pending).await, 6);
     rig.check().await;
 }
 
 /// Reports progress of an attempt.
-async fn report(rig: &Rig, attempt: &Attempt) {
+async fn report(rig: &RoundTripHarness, attempt: &Attempt) {
     let report = Progress { percent: 50, message: "half".into() };
-    let extend = Extend {
+    let extend = Heartbeat {
         worker: WorkerId("worker".into()),
         tokens: vec![attempt.token],
         lease_ms: 3_600_000,
         progress: vec![(attempt.task, attempt.token, report)],
-        ran: vec![],
+        run_times: vec![],
         report: None,
     };
-    rig.store.extend(extend).await.expect("extend");
+    rig.store.heartbeat(extend).await.expect("extend");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn finish_of_a_whole_lease_hands_slots_on_after_a_progress_report() {
-    let (rig, mut running) = Rig::full(10, 90).await;
+async fn finish_of_whole_lease_after_progress_report_hands_off_slots() {
+    let (rig, mut running) = RoundTripHarness::full(10, 90).await;
     let mut trips = 0;
     // The statements are prepared by the first of them.
     for _ in 0..3 {
@@ -288,16 +288,16 @@ async fn finish_of_a_whole_lease_hands_slots_on_after_a_progress_report() {
     }
     println!("{trips} round trips");
     assert!(trips <= 5, "{trips} round trips");
-    let counts = rig.store.requests().counts;
-    let expanded = |count: &&tidegate_core::requests::RequestCount| {
+    let counts = rig.store.request_stats().counts;
+    let expanded = |count: &&tidegate_core::request_stats::RequestCount| {
         count.verb == "finish" && count.reason == Some(FallbackReason::LeaseExpanded)
     };
     assert_eq!(counts.iter().find(expanded).map(|count| count.requests), Some(3), "{counts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn progress_report_leaves_the_other_attempts_of_the_lease_on_the_fast_path() {
-    let (rig, mut running) = Rig::full(10, 90).await;
+async fn progress_report_keeps_other_attempts_of_lease_on_fast_path() {
+    let (rig, mut running) = RoundTripHarness::full(10, 90).await;
     for _ in 0..2 {
         running = rig.finish(completed(&running), 10).await;
     }
@@ -314,12 +314,12 @@ async fn progress_report_leaves_the_other_attempts_of_the_lease_on_the_fast_path
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn admission_takes_at_most_five_round_trips() {
-    let (rig, _running) = Rig::full(10, 0).await;
+    let (rig, _running) = RoundTripHarness::full(10, 0).await;
     for parked in 1..=3 {
         rig.submit(1).await;
         let (admitted, trips) = rig.counted(rig.store.admit()).await;
         assert_eq!(admitted.expect("admit").parked, 1);
-        assert_eq!(rig.number_of(State::Blocked).await, parked);
+        assert_eq!(rig.number_of(TaskState::Blocked).await, parked);
         // The statements are prepared by the first of them.
         assert!(parked == 1 || trips <= 5, "{trips} round trips");
     }
@@ -328,16 +328,16 @@ async fn admission_takes_at_most_five_round_trips() {
 
 /// Fails the only running attempt, to be retried a moment later, and waits until the retry is due. The limit
 /// has a free slot then, and no task waits for it.
-async fn due_with_a_free_slot(rig: &Rig, store: &Postgres, running: &[Attempt]) {
+async fn due_with_a_free_slot(rig: &RoundTripHarness, store: &Postgres, running: &[Attempt]) {
     let outcome = Outcome::Failed { error: "no".into(), retryable: true, retry_in_ms: Some(100) };
-    let exits = vec![Exit { task: running[0].task, token: running[0].token, outcome }];
-    store.finish(Finish { exits, claim: None }).await.expect("finish");
+    let exits = vec![Completion { task: running[0].task, token: running[0].token, outcome }];
+    store.finish(Finish { completions: exits, claim: None }).await.expect("finish");
     is_due(rig, running[0].task).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn admission_of_a_due_retry_takes_at_most_five_round_trips() {
-    let rig = Rig::with_grace(Duration::ZERO).await;
+async fn admission_of_due_retry_takes_at_most_five_round_trips() {
+    let rig = RoundTripHarness::with_grace(Duration::ZERO).await;
     let mut running = rig.fill(1, 0).await;
     let mut trips = 0;
     // The statements are prepared by the first of them.
@@ -355,8 +355,8 @@ async fn admission_of_a_due_retry_takes_at_most_five_round_trips() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn admission_of_a_due_retry_between_two_claims_takes_at_most_five_round_trips() {
-    let rig = Rig::with_grace(Duration::ZERO).await;
+async fn claim_with_admission_of_due_retry_takes_at_most_seven_round_trips() {
+    let rig = RoundTripHarness::with_grace(Duration::ZERO).await;
     // The task of another process: this one does not know beforehand that it is due.
     let other = Postgres::connect(&rig.database.url(), Options::default()).await.expect("connect");
     let mut running = rig.fill(1, 0).await;

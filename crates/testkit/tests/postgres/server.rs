@@ -17,7 +17,7 @@ async fn current_database(database: &Database) -> String {
 }
 
 #[tokio::test]
-async fn every_database_is_its_own() {
+async fn test_databases_are_separate() {
     let server = Server::shared();
     let (one, other) = (server.database(), server.database());
     assert_ne!(one.name(), other.name());
@@ -26,7 +26,7 @@ async fn every_database_is_its_own() {
 }
 
 #[tokio::test]
-async fn a_database_is_dropped_with_its_value_while_clients_are_connected() {
+async fn test_database_is_dropped_with_its_value_while_clients_are_connected() {
     let server = Server::shared();
     let database = server.database();
     let _still_connected = connect(&database.url()).await;
@@ -42,13 +42,13 @@ async fn a_database_is_dropped_with_its_value_while_clients_are_connected() {
 }
 
 #[test]
-fn a_database_is_made_outside_of_a_runtime_too() {
+fn test_database_is_created_outside_of_a_runtime() {
     let database = Server::shared().database();
     assert!(database.url().contains(database.name()));
 }
 
 #[tokio::test]
-async fn the_server_takes_the_connections_of_a_whole_fleet() {
+async fn test_server_accepts_six_hundred_connections() {
     let client = connect(&Server::shared().url("postgres")).await;
     let shown: String = client.query_one("show max_connections", &[]).await.expect("show").get(0);
     assert_eq!(shown, "600");

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use tidegate_core::{Extend, Inspect, NewTask, Store, Submission, WorkerId};
-use tidegate_store::postgres::{Options, Postgres, Step, Timeouts};
+use tidegate_core::{Heartbeat, NewTask, Store, StoreReader, Submission, WorkerId};
+use tidegate_store::postgres::{Options, Postgres, StatementHook, Timeouts};
 use tidegate_testkit::own_server::OwnServer;
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::wait;
@@ -34,7 +34,7 @@ async fn connect(database: &Database, options: Options) -> Postgres {
 }
 
 #[tokio::test]
-async fn server_ends_a_statement_whose_client_has_given_up() {
+async fn server_ends_statement_after_client_deadline() {
     let database = Server::shared().database();
     let request = Duration::from_millis(300);
     let timeouts = Timeouts { request, ..Timeouts::default() };
@@ -56,7 +56,7 @@ async fn server_ends_a_statement_whose_client_has_given_up() {
 }
 
 #[tokio::test]
-async fn options_of_the_url_reach_every_session() {
+async fn url_options_apply_to_every_session() {
     let database = Server::shared().database();
     let url = format!("{}&options=-c%20default_transaction_read_only%3Don", database.url());
     let store = Postgres::connect(&url, Options::default()).await.expect("connect");
@@ -67,7 +67,7 @@ async fn options_of_the_url_reach_every_session() {
 /// `submit_in` runs on the runtime of its caller. A connection that it opens for the pool must not depend on the
 /// threads of that runtime.
 #[test]
-fn connection_that_submit_in_opened_works_while_its_caller_blocks() {
+fn connection_opened_by_submit_in_works_while_caller_blocks() {
     let database = Server::shared().database();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
     let caller = runtime().expect("a runtime");
@@ -101,13 +101,13 @@ fn connection_that_submit_in_opened_works_while_its_caller_blocks() {
 }
 
 #[tokio::test]
-async fn socket_is_reported_as_not_encrypted() {
+async fn unix_socket_is_reported_as_not_encrypted() {
     let database = Server::shared().database();
     // As in libpq, a socket is not encrypted whatever the mode is.
     let url = format!("{}&sslmode=require", database.url());
     let store = Postgres::connect(&url, Options::default()).await.expect("connect");
-    let encryption = store.encryption().expect("known after the first connection");
-    assert!(encryption.is_socket && !encryption.is_encrypted, "{encryption:?}");
+    let encryption = store.connection_encryption().expect("known after the first connection");
+    assert!(encryption.is_unix_socket && !encryption.is_encrypted, "{encryption:?}");
 }
 
 /// Every session of a store, with one for each purpose.
@@ -116,29 +116,29 @@ async fn open_every_session(store: &Postgres) -> tokio::task::JoinHandle<()> {
         let store = store.clone();
         async move {
             loop {
-                store.changed().await;
+                store.wait_for_notification().await;
             }
         }
     });
     store.submit(submission("a")).await.expect("submit");
-    store.counts().await.expect("counts");
-    let heartbeat = Extend {
+    store.task_counts().await.expect("counts");
+    let heartbeat = Heartbeat {
         worker: WorkerId("worker".into()),
         tokens: vec![],
         lease_ms: 30_000,
         progress: vec![],
-        ran: vec![],
+        run_times: vec![],
         report: None,
     };
-    store.extend(heartbeat).await.expect("heartbeat");
+    store.heartbeat(heartbeat).await.expect("heartbeat");
     listening
 }
 
 /// A network that goes silent leaves sessions on the server, which holds their locks until it notices.
 #[tokio::test]
-async fn server_probes_the_client_of_every_session() {
+async fn server_sends_keepalives_in_every_session() {
     let settings = ["fsync=off", "log_statement=all", "log_line_prefix=[%p] "];
-    let server = OwnServer::make(&settings);
+    let server = OwnServer::init(&settings);
     server.start();
     let admin = server.connect().await;
     let sessions = "SELECT pid, query LIKE 'LISTEN%' FROM pg_stat_activity \
@@ -195,13 +195,13 @@ async fn wait_for_listener(admin: &Client, sessions: &str) -> Vec<i32> {
 
 /// The connection was in use when the others were closed.
 #[tokio::test]
-async fn connection_to_a_read_only_server_is_closed_when_it_is_given_back() {
-    let server = OwnServer::make(&["fsync=off"]);
+async fn connection_to_read_only_server_is_closed_on_return_to_pool() {
+    let server = OwnServer::init(&["fsync=off"]);
     server.start();
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port());
     let (is_armed, arrived) = (Arc::new(AtomicBool::new(false)), Arc::new(Semaphore::new(0)));
     let may_go_on = Arc::new(Semaphore::new(0));
-    let step: Step = {
+    let step: StatementHook = {
         let (is_armed, arrived, may_go_on) = (is_armed.clone(), arrived.clone(), may_go_on.clone());
         Arc::new(move |_| {
             let held = is_armed.swap(false, Ordering::SeqCst);
@@ -214,13 +214,13 @@ async fn connection_to_a_read_only_server_is_closed_when_it_is_given_back() {
             })
         })
     };
-    let options = Options { step: Some(step), ..Options::default() };
+    let options = Options { statement_hook: Some(step), ..Options::default() };
     let store = Postgres::connect(&url, options).await.expect("connect");
     store.migrate().await.expect("migrate");
     is_armed.store(true, Ordering::SeqCst);
     let held = tokio::spawn({
         let store = store.clone();
-        async move { store.counts().await }
+        async move { store.task_counts().await }
     });
     arrived.acquire().await.expect("never closed").forget();
 

@@ -11,9 +11,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tidegate_core::tables::Position;
 use tidegate_core::{
-    Attempt, Inspect, NewTask, SetLimit, Source, State, Store, Submission, TaskId, Token,
+    Attempt, CapacitySource, NewTask, SetLimit, Store, StoreReader, Submission, TaskId, TaskState,
+    Token,
 };
-use tidegate_engine::{Context, Ended, Failure, Observer, Shutdown, Summary, Worker, time};
+use tidegate_engine::{
+    AttemptOutcome, Context, Failure, Observer, Shutdown, Worker, WorkerSummary, time,
+};
 use tidegate_store::postgres::{Options, Postgres, Timeouts};
 use tidegate_testkit::postgres::{Database, Server};
 use tidegate_testkit::proxy::Proxy;
@@ -68,7 +71,7 @@ impl Plan {
                 Self { lease, silence, outages, timeouts, tasks: 6000 }
             }
             Some(seconds) => Self {
-                lease: tidegate_engine::Options::default().lease,
+                lease: tidegate_engine::WorkerConfig::default().lease,
                 silence: Duration::from_secs(seconds.into()),
                 outages,
                 timeouts: Timeouts::default(),
@@ -81,12 +84,12 @@ impl Plan {
 /// What the observers of all workers have seen.
 #[derive(Default)]
 struct Log {
-    state: Mutex<Seen>,
+    state: Mutex<ObservedAttempts>,
     completed: Notify,
 }
 
 #[derive(Default)]
-struct Seen {
+struct ObservedAttempts {
     /// When the handler of an attempt began.
     entered_at: HashMap<(TaskId, Token), Instant>,
     /// When the handler of an attempt was gone, in milliseconds of the wall clock; none while it runs.
@@ -100,7 +103,7 @@ struct Seen {
 }
 
 impl Log {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, ObservedAttempts> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,16 +122,16 @@ impl Log {
     }
 }
 
-struct Watch(Arc<Log>);
+struct AttemptObserver(Arc<Log>);
 
-impl std::fmt::Debug for Watch {
+impl std::fmt::Debug for AttemptObserver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Watch")
     }
 }
 
-impl Observer for Watch {
-    fn enter(&self, attempt: &Attempt) {
+impl Observer for AttemptObserver {
+    fn on_start(&self, attempt: &Attempt) {
         let seen = &mut *self.0.seen();
         seen.left_at.insert((attempt.task, attempt.token), None);
         seen.entered_at.insert((attempt.task, attempt.token), time::now());
@@ -141,16 +144,16 @@ impl Observer for Watch {
         }
     }
 
-    fn leave(&self, attempt: &Attempt, _ran: Duration) {
+    fn on_handler_done(&self, attempt: &Attempt, _ran: Duration) {
         let seen = &mut *self.0.seen();
         seen.left_at.insert((attempt.task, attempt.token), Some(wall_ms()));
         seen.running.remove(&attempt.task);
     }
 
-    fn exit(&self, attempt: &Attempt, ended: Ended) {
+    fn on_acknowledged(&self, attempt: &Attempt, ended: AttemptOutcome) {
         let seen = &mut *self.0.seen();
         *seen.ended.entry(ended.as_str()).or_default() += 1;
-        if ended == Ended::Completed {
+        if ended == AttemptOutcome::Completed {
             let entered_at = seen.entered_at[&(attempt.task, attempt.token)];
             let completed = (entered_at, time::now());
             seen.completed.entry(attempt.kind.clone()).or_default().push(completed);
@@ -184,21 +187,21 @@ async fn start(
     plan: &Plan,
     log: &Arc<Log>,
     shutdown: &Shutdown,
-    workers: &mut JoinSet<tidegate_core::Result<Summary>>,
+    workers: &mut JoinSet<tidegate_core::Result<WorkerSummary>>,
 ) -> Postgres {
     let options = Options { timeouts: plan.timeouts.clone(), ..Options::default() };
     let store = Postgres::connect(proxy.url(), options).await.expect("connect");
-    let options = tidegate_engine::Options {
+    let options = tidegate_engine::WorkerConfig {
         concurrency: CONCURRENCY,
         lease: plan.lease,
-        ..tidegate_engine::Options::default()
+        ..tidegate_engine::WorkerConfig::default()
     };
     let worker = Worker::builder(Arc::new(store.clone()))
-        .options(options)
+        .config(options)
         .handle("limited", work)
         .handle("plain", work)
         .handle("long", work)
-        .observer(Arc::new(Watch(log.clone())))
+        .observer(Arc::new(AttemptObserver(log.clone())))
         .build()
         .expect("a worker");
     workers.spawn(worker.run(shutdown.clone()));
@@ -244,7 +247,7 @@ async fn outage(
     let ends_at = time::now() + plan.silence;
     let mut pending_max = 0;
     while time::now() < ends_at {
-        let pending = stores.iter().map(Postgres::calls_pending).max().unwrap_or_default();
+        let pending = stores.iter().map(Postgres::pending_calls).max().unwrap_or_default();
         pending_max = pending_max.max(pending);
         time::sleep(Duration::from_millis(100)).await;
     }
@@ -285,7 +288,7 @@ async fn silent_network_counts_no_crash_and_work_resumes() {
     let limit = SetLimit {
         name: "group:limited".into(),
         capacity: Some(CAPACITY as u32),
-        source: Source::Operator,
+        source: CapacitySource::Operator,
     };
     direct.set_limit(limit).await.expect("set the limit");
     // These run when the silence begins, and longer than their lease.
@@ -319,7 +322,8 @@ async fn silent_network_counts_no_crash_and_work_resumes() {
     }
     let took = time::now() - began_at;
     let snapshot = direct.snapshot().await.expect("a snapshot");
-    let crashed = snapshot.tasks.iter().filter(|task| task.deaths > 0 || task.spent > 0).count();
+    let crashed =
+        snapshot.tasks.iter().filter(|task| task.crashes > 0 || task.attempts_used > 0).count();
     let unfinished = snapshot.tasks.len();
     let finished_after_a_crash = finished_after_a_crash(&database).await;
     let seen = &*log.seen();
@@ -336,9 +340,9 @@ async fn silent_network_counts_no_crash_and_work_resumes() {
     assert_eq!(seen.violations, Vec::<String>::new());
     assert_eq!(crashed, 0, "an attempt was counted as crashed");
     assert_eq!(finished_after_a_crash, 0, "an attempt was counted as crashed");
-    let finished: Vec<(State, u64)> = snapshot.finished.into_iter().collect();
+    let finished: Vec<(TaskState, u64)> = snapshot.finished.into_iter().collect();
     let expected = (all.len() - unfinished) as u64;
-    assert_eq!(finished, [(State::Completed, expected)], "no task failed or was lost");
+    assert_eq!(finished, [(TaskState::Completed, expected)], "no task failed or was lost");
     assert_eq!(lost, 0, "no report was rejected");
     for outage in &outages {
         assert!(outage.limited_after <= RESUMES_WITHIN, "{outage:?}");

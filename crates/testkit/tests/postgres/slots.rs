@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use tidegate_core::check::check;
+use tidegate_core::invariants::check;
 use tidegate_core::{
-    Attempt, Claim, Exit, Finish, Inspect, Kind, NewTask, Outcome, Registration, SetLimit, Source,
-    Store, Submission, WorkerId,
+    Attempt, CapacitySource, Claim, Completion, Finish, Kind, NewTask, Outcome, Registration,
+    SetLimit, Store, StoreReader, Submission, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
@@ -15,7 +15,7 @@ use tokio_postgres::{Client, NoTls};
 const LIMIT: &str = "group:call";
 
 /// One store with the kind `call`, and a connection to look at its rows.
-struct Lab {
+struct SlotHarness {
     store: Postgres,
     client: Client,
     /// Dropped last: the data goes with it.
@@ -23,9 +23,9 @@ struct Lab {
 }
 
 /// A group's part of the capacity, and the slots that are taken there.
-type Group = (Option<i64>, Vec<i32>);
+type SlotGroup = (Option<i64>, Vec<i32>);
 
-impl Lab {
+impl SlotHarness {
     async fn new() -> Self {
         let database = Server::shared().database();
         let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
@@ -40,7 +40,7 @@ impl Lab {
     }
 
     async fn set(&self, capacity: Option<u32>) {
-        let set = SetLimit { name: LIMIT.into(), capacity, source: Source::Operator };
+        let set = SetLimit { name: LIMIT.into(), capacity, source: CapacitySource::Operator };
         self.store.set_limit(set).await.expect("set the limit");
     }
 
@@ -56,7 +56,7 @@ impl Lab {
             kinds: ["call".into()].into(),
             tasks_max,
             lease_ms: 600_000,
-            poll_ms: 1000,
+            poll_interval_ms: 1000,
         };
         self.store.claim(claim).await.expect("claim")
     }
@@ -74,17 +74,18 @@ impl Lab {
     }
 
     async fn finish(&self, attempts: &[Attempt]) {
-        let exit = |attempt: &Attempt| Exit {
+        let exit = |attempt: &Attempt| Completion {
             task: attempt.task,
             token: attempt.token,
             outcome: Outcome::Completed(b"null".to_vec()),
         };
         let exits = attempts.iter().map(exit).collect();
-        let finished = self.store.finish(Finish { exits, claim: None }).await.expect("finish");
-        assert!(finished.lost.is_empty(), "{finished:?}");
+        let finished =
+            self.store.finish(Finish { completions: exits, claim: None }).await.expect("finish");
+        assert!(finished.lost_attempts.is_empty(), "{finished:?}");
     }
 
-    async fn groups(&self) -> Vec<Group> {
+    async fn groups(&self) -> Vec<SlotGroup> {
         let sql = "SELECT capacity, taken FROM tidegate.slot_groups
                    WHERE limit_id = (SELECT id FROM tidegate.limits WHERE name = $1) ORDER BY number";
         let rows = self.client.query(sql, &[&LIMIT]).await.expect("groups");
@@ -119,8 +120,8 @@ impl Lab {
 }
 
 #[tokio::test]
-async fn the_parts_of_at_most_fifty_groups_are_exactly_the_capacity() {
-    let lab = Lab::new().await;
+async fn slot_groups_are_at_most_fifty_and_sum_to_capacity() {
+    let lab = SlotHarness::new().await;
     for (capacity, parts) in
         [(4, vec![1; 4]), (100, vec![2; 50]), (500, vec![10; 50]), (1000, vec![20; 50])]
     {
@@ -137,8 +138,8 @@ async fn the_parts_of_at_most_fifty_groups_are_exactly_the_capacity() {
 }
 
 #[tokio::test]
-async fn jobs_and_workflows_have_groups_too() {
-    let lab = Lab::new().await;
+async fn slot_groups_exist_for_jobs_and_workflows() {
+    let lab = SlotHarness::new().await;
     lab.client.execute("SELECT tidegate.create_job('sql', 3)", &[]).await.expect("a job");
     lab.client.execute("SELECT tidegate.create_job('unlimited')", &[]).await.expect("a job");
     let step = NewTask { workflow: Some("w".into()), ..NewTask::new("call", "null") };
@@ -160,8 +161,8 @@ async fn jobs_and_workflows_have_groups_too() {
 }
 
 #[tokio::test]
-async fn five_hundred_become_ten_while_all_are_held() {
-    let lab = Lab::new().await;
+async fn limit_lowered_from_five_hundred_to_ten_while_held_is_exact() {
+    let lab = SlotHarness::new().await;
     lab.set(Some(500)).await;
     lab.submit(600).await;
     let mut running = lab.claim_all().await;
@@ -182,8 +183,8 @@ async fn five_hundred_become_ten_while_all_are_held() {
 }
 
 #[tokio::test]
-async fn ten_become_five_hundred_while_all_are_held() {
-    let lab = Lab::new().await;
+async fn limit_raised_from_ten_to_five_hundred_while_held_is_exact() {
+    let lab = SlotHarness::new().await;
     lab.set(Some(10)).await;
     lab.submit(600).await;
     let mut running = lab.claim_all().await;
@@ -196,8 +197,8 @@ async fn ten_become_five_hundred_while_all_are_held() {
 }
 
 #[tokio::test]
-async fn a_limit_that_is_taken_away_lets_everybody_in_and_leaves_no_group() {
-    let lab = Lab::new().await;
+async fn unset_limit_admits_all_waiters_and_leaves_no_slot_group() {
+    let lab = SlotHarness::new().await;
     lab.set(Some(60)).await;
     lab.submit(200).await;
     let mut running = lab.claim_all().await;
@@ -210,22 +211,22 @@ async fn a_limit_that_is_taken_away_lets_everybody_in_and_leaves_no_group() {
     assert_eq!((running.len(), lab.parts().await), (200, vec![]));
     lab.held().await;
     lab.end(running, 200, 200).await;
-    while lab.store.prune().await.expect("prune").more {}
+    while lab.store.prune().await.expect("prune").has_more {}
     let left = lab.client.query_one("SELECT count(*) FROM tidegate.slot_groups", &[]).await;
     assert_eq!(left.expect("count").get::<_, i64>(0), 0);
 }
 
 /// Slots change hands without their groups being written.
 #[tokio::test]
-async fn who_hands_a_slot_on_writes_no_group() {
-    let lab = Lab::new().await;
+async fn hand_off_writes_no_slot_group() {
+    let lab = SlotHarness::new().await;
     lab.set(Some(4)).await;
     lab.submit(40).await;
     let mut running = lab.claim(4).await;
     let rows = "SELECT array_agg(xmin::text ORDER BY number) FROM tidegate.slot_groups";
     let before: Vec<String> = lab.client.query_one(rows, &[]).await.expect("rows").get(0);
     for _ in 0..8 {
-        let exits = running.iter().map(|attempt| Exit {
+        let exits = running.iter().map(|attempt| Completion {
             task: attempt.task,
             token: attempt.token,
             outcome: Outcome::Completed(b"null".to_vec()),
@@ -236,9 +237,9 @@ async fn who_hands_a_slot_on_writes_no_group() {
             kinds: ["call".into()].into(),
             tasks_max: 4,
             lease_ms: 600_000,
-            poll_ms: 1000,
+            poll_interval_ms: 1000,
         };
-        let finish = Finish { exits: exits.collect(), claim: Some(claim) };
+        let finish = Finish { completions: exits.collect(), claim: Some(claim) };
         running = lab.store.finish(finish).await.expect("finish").claimed;
         assert_eq!((running.len(), lab.held().await), (4, 4));
     }

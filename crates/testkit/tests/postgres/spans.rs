@@ -1,7 +1,8 @@
 //! Every request has a span that shows its path, and no payload.
 
 use tidegate_core::{
-    Attempt, Claim, Exit, Finish, NewTask, Outcome, SetLimit, Source, Store, Submission, WorkerId,
+    Attempt, CapacitySource, Claim, Completion, Finish, NewTask, Outcome, SetLimit, Store,
+    Submission, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::events::Events;
@@ -17,18 +18,18 @@ fn claim(tasks_max: u32) -> Claim {
         kinds: ["a".into()].into(),
         tasks_max,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     }
 }
 
 async fn finish(store: &Postgres, attempts: &[Attempt], outcome: Outcome) -> Vec<Attempt> {
-    let exit = |attempt: &Attempt| Exit {
+    let exit = |attempt: &Attempt| Completion {
         task: attempt.task,
         token: attempt.token,
         outcome: outcome.clone(),
     };
     let exits = attempts.iter().map(exit).collect();
-    let finish = Finish { exits, claim: Some(claim(2)) };
+    let finish = Finish { completions: exits, claim: Some(claim(2)) };
     store.finish(finish).await.expect("finish").claimed
 }
 
@@ -41,13 +42,13 @@ fn last(events: &Events, verb: &str) -> String {
 }
 
 #[tokio::test]
-async fn span_of_a_request_shows_path_reason_rows_round_trips_and_retries_and_no_payload() {
+async fn request_span_has_path_and_counts_and_no_payload() {
     let events = Events::capture();
     let database = Server::shared().database();
     let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");
     store.migrate().await.expect("migrate");
     let name = "group:a".to_owned();
-    let limit = SetLimit { name, capacity: Some(2), source: Source::Operator };
+    let limit = SetLimit { name, capacity: Some(2), source: CapacitySource::Operator };
     store.set_limit(limit).await.expect("set_limit");
     let submission = || Submission {
         tasks: vec![NewTask::new("a", format!("\"{SECRET}\"")); 9],
@@ -76,7 +77,7 @@ async fn span_of_a_request_shows_path_reason_rows_round_trips_and_retries_and_no
 }
 
 #[tokio::test]
-async fn submission_in_a_transaction_of_the_caller_has_a_span() {
+async fn submit_in_caller_transaction_has_a_span() {
     let events = Events::capture();
     let database = Server::shared().database();
     let store = Postgres::connect(&database.url(), Options::default()).await.expect("connect");

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use insta::assert_snapshot;
-use tidegate_core::inspect::TaskFilter;
+use tidegate_core::reader::TaskFilter;
 use tidegate_core::{
-    Attempt, Claim, Exit, Finish, Inspect, JobSpec, Kind, NewTask, Outcome, Registration, SetLimit,
-    Source, Store, Submission, WorkerId,
+    Attempt, CapacitySource, Claim, Completion, Finish, JobSpec, Kind, NewTask, Outcome,
+    Registration, SetLimit, Store, StoreReader, Submission, WorkerId,
 };
 use tidegate_store::postgres::{Options, Postgres};
 use tidegate_testkit::postgres::{Database, Server};
@@ -45,20 +45,20 @@ async fn claim(store: &Postgres, kind: &str) -> Vec<Attempt> {
         kinds: [Arc::from(kind)].into(),
         tasks_max: 100,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     };
     store.claim(claim).await.expect("claim")
 }
 
 async fn finish(store: &Postgres, attempts: &[Attempt]) {
-    let exit = |attempt: &Attempt| Exit {
+    let exit = |attempt: &Attempt| Completion {
         task: attempt.task,
         token: attempt.token,
         outcome: Outcome::Completed(b"null".to_vec()),
     };
     let exits = attempts.iter().map(exit).collect();
-    let finished = store.finish(Finish { exits, claim: None }).await.expect("finish");
-    assert!(finished.lost.is_empty(), "{finished:?}");
+    let finished = store.finish(Finish { completions: exits, claim: None }).await.expect("finish");
+    assert!(finished.lost_attempts.is_empty(), "{finished:?}");
 }
 
 async fn enqueue(client: &Client, arguments: &str) -> i64 {
@@ -96,12 +96,15 @@ async fn written(client: &Client, task: i64) -> String {
 }
 
 #[tokio::test]
-async fn sql_writes_what_a_submit_writes() {
+async fn sql_enqueue_writes_same_rows_as_submit() {
     let database = Server::shared().database();
     let (store, client) = store_and_client(&database).await;
     register(&store, &["a", "limited"]).await;
-    let set =
-        SetLimit { name: "group:limited".into(), capacity: Some(3), source: Source::Operator };
+    let set = SetLimit {
+        name: "group:limited".into(),
+        capacity: Some(3),
+        source: CapacitySource::Operator,
+    };
     store.set_limit(set).await.expect("set");
     let job = JobSpec { concurrency: Some(2), weight: 4, ..JobSpec::new("j") };
     let jobs = Submission { jobs: vec![job], ..Submission::default() };
@@ -117,7 +120,7 @@ async fn sql_writes_what_a_submit_writes() {
         (NewTask::new("a", "null"), "'a'".into()),
         (NewTask { priority: 7, ..new() }, format!("'a', {payload}, priority => 7")),
         (
-            NewTask { group: Some("g".into()), ..new() },
+            NewTask { effective_group: Some("g".into()), ..new() },
             format!("'a', {payload}, group_name => 'g'"),
         ),
         (NewTask { job: Some("j".into()), ..new() }, format!("'a', {payload}, job => 'j'")),
@@ -157,11 +160,12 @@ async fn sql_writes_what_a_submit_writes() {
 }
 
 #[tokio::test]
-async fn tasks_from_sql_run_in_their_order_and_under_their_limit() {
+async fn sql_enqueued_tasks_run_in_order_under_their_limit() {
     let database = Server::shared().database();
     let (store, client) = store_and_client(&database).await;
     register(&store, &["a"]).await;
-    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    let set =
+        SetLimit { name: "group:a".into(), capacity: Some(2), source: CapacitySource::Operator };
     store.set_limit(set).await.expect("set");
     let sql = "SELECT tidegate.enqueue_many('a', ARRAY['1', '2', '3', '4', '5']::jsonb[])";
     assert_eq!(client.query(sql, &[]).await.expect("enqueue").len(), 5);
@@ -179,7 +183,7 @@ async fn tasks_from_sql_run_in_their_order_and_under_their_limit() {
 }
 
 #[tokio::test]
-async fn a_trigger_submits_in_its_transaction() {
+async fn sql_trigger_enqueues_in_its_transaction() {
     let database = Server::shared().database();
     let (store, client) = store_and_client(&database).await;
     register(&store, &["mail"]).await;
@@ -203,7 +207,7 @@ async fn a_trigger_submits_in_its_transaction() {
 }
 
 #[tokio::test]
-async fn a_unique_key_is_one_task_however_it_was_submitted() {
+async fn unique_key_is_shared_by_sql_and_submit() {
     let database = Server::shared().database();
     let (store, client) = store_and_client(&database).await;
     register(&store, &["a"]).await;
@@ -218,11 +222,12 @@ async fn a_unique_key_is_one_task_however_it_was_submitted() {
 }
 
 #[tokio::test]
-async fn bad_input_is_refused_with_a_reason_and_leaves_nothing() {
+async fn sql_enqueue_of_invalid_input_is_rejected_and_stores_nothing() {
     let database = Server::shared().database();
     let (store, client) = store_and_client(&database).await;
     register(&store, &["a"]).await;
-    let set = SetLimit { name: "group:a".into(), capacity: Some(2), source: Source::Operator };
+    let set =
+        SetLimit { name: "group:a".into(), capacity: Some(2), source: CapacitySource::Operator };
     store.set_limit(set).await.expect("set");
     let long = format!("'{}'", "x".repeat(201));
     let cases = [
@@ -288,7 +293,7 @@ async fn bad_input_is_refused_with_a_reason_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn names_are_made_by_functions_of_their_own() {
+async fn sql_functions_create_kinds_and_jobs() {
     let database = Server::shared().database();
     let (store, client) = store_and_client(&database).await;
     let make = "SELECT tidegate.create_kind('k'), tidegate.create_kind('k', 'fast'),
@@ -303,7 +308,7 @@ async fn names_are_made_by_functions_of_their_own() {
 }
 
 #[tokio::test]
-async fn the_page_about_sql_is_true() {
+async fn sql_guide_examples_run() {
     let database = Server::shared().database();
     let (store, client) = store_and_client(&database).await;
     let page = include_str!("../../../../docs/guides/submit-from-sql.md");
@@ -339,7 +344,7 @@ async fn user(admin: &Client, database: &Database, role: &str) -> String {
     url.join("&")
 }
 
-struct Cast {
+struct RoleUrls {
     migrator: String,
     worker: String,
     enqueue: String,
@@ -347,9 +352,9 @@ struct Cast {
 }
 
 /// The roles, and a store that its migrator made.
-async fn cast(admin: &Client, database: &Database) -> Cast {
+async fn create_roles(admin: &Client, database: &Database) -> RoleUrls {
     admin.batch_execute(ROLES).await.expect("the roles");
-    let cast = Cast {
+    let cast = RoleUrls {
         migrator: user(admin, database, "migrator").await,
         worker: user(admin, database, "worker").await,
         enqueue: user(admin, database, "enqueue").await,
@@ -362,10 +367,10 @@ async fn cast(admin: &Client, database: &Database) -> Cast {
 }
 
 #[tokio::test]
-async fn a_worker_works_and_changes_no_table() {
+async fn worker_role_runs_tasks_and_cannot_change_tables() {
     let database = Server::shared().empty_database();
     let admin = client(&database.url()).await;
-    let cast = cast(&admin, &database).await;
+    let cast = create_roles(&admin, &database).await;
     let store = open(&cast.worker).await;
     store.migrate().await.expect("there is nothing to migrate");
     register(&store, &["a"]).await;
@@ -431,10 +436,10 @@ const FORBIDDEN: [&str; 34] = [
 ];
 
 #[tokio::test]
-async fn whoever_may_enqueue_may_do_nothing_else() {
+async fn enqueue_role_can_only_enqueue() {
     let database = Server::shared().empty_database();
     let admin = client(&database.url()).await;
-    let cast = cast(&admin, &database).await;
+    let cast = create_roles(&admin, &database).await;
     let store = open(&cast.worker).await;
     register(&store, &["a"]).await;
     let sender = client(&cast.enqueue).await;
@@ -467,10 +472,10 @@ async fn whoever_may_enqueue_may_do_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_viewer_sees_all_but_payloads_and_changes_nothing() {
+async fn viewer_role_reads_all_but_payloads_and_cannot_write() {
     let database = Server::shared().empty_database();
     let admin = client(&database.url()).await;
-    let cast = cast(&admin, &database).await;
+    let cast = create_roles(&admin, &database).await;
     let store = open(&cast.worker).await;
     register(&store, &["a"]).await;
     let submit = async || {
@@ -482,7 +487,7 @@ async fn a_viewer_sees_all_but_payloads_and_changes_nothing() {
     submit().await;
     let view = open(&cast.viewer).await;
     assert_eq!(view.tasks(all()).await.expect("tasks").len(), 2);
-    assert_eq!(view.counts().await.expect("counts").len(), 2);
+    assert_eq!(view.task_counts().await.expect("counts").len(), 2);
     view.limits().await.expect("limits");
     let viewer = client(&cast.viewer).await;
     for forbidden in [
@@ -500,7 +505,7 @@ async fn a_viewer_sees_all_but_payloads_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn until_the_script_is_run_again_a_viewer_sees_nothing() {
+async fn roles_created_before_migration_have_no_access() {
     let database = Server::shared().empty_database();
     let admin = client(&database.url()).await;
     admin.batch_execute(ROLES).await.expect("the roles");
@@ -514,7 +519,7 @@ async fn until_the_script_is_run_again_a_viewer_sees_nothing() {
 }
 
 #[tokio::test]
-async fn a_store_that_was_there_before_the_roles_is_handed_over() {
+async fn role_script_transfers_ownership_of_existing_store() {
     let database = Server::shared().database();
     let (store, admin) = store_and_client(&database).await;
     register(&store, &["a"]).await;
@@ -532,7 +537,7 @@ async fn a_store_that_was_there_before_the_roles_is_handed_over() {
 
 /// The schema after all migrations. `TIDEGATE_BLESS=1` writes it anew.
 #[tokio::test]
-async fn the_schema_is_the_one_that_is_written_down() {
+async fn schema_matches_the_checked_in_dump() {
     let database = Server::shared().empty_database();
     let (_, client) = store_and_client(&database).await;
     let dump = include_str!("../../src/schema.sql");

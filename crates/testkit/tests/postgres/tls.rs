@@ -9,9 +9,9 @@ use std::time::Duration;
 use insta::assert_snapshot;
 use tempfile::TempDir;
 use tidegate_core::{
-    Claim, Error, ErrorKind, Extend, Inspect, NewTask, Store, Submission, WorkerId,
+    Claim, Error, ErrorKind, Heartbeat, NewTask, Store, StoreReader, Submission, WorkerId,
 };
-use tidegate_measure::server::Stop;
+use tidegate_measure::postgres_server::StopMode;
 use tidegate_store::postgres::{Options, Postgres, Timeouts};
 use tidegate_testkit::authority::Authority;
 use tidegate_testkit::own_server::OwnServer;
@@ -45,7 +45,7 @@ impl Fixture {
     /// Starts a server whose certificate is valid for `localhost`.
     async fn start() -> Self {
         let authority = Authority::new("private CA");
-        let server = OwnServer::make(&SETTINGS);
+        let server = OwnServer::init(&SETTINGS);
         let fixture = Self { server, authority, folder: tempfile::tempdir().expect("a folder") };
         fixture.server.write("ca.crt", fixture.authority.certificate());
         fixture.server.write("pg_hba.conf", ACCESS);
@@ -105,16 +105,16 @@ fn submission() -> Submission {
 }
 
 #[tokio::test]
-async fn certificate_of_the_server_is_verified_as_the_mode_says() {
+async fn server_certificate_is_verified_according_to_sslmode() {
     let fixture = Fixture::start().await;
     let (ca, other) = (fixture.path("ca.crt"), fixture.path("other-ca.crt"));
     let good = format!("sslmode=verify-full&sslrootcert={ca}");
     let store = fixture.connect(&good).await.expect("verify-full");
     store.migrate().await.expect("migrate");
-    let encryption = store.encryption().expect("known");
+    let encryption = store.connection_encryption().expect("known");
     assert!(encryption.is_encrypted, "{encryption:?}");
-    assert_eq!(encryption.verified, Some("verify-full"));
-    assert_eq!(encryption.protocol.as_deref(), Some("TLSv1.3"));
+    assert_eq!(encryption.certificate_verification, Some("verify-full"));
+    assert_eq!(encryption.tls_version.as_deref(), Some("TLSv1.3"));
 
     for (parameters, verified) in [
         ("sslmode=prefer".to_owned(), None),
@@ -124,9 +124,9 @@ async fn certificate_of_the_server_is_verified_as_the_mode_says() {
         (format!("sslmode=verify-ca&sslrootcert={ca}&host=127.0.0.1"), Some("verify-ca")),
     ] {
         let store = fixture.connect(&parameters).await.expect(&parameters);
-        let encryption = store.encryption().expect("known");
+        let encryption = store.connection_encryption().expect("known");
         assert!(encryption.is_encrypted, "{parameters}");
-        assert_eq!(encryption.verified, verified, "{parameters}");
+        assert_eq!(encryption.certificate_verification, verified, "{parameters}");
     }
 
     let url = |parameters: &str| fixture.url("postgres", parameters);
@@ -156,14 +156,14 @@ async fn certificate_of_the_server_is_verified_as_the_mode_says() {
     // The CA of the test is not one of the operating system, if that has any.
     fixture.check_refused(&url("sslrootcert=system"), &["sslrootcert"]).await;
 
-    fixture.server.stop(Stop::Fast);
+    fixture.server.stop(StopMode::Fast);
     fixture.set_certificate(fixture.authority.expired_server("localhost"));
     fixture.server.start();
     let words = ["localhost", "expired", "valid until 2020-01-01 00:00:00 UTC"];
     fixture.check_refused(&url(&good), &words).await;
     fixture.connect("sslmode=require").await.expect("nothing is verified without a CA");
 
-    fixture.server.stop(Stop::Fast);
+    fixture.server.stop(StopMode::Fast);
     let (certificate, key) = Authority::self_signed("localhost");
     fixture.write("self-signed.crt", &certificate);
     fixture.set_certificate((certificate, key));
@@ -223,7 +223,7 @@ async fn client_certificate_authenticates_its_user() {
 /// Files of a certificate and its key cannot be replaced in one step, so a connection can meet two that do not
 /// belong together.
 #[tokio::test]
-async fn broken_client_key_fails_a_running_store_only_until_it_is_replaced() {
+async fn broken_client_key_fails_running_store_until_replaced() {
     let fixture = Fixture::start().await;
     let (certificate, key) = fixture.authority.client("by_certificate");
     fixture.write("client.crt", &certificate);
@@ -259,24 +259,24 @@ async fn broken_client_key_fails_a_running_store_only_until_it_is_replaced() {
     }
 }
 
-/// The variable that makes `system_ca_verifies_the_server` connect to its URL and end.
+/// The variable that makes `system_ca_verifies_server_certificate` connect to its URL and end.
 const SYSTEM_CA_URL: &str = "TIDEGATE_TEST_SYSTEM_CA_URL";
 
 /// The CAs of the operating system are read once per process, so the store of this test runs in a process of its
 /// own, in which `SSL_CERT_FILE` is the private CA.
 #[tokio::test]
-async fn system_ca_verifies_the_server() {
+async fn system_ca_verifies_server_certificate() {
     if let Ok(url) = std::env::var(SYSTEM_CA_URL) {
         let store = Postgres::connect(&url, Options::default()).await.expect("the CA is known");
-        let encryption = store.encryption().expect("known");
-        assert_eq!(encryption.verified, Some("verify-full"), "{encryption:?}");
+        let encryption = store.connection_encryption().expect("known");
+        assert_eq!(encryption.certificate_verification, Some("verify-full"), "{encryption:?}");
         return;
     }
     let fixture = Fixture::start().await;
     let connects = |ca: &str, parameters: &str| {
         let mut child = Command::new(std::env::current_exe().expect("the test binary"));
         child
-            .args(["--exact", "tls::system_ca_verifies_the_server"])
+            .args(["--exact", "tls::system_ca_verifies_server_certificate"])
             .env(SYSTEM_CA_URL, fixture.url("postgres", parameters))
             .env("SSL_CERT_FILE", fixture.path(ca))
             .env_remove("SSL_CERT_DIR");
@@ -291,7 +291,7 @@ async fn system_ca_verifies_the_server() {
 }
 
 #[tokio::test]
-async fn every_connection_is_encrypted_also_the_one_for_notifications() {
+async fn every_connection_including_listener_is_encrypted() {
     let fixture = Fixture::start().await;
     let ca = fixture.path("ca.crt");
     let url = fixture.url("postgres", &format!("sslmode=verify-full&sslrootcert={ca}"));
@@ -302,7 +302,7 @@ async fn every_connection_is_encrypted_also_the_one_for_notifications() {
     store.migrate().await.expect("migrate");
     let changed = tokio::spawn({
         let store = store.clone();
-        async move { store.changed().await }
+        async move { store.wait_for_notification().await }
     });
     // The first wake-up comes from the LISTEN itself.
     tokio::time::timeout(PATIENCE, changed).await.expect("listening").expect("no panic");
@@ -314,13 +314,14 @@ async fn every_connection_is_encrypted_also_the_one_for_notifications() {
         kinds: ["a".into()].into(),
         tasks_max: 1,
         lease_ms: 30_000,
-        poll_ms: 1000,
+        poll_interval_ms: 1000,
     };
     let tokens = vec![store.claim(claim).await.expect("claim")[0].token];
     let (progress, ran) = (vec![], vec![]);
-    let extend = Extend { worker, tokens, lease_ms: 30_000, progress, ran, report: None };
-    store.extend(extend).await.expect("heartbeat");
-    store.counts().await.expect("counts");
+    let extend =
+        Heartbeat { worker, tokens, lease_ms: 30_000, progress, run_times: ran, report: None };
+    store.heartbeat(extend).await.expect("heartbeat");
+    store.task_counts().await.expect("counts");
 
     let sessions = fixture.server.connect().await;
     let sessions = sessions
@@ -339,7 +340,7 @@ async fn every_connection_is_encrypted_also_the_one_for_notifications() {
 }
 
 #[tokio::test]
-async fn password_of_the_file_is_read_for_each_connection() {
+async fn passfile_password_is_read_for_each_connection() {
     let fixture = Fixture::start().await;
     let line = |password: &str| format!("localhost:*:*:by_password:{password}\n");
     let file = fixture.write("passwords", &line("first"));
@@ -390,11 +391,11 @@ async fn dropped_store_closes_every_connection_in_order() {
     let store = fixture.connect("sslmode=require").await.expect("connect");
     store.migrate().await.expect("migrate");
     let listening = store.clone();
-    let changed = tokio::spawn(async move { listening.changed().await });
+    let changed = tokio::spawn(async move { listening.wait_for_notification().await });
     // The first wake-up comes from the LISTEN itself.
     tokio::time::timeout(PATIENCE, changed).await.expect("listening").expect("no panic");
     store.submit(submission()).await.expect("submit");
-    store.counts().await.expect("counts");
+    store.task_counts().await.expect("counts");
     let admin = fixture.server.connect().await;
     let sessions = async || {
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tidegate'";

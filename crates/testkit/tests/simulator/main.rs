@@ -1,5 +1,5 @@
 //! The simulator: many seeds, and bugs that are planted in the rules.
 
-#[cfg(feature = "planted")]
-mod planted;
+#[cfg(feature = "fault_injection")]
+mod injected_bugs;
 mod seeds;

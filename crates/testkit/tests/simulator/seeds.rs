@@ -1,9 +1,10 @@
 //! The simulator over many seeds: no rule breaks, every verb meets every fault, and a seed is a
 //! run. `TIDEGATE_SEED=n` replays one seed; `TIDEGATE_SEEDS=n` runs that many instead of those of the tier.
 
-use tidegate_core::tables::Class;
+use tidegate_core::tables::WaitReason;
 use tidegate_testkit::simulator::{
-    Options, Spread, fair_shares, heavy_tasks_make_way, run, seed_from_env, sweep, two_full_limits,
+    SimulationOptions, Spread, fair_shares, heavy_tasks_make_way, run, seed_from_env, sweep,
+    two_full_limits,
 };
 use tidegate_testkit::tier::Cases;
 
@@ -24,9 +25,9 @@ const SEEDS_PER_FAULT: u64 = 40;
 const TAIL: usize = 60;
 
 #[test]
-fn many_seeds_break_no_rule() {
+fn simulation_of_many_seeds_keeps_every_invariant() {
     let seeds = SEEDS.or_from("TIDEGATE_SEEDS");
-    let summary = sweep(1..seeds + 1, &Options::default());
+    let summary = sweep(1..seeds + 1, &SimulationOptions::default());
     println!("{summary}");
     let failures: Vec<String> = summary.failures.iter().map(ToString::to_string).collect();
     assert!(failures.is_empty(), "\n{}", failures.join("\n"));
@@ -34,7 +35,7 @@ fn many_seeds_break_no_rule() {
     let faults_min = seeds / SEEDS_PER_FAULT;
     let rare = summary.coverage.below(faults_min);
     assert!(rare.is_empty(), "pairs met less than {faults_min} times: {rare:?}");
-    for class in Class::ALL {
+    for class in WaitReason::ALL {
         assert!(summary.waited[class as usize] >= faults_min, "{class:?} hardly ever happens");
     }
     assert!(summary.quarantined >= faults_min, "{} tasks were quarantined", summary.quarantined);
@@ -42,9 +43,10 @@ fn many_seeds_break_no_rule() {
 }
 
 #[test]
-fn replays_one_seed() {
+fn simulation_replays_seed_from_environment() {
     let Some(seed) = seed_from_env() else { return };
-    let (outcome, text) = run(seed, &Options { is_text: true, ..Options::default() });
+    let (outcome, text) =
+        run(seed, &SimulationOptions { is_text: true, ..SimulationOptions::default() });
     let lines: Vec<&str> = text.lines().collect();
     println!("{}", lines[lines.len().saturating_sub(TAIL)..].join("\n"));
     if let Err(failure) = outcome {
@@ -53,8 +55,9 @@ fn replays_one_seed() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_run() {
-    let options = Options { is_text: true, transitions: 1000, ..Options::default() };
+fn simulation_of_same_seed_is_deterministic() {
+    let options =
+        SimulationOptions { is_text: true, transitions: 1000, ..SimulationOptions::default() };
     let mut traces = Vec::new();
     for seed in 1..=20 {
         let (first, second) = (run(seed, &options), run(seed, &options));
@@ -68,10 +71,11 @@ fn the_same_seed_is_the_same_run() {
 
 /// Wall clocks only: those that measure durations are wrong in every run, and the store's jumps.
 #[test]
-fn wrong_clocks_change_nothing() {
+fn wrong_wall_clocks_do_not_change_the_run() {
     for seed in 1..=20 {
         let hash = |has_skews| {
-            let options = Options { has_skews, transitions: 1000, ..Options::default() };
+            let options =
+                SimulationOptions { has_skews, transitions: 1000, ..SimulationOptions::default() };
             run(seed, &options).0.unwrap().trace_hash
         };
         assert_eq!(hash(true), hash(false), "seed {seed}");
@@ -88,24 +92,24 @@ fn worst_spread(crosses: bool) -> Spread {
 }
 
 #[test]
-fn jobs_start_by_their_weights() {
+fn job_starts_follow_weights() {
     let worst = worst_spread(false);
     println!("fairness: jobs came apart by at most {:.2} of what is allowed", worst.0);
 }
 
 #[test]
-fn jobs_start_by_their_weights_across_ageing_intervals() {
+fn job_starts_follow_weights_across_ageing_intervals() {
     let worst = worst_spread(true);
     println!("across intervals: jobs came apart by at most {:.2} of what is allowed", worst.0);
 }
 
 #[test]
-fn tasks_that_are_too_heavy_do_not_stop_their_job() {
+fn too_heavy_tasks_do_not_block_their_job() {
     assert!(heavy_tasks_make_way().unwrap());
 }
 
 #[test]
-fn a_task_that_needs_two_full_limits_gets_them() {
+fn task_of_two_full_limits_is_admitted_within_bound() {
     let mut most = (0, 1);
     for seed in 1..=TWO_LIMITS_SEEDS.of_this_run() {
         let found = two_full_limits(seed).unwrap_or_else(|v| panic!("seed {seed}: {v:?}"));

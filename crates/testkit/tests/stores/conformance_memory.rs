@@ -1,5 +1,5 @@
 //! The reference keeps its own rules.
 
-use tidegate_testkit::stores::InMemory;
+use tidegate_testkit::stores::MemoryBackend;
 
-tidegate_testkit::conformance_suite!(InMemory);
+tidegate_testkit::conformance_suite!(MemoryBackend);

@@ -1,5 +1,5 @@
 //! The store on PostgreSQL keeps the rules of the reference.
 
-use tidegate_testkit::stores::InPostgres;
+use tidegate_testkit::stores::PostgresBackend;
 
-tidegate_testkit::conformance_suite!(InPostgres);
+tidegate_testkit::conformance_suite!(PostgresBackend);

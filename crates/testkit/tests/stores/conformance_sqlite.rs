@@ -1,5 +1,5 @@
 //! The store in a file keeps the rules of the reference.
 
-use tidegate_testkit::stores::InFile;
+use tidegate_testkit::stores::SqliteBackend;
 
-tidegate_testkit::conformance_suite!(InFile);
+tidegate_testkit::conformance_suite!(SqliteBackend);

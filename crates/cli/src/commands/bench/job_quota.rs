@@ -5,10 +5,10 @@ use clap::Args;
 use indicatif::ProgressBar;
 use tidegate_measure::scenarios::job_quota::{JobQuota, job_quota};
 
-use super::{Out, Own, binary, judge};
-use crate::file::ServerPlan;
+use super::{OwnServerArgs, ResultWriter, own_executable, print_outcome};
 use crate::flags;
 use crate::run::Server;
+use crate::run_file::ServerPlan;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -31,7 +31,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     faults: bool,
     /// Between two kills, with --faults
-    #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "10s")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration, default_value = "10s")]
     kill_interval: jiff::SignedDuration,
     /// Worker processes [default: 4, with --faults 6]
     #[arg(long, value_name = "N")]
@@ -40,24 +40,28 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 125)]
     permits: u32,
     /// The lease of the workers [default: 30s, with --faults 2s]
-    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
     lease: Option<jiff::SignedDuration>,
     /// When to begin to measure, after the start
-    #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "60s")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration, default_value = "60s")]
     window_from: jiff::SignedDuration,
     /// When to end, before any job runs out of tasks
-    #[arg(long, value_name = "DURATION", value_parser = flags::duration, default_value = "240s")]
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration, default_value = "240s")]
     window_to: jiff::SignedDuration,
     /// Decides how long the server takes for each answer, and who is killed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
-    own: Own,
+    own: OwnServerArgs,
 }
 
 impl Arguments {
     /// Says whether all is as it must be.
-    pub(super) async fn run(self, url: Option<String>, out: &mut Out) -> anyhow::Result<bool> {
+    pub(super) async fn run(
+        self,
+        url: Option<String>,
+        out: &mut ResultWriter,
+    ) -> anyhow::Result<bool> {
         let server = Server::start(self.server()?).await.context("start the server to call")?;
         // It is drawn on a terminal and nowhere else.
         let bar = ProgressBar::new(u64::from(self.jobs) * self.tasks);
@@ -74,21 +78,21 @@ impl Arguments {
             tasks: self.tasks,
             server: server.address(),
             processes,
-            permits: self.permits,
-            lease: positive(lease, "--lease")?,
-            window: positive(self.window_from, "--window-from")?
-                ..positive(self.window_to, "--window-to")?,
+            worker_concurrency: self.permits,
+            lease: parse_duration_flag(lease, "--lease")?,
+            window: parse_duration_flag(self.window_from, "--window-from")?
+                ..parse_duration_flag(self.window_to, "--window-to")?,
             kill_interval: match self.faults {
-                true => Some(positive(self.kill_interval, "--kill-interval")?),
+                true => Some(parse_duration_flag(self.kill_interval, "--kill-interval")?),
                 false => None,
             },
             seed: self.seed,
             histories: self.own.histories,
-            binary: binary()?,
+            binary: own_executable()?,
         };
         let outcome = job_quota(&scenario, |done| bar.set_position(done)).await;
         bar.finish_and_clear();
-        judge(outcome?, out)
+        print_outcome(outcome?, out)
     }
 
     fn server(&self) -> anyhow::Result<ServerPlan> {
@@ -101,6 +105,6 @@ impl Arguments {
     }
 }
 
-fn positive(duration: jiff::SignedDuration, flag: &str) -> anyhow::Result<Duration> {
+fn parse_duration_flag(duration: jiff::SignedDuration, flag: &str) -> anyhow::Result<Duration> {
     duration.try_into().with_context(|| format!("{flag} cannot be negative"))
 }

@@ -1,19 +1,19 @@
 //! What a limit would admit or block if it were set.
 
 use serde::Serialize;
-use tidegate_core::inspect::{TaskFilter, TaskView, WaiterView};
-use tidegate_core::tables::Class;
-use tidegate_core::{Limit, Scope, State, TaskId};
+use tidegate_core::reader::{TaskFilter, TaskView, WaiterView};
+use tidegate_core::tables::WaitReason;
+use tidegate_core::{Limit, LimitScope, TaskId, TaskState};
 use tidegate_measure::table::counted;
-use tidegate_store::Opened;
+use tidegate_store::StoreHandle;
 
 use crate::output::{or_dash, print, print_json};
 
 /// Tasks that are looked at.
-const TASKS_MAX: u32 = 10_000;
+const TASKS_READ_MAX: u32 = 10_000;
 
 /// Tasks that are named.
-const NAMED_MAX: usize = 10;
+const TASKS_LISTED_MAX: usize = 10;
 
 /// What would happen.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -37,25 +37,27 @@ struct Effect {
 }
 
 pub(super) async fn show(
-    opened: &Opened,
+    opened: &StoreHandle,
     name: String,
     capacity: u32,
     json: bool,
 ) -> anyhow::Result<()> {
-    let limits = opened.inspect.limits().await?;
+    let limits = opened.reader.limits().await?;
     let effect = match limits.iter().find(|limit| *limit.name == *name && limit.capacity.is_some())
     {
         Some(limit) => {
-            let line = opened.inspect.waiters(limit.id, TASKS_MAX).await?;
-            of_change(limit, capacity, &line)
+            let line = opened.reader.waiters(limit.id, TASKS_READ_MAX).await?;
+            effect_of_change(limit, capacity, &line)
         }
-        None => of_new(name.clone(), capacity, &tasks_of(opened, &name).await?),
+        None => {
+            effect_of_new_limit(name.clone(), capacity, &tasks_under_limit(opened, &name).await?)
+        }
     };
-    if json { print_json([&effect]) } else { Ok(print(&effect.words())?) }
+    if json { print_json([&effect]) } else { Ok(print(&effect.describe())?) }
 }
 
 /// A limit that is there has a line. Tasks further down the line are counted as waiting.
-fn of_change(limit: &Limit, capacity: u32, line: &[WaiterView]) -> Effect {
+fn effect_of_change(limit: &Limit, capacity: u32, line: &[WaiterView]) -> Effect {
     let mut effect = Effect {
         limit: limit.name.to_string(),
         before: limit.capacity,
@@ -65,11 +67,11 @@ fn of_change(limit: &Limit, capacity: u32, line: &[WaiterView]) -> Effect {
         ..Effect::default()
     };
     let weight =
-        |waiter: &WaiterView| if limit.scope() == Scope::Group { waiter.weight } else { 1 };
+        |waiter: &WaiterView| if limit.scope() == LimitScope::Group { waiter.weight } else { 1 };
     let mut free = capacity.saturating_sub(limit.held);
     let mut is_moving = true;
     // Who is passed over for want of a worker waits whatever the limit is.
-    for waiter in line.iter().filter(|waiter| waiter.class != Class::NoWorker) {
+    for waiter in line.iter().filter(|waiter| waiter.wait_reason != WaitReason::NoWorker) {
         let weight = weight(waiter);
         if capacity > 0 && weight > capacity {
             effect.too_heavy.push(waiter.task);
@@ -88,10 +90,10 @@ fn of_change(limit: &Limit, capacity: u32, line: &[WaiterView]) -> Effect {
 }
 
 /// Where there is no limit, what runs is adopted and what is ready passes the gate again.
-fn of_new(name: String, capacity: u32, tasks: &[TaskView]) -> Effect {
-    let is_group = Scope::of(&name) == Some(Scope::Group);
+fn effect_of_new_limit(name: String, capacity: u32, tasks: &[TaskView]) -> Effect {
+    let is_group = LimitScope::from_limit_name(&name) == Some(LimitScope::Group);
     let weight = |task: &TaskView| if is_group { task.weight } else { 1 };
-    let running = tasks.iter().filter(|task| task.state == State::Processing);
+    let running = tasks.iter().filter(|task| task.state == TaskState::Processing);
     let held = running.map(weight).sum();
     let mut free = capacity.saturating_sub(held);
     let mut effect = Effect {
@@ -101,7 +103,7 @@ fn of_new(name: String, capacity: u32, tasks: &[TaskView]) -> Effect {
         draining: held.saturating_sub(capacity),
         ..Effect::default()
     };
-    for task in tasks.iter().filter(|task| task.state == State::Pending) {
+    for task in tasks.iter().filter(|task| task.state == TaskState::Pending) {
         let weight = weight(task);
         if capacity > 0 && weight > capacity {
             effect.too_heavy.push(task.id);
@@ -116,23 +118,23 @@ fn of_new(name: String, capacity: u32, tasks: &[TaskView]) -> Effect {
     effect
 }
 
-async fn tasks_of(opened: &Opened, name: &str) -> anyhow::Result<Vec<TaskView>> {
+async fn tasks_under_limit(opened: &StoreHandle, name: &str) -> anyhow::Result<Vec<TaskView>> {
     let mut filter = TaskFilter {
-        states: vec![State::Pending, State::Processing],
-        tasks_max: TASKS_MAX,
+        states: vec![TaskState::Pending, TaskState::Processing],
+        tasks_max: TASKS_READ_MAX,
         ..TaskFilter::default()
     };
     let of = name.split_once(':').map(|(_, of)| of.to_owned());
-    match Scope::of(name) {
-        Some(Scope::Job) => filter.job = of,
-        Some(Scope::Workflow) => filter.workflow = of,
+    match LimitScope::from_limit_name(name) {
+        Some(LimitScope::Job) => filter.job = of,
+        Some(LimitScope::Workflow) => filter.workflow = of,
         _ => filter.group = of,
     }
-    Ok(opened.inspect.tasks(filter).await?)
+    Ok(opened.reader.tasks(filter).await?)
 }
 
 impl Effect {
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let Self { limit, capacity, held, .. } = self;
         let mut text = format!(
             "{limit} would be {capacity} instead of {}; {held} held\n",
@@ -149,7 +151,7 @@ impl Effect {
             [("admits", &self.admits), ("blocks", &self.blocks), ("too heavy", &self.too_heavy)]
         {
             if !tasks.is_empty() {
-                text.push_str(&format!("  {verb}: {}\n", named(tasks)));
+                text.push_str(&format!("  {verb}: {}\n", list_tasks(tasks)));
             }
         }
         if self.waiting > 0 {
@@ -160,9 +162,10 @@ impl Effect {
     }
 }
 
-fn named(tasks: &[TaskId]) -> String {
-    let names: Vec<String> = tasks.iter().take(NAMED_MAX).map(|task| or_dash(Some(task))).collect();
-    let more = tasks.len().saturating_sub(NAMED_MAX);
+fn list_tasks(tasks: &[TaskId]) -> String {
+    let names: Vec<String> =
+        tasks.iter().take(TASKS_LISTED_MAX).map(|task| or_dash(Some(task))).collect();
+    let more = tasks.len().saturating_sub(TASKS_LISTED_MAX);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{} ({}{more})", counted(tasks.len() as u64, "task"), names.join(", "))
 }

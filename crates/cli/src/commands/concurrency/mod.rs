@@ -1,29 +1,29 @@
 mod effect;
+mod registered_limits;
 mod release;
-mod said;
 mod set;
 mod status;
 
-pub(crate) use status::holder_words;
+pub(crate) use status::format_holder;
 
 use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use tidegate_core::{Limit, Scope, check_capacity};
+use tidegate_core::{Limit, LimitScope, check_capacity};
 
 use crate::cli::Global;
-use crate::suggest::{no_such_but, suggest};
+use crate::suggest::{not_found_message_for, suggest};
 
 /// Shows and changes limits, and takes slots back
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    verb: Verb,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum Action {
     /// Shows limits: capacity and who set it, slots held and by whom, tasks waiting and refused,
     /// and whether live workers registered different capacities
     #[command(after_help = "Examples:\n  \
@@ -83,16 +83,16 @@ enum Verb {
 }
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
-    match arguments.verb {
-        Verb::Status { group, json } => {
+    match arguments.action {
+        Action::Status { group, json } => {
             let opened = super::open_to_read(global).await?;
             match group {
-                Some(group) => status::one(&opened, &whole_name(&group), json).await?,
-                None => status::all(&opened, json).await?,
+                Some(group) => status::show_one(&opened, &full_limit_name(&group), json).await?,
+                None => status::show_all(&opened, json).await?,
             }
         }
-        Verb::Set { group, limit, dry_run, json } => {
-            let name = whole_name(&group);
+        Action::Set { group, limit, dry_run, json } => {
+            let name = full_limit_name(&group);
             let capacity = check_capacity(&name, limit)?;
             match dry_run {
                 true => {
@@ -101,12 +101,12 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
                 false => set::set(&super::open_to_write(global).await?, name, capacity).await?,
             }
         }
-        Verb::Unset { group } => {
-            set::unset(&super::open_to_read(global).await?, whole_name(&group)).await?;
+        Action::Unset { group } => {
+            set::unset(&super::open_to_read(global).await?, full_limit_name(&group)).await?;
         }
-        Verb::Release { group, slot, force } => {
+        Action::Release { group, slot, force } => {
             let opened = super::open_to_read(global).await?;
-            release::release(global, &opened, whole_name(&group), slot, force).await?;
+            release::release(global, &opened, full_limit_name(&group), slot, force).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -114,12 +114,12 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
 
 /// A bare name is that of a group. `queue:` begins a whole name too: it must not quietly become
 /// the limit of a group that nobody meant.
-fn whole_name(name: &str) -> String {
-    let is_whole = Scope::of(name).is_some() || name.starts_with("queue:");
-    if is_whole { name.to_owned() } else { Scope::Group.name(name) }
+fn full_limit_name(name: &str) -> String {
+    let is_whole = LimitScope::from_limit_name(name).is_some() || name.starts_with("queue:");
+    if is_whole { name.to_owned() } else { LimitScope::Group.limit_name(name) }
 }
 
-fn find<'a>(limits: &'a [Limit], name: &str) -> anyhow::Result<&'a Limit> {
+fn find_limit<'a>(limits: &'a [Limit], name: &str) -> anyhow::Result<&'a Limit> {
     if let Some(limit) = limits.iter().find(|limit| &*limit.name == name) {
         return Ok(limit);
     }
@@ -128,5 +128,5 @@ fn find<'a>(limits: &'a [Limit], name: &str) -> anyhow::Result<&'a Limit> {
     let others = limits.iter().filter_map(|limit| limit.name.strip_prefix(scope));
     let meant = suggest(&name[scope.len()..], &others.collect::<Vec<_>>());
     let meant = meant.map(|meant| format!("{scope}{meant}"));
-    bail!("{}", no_such_but("limit", name, meant.as_deref(), "concurrency status"))
+    bail!("{}", not_found_message_for("limit", name, meant.as_deref(), "concurrency status"))
 }

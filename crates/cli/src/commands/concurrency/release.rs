@@ -1,48 +1,50 @@
 //! Takes a slot away from its holder.
 
 use anyhow::bail;
-use tidegate_core::{Release, ReleaseOutcome};
-use tidegate_store::Opened;
+use tidegate_core::{ReleaseOutcome, ReleaseSlot};
+use tidegate_store::StoreHandle;
 
-use super::{find, holder_words};
+use super::{find_limit, format_holder};
 use crate::cli::Global;
-use crate::tell::tell;
+use crate::stderr::print_message;
 
 pub(super) async fn release(
     global: &Global,
-    opened: &Opened,
+    opened: &StoreHandle,
     name: String,
     slot: u32,
     force: bool,
 ) -> anyhow::Result<()> {
-    let limits = opened.inspect.limits().await?;
-    let limit = find(&limits, &name)?;
+    let limits = opened.reader.limits().await?;
+    let limit = find_limit(&limits, &name)?;
     if !force {
-        let holders = opened.inspect.holders(limit.id).await?;
+        let holders = opened.reader.slot_holders(limit.id).await?;
         let Some(holder) = holders.iter().find(|holder| holder.slot == slot) else {
             bail!("nobody holds slot {slot} of {name}");
         };
-        let held = holder_words(holder, opened.inspect.now().await?);
+        let held = format_holder(holder, opened.reader.now().await?);
         bail!("{held}; its handler may still be running. --force takes the slot all the same");
     }
-    let release = Release { limit: name.clone(), slot };
-    match opened.store.release(release).await? {
+    let release = ReleaseSlot { limit: name.clone(), slot };
+    match opened.store.release_slot(release).await? {
         ReleaseOutcome::Released(task) => {
             let word = task.to_string();
-            let explain = global.command(&["task", "explain", &word]);
-            tell!("slot {slot} of {name} is taken from task {task}; `{explain}` says where it is");
+            let explain = global.command_line(&["task", "explain", &word]);
+            print_message!(
+                "slot {slot} of {name} is taken from task {task}; `{explain}` says where it is"
+            );
             Ok(())
         }
-        ReleaseOutcome::Free => bail!("nobody holds slot {slot} of {name}"),
-        ReleaseOutcome::NoLimit => bail!("there is no limit {name:?} any more"),
+        ReleaseOutcome::SlotFree => bail!("nobody holds slot {slot} of {name}"),
+        ReleaseOutcome::LimitNotFound => bail!("there is no limit {name:?} any more"),
         ReleaseOutcome::NotRunning(task) => {
             let word = task.to_string();
-            let cancel = global.command(&["task", "cancel", &word]);
+            let cancel = global.command_line(&["task", "cancel", &word]);
             bail!("task {task} holds slot {slot} and has not started; `{cancel}` ends it")
         }
-        ReleaseOutcome::ForLife(task) => {
+        ReleaseOutcome::HeldByTask(task) => {
             let word = task.to_string();
-            let cancel = global.command(&["task", "cancel", &word]);
+            let cancel = global.command_line(&["task", "cancel", &word]);
             bail!(
                 "task {task} holds slot {slot} of {name} until it ends: steps run in their \
                  order; `{cancel}` ends it"

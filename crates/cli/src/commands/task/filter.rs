@@ -1,16 +1,16 @@
 //! Which tasks are meant.
 
 use clap::Args;
-use tidegate_core::inspect::TaskFilter;
-use tidegate_core::{Result, State, TaskId, name};
+use tidegate_core::reader::TaskFilter;
+use tidegate_core::{Result, TaskId, TaskState, name};
 
-use crate::file::unknown;
+use crate::run_file::unknown_word_message;
 
 /// What a task must be like.
 #[derive(Debug, Args)]
-pub(crate) struct Filter {
-    #[arg(long, value_parser = state, help = state_help())]
-    pub(crate) state: Vec<State>,
+pub(crate) struct FilterArgs {
+    #[arg(long, value_parser = parse_state, help = state_help())]
+    pub(crate) state: Vec<TaskState>,
     /// Only this kind
     #[arg(long)]
     kind: Option<String>,
@@ -29,9 +29,9 @@ pub(crate) struct Filter {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct List {
+pub(super) struct ListArgs {
     #[command(flatten)]
-    filter: Filter,
+    filter: FilterArgs,
     /// Only ids above this one
     #[arg(long, value_name = "ID")]
     after: Option<i64>,
@@ -43,21 +43,21 @@ pub(super) struct List {
     pub(super) json: bool,
 }
 
-impl List {
-    pub(super) fn filter(self) -> Result<TaskFilter> {
+impl ListArgs {
+    pub(super) fn into_task_filter(self) -> Result<TaskFilter> {
         let after = self.after.map(TaskId);
-        Ok(TaskFilter { after, tasks_max: self.max, ..self.filter.meaning()? })
+        Ok(TaskFilter { after_task: after, tasks_max: self.max, ..self.filter.resolve()? })
     }
 }
 
-impl Filter {
+impl FilterArgs {
     pub(super) fn is_empty(&self) -> bool {
         let names = [&self.kind, &self.queue, &self.group, &self.job, &self.workflow];
         self.state.is_empty() && names.iter().all(|name| name.is_none())
     }
 
     /// What it means. A name that nothing can have is a mistake.
-    pub(super) fn meaning(self) -> Result<TaskFilter> {
+    pub(super) fn resolve(self) -> Result<TaskFilter> {
         let names = [
             ("kind", &self.kind),
             ("queue", &self.queue),
@@ -81,10 +81,13 @@ impl Filter {
 }
 
 fn state_help() -> String {
-    format!("Only this state; may be repeated: {}", State::ALL.map(State::as_str).join(", "))
+    format!(
+        "Only this state; may be repeated: {}",
+        TaskState::ALL.map(TaskState::as_str).join(", ")
+    )
 }
 
-fn state(word: &str) -> std::result::Result<State, String> {
-    let known = State::ALL.map(State::as_str);
-    State::parse(word).ok_or_else(|| unknown("state", word, &known))
+fn parse_state(word: &str) -> std::result::Result<TaskState, String> {
+    let known = TaskState::ALL.map(TaskState::as_str);
+    TaskState::parse(word).ok_or_else(|| unknown_word_message("state", word, &known))
 }

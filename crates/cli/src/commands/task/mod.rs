@@ -12,37 +12,37 @@ use tidegate_core::TaskId;
 use crate::cli::Global;
 use crate::explain;
 use crate::output::{print, print_json};
-use crate::tell::tell;
-use change::{Change, Changes};
-use filter::List;
+use crate::stderr::print_message;
+use change::{Change, ChangeArgs};
+use filter::ListArgs;
 
 /// Shows tasks, says why one is not running, and cancels, retries or awaits them
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    verb: Verb,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum Action {
     /// Lists tasks in the order of their ids
     #[command(after_help = "Examples:\n  \
         tidegate task list --state blocked --kind sleep\n  \
         tidegate task list --group partner --json")]
-    List(List),
+    List(ListArgs),
     /// Shows everything about one task
     #[command(after_help = "Example:\n  tidegate task show 7")]
-    Show(One),
+    Show(TaskArg),
     /// Says why a task is not running: limit, holders, place in line, since when, how long still
     #[command(after_help = "Example:\n  tidegate task explain 7")]
-    Explain(One),
+    Explain(TaskArg),
     /// Cancels tasks: what waits ends at once, what runs is told by its next heartbeat
     ///
     /// Tasks are named by their ids, or by filters. With filters only unfinished tasks are meant.
     #[command(after_help = "Examples:\n  \
         tidegate task cancel 7 8\n  \
         tidegate task cancel --kind http --group partner --dry-run")]
-    Cancel(Changes),
+    Cancel(ChangeArgs),
     /// Brings tasks back: what failed or was cancelled starts anew, what is not due becomes due
     ///
     /// Tasks are named by their ids, or by filters. With filters failed tasks are meant, unless
@@ -51,7 +51,7 @@ enum Verb {
         tidegate task retry 7\n  \
         tidegate task retry --job nightly\n  \
         tidegate task retry --state cancelled --queue mail --dry-run")]
-    Retry(Changes),
+    Retry(ChangeArgs),
     /// Waits until tasks have ended and prints their results, one line of JSON each
     ///
     /// The lines are in the order of the ids; a task that is not completed has null. The exit code
@@ -59,11 +59,11 @@ enum Verb {
     #[command(after_help = "Examples:\n  \
         tidegate task wait 7\n  \
         tidegate task wait 7 8 9 --timeout 30s")]
-    Wait(wait::Wait),
+    Wait(wait::WaitArgs),
 }
 
 #[derive(Debug, Args)]
-struct One {
+struct TaskArg {
     /// The task's id
     id: i64,
     /// One JSON object
@@ -73,10 +73,10 @@ struct One {
 
 pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result<ExitCode> {
     let opened = super::open_to_read(global).await?;
-    let inspect = &*opened.inspect;
-    match arguments.verb {
-        Verb::List(list) => {
-            let (json, filter) = (list.json, list.filter()?);
+    let inspect = &*opened.reader;
+    match arguments.action {
+        Action::List(list) => {
+            let (json, filter) = (list.json, list.into_task_filter()?);
             let max = filter.tasks_max as usize;
             let tasks = inspect.tasks(filter).await?;
             match json {
@@ -84,33 +84,42 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
                 false => print(&show::table(&tasks, inspect.now().await?).to_string())?,
             }
             match tasks.last() {
-                None => tell!("no task meets the filter"),
+                None => print_message!("no task meets the filter"),
                 Some(last) if tasks.len() == max => {
-                    tell!("note: there may be more; --after {} goes on, --max N shows N", last.id);
+                    print_message!(
+                        "note: there may be more; --after {} goes on, --max N shows N",
+                        last.id
+                    );
                 }
                 Some(_) => {}
             }
         }
-        Verb::Show(One { id, json }) => {
-            let Some(task) = inspect.task(TaskId(id)).await? else { bail!("{}", no_task(id)) };
-            if json { print_json([show::whole(&task)?])? } else { print(&show::words(&task))? }
+        Action::Show(TaskArg { id, json }) => {
+            let Some(task) = inspect.task(TaskId(id)).await? else {
+                bail!("{}", task_not_found_message(id))
+            };
+            if json {
+                print_json([show::task_details(&task)?])?
+            } else {
+                print(&show::format_task(&task))?
+            }
         }
-        Verb::Explain(One { id, json }) => {
-            let Some(told) = explain::ask(inspect, TaskId(id)).await? else {
-                bail!("{}", no_task(id))
+        Action::Explain(TaskArg { id, json }) => {
+            let Some(told) = explain::explain_task(inspect, TaskId(id)).await? else {
+                bail!("{}", task_not_found_message(id))
             };
             match json {
                 true => print_json([&told.explanation])?,
-                false => print(&told.all_words(global))?,
+                false => print(&told.details(global))?,
             }
         }
-        Verb::Cancel(changes) => return changes.run(&opened, Change::Cancel).await,
-        Verb::Retry(changes) => return changes.run(&opened, Change::Retry).await,
-        Verb::Wait(wait) => return wait.run(inspect, global).await,
+        Action::Cancel(changes) => return changes.run(&opened, Change::Cancel).await,
+        Action::Retry(changes) => return changes.run(&opened, Change::Retry).await,
+        Action::Wait(wait) => return wait.run(inspect, global).await,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn no_task(id: i64) -> String {
+fn task_not_found_message(id: i64) -> String {
     format!("there is no task {id}, or it has ended and was removed; see `tidegate task list`")
 }

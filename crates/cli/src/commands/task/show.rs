@@ -3,10 +3,10 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tidegate_core::Millis;
-use tidegate_core::inspect::TaskView;
+use tidegate_core::reader::TaskView;
 use tidegate_measure::table::{Table, printable};
 
-use crate::output::{date, duration, or_dash};
+use crate::output::{format_date, format_duration, or_dash};
 
 pub(super) fn table(tasks: &[TaskView], now: Millis) -> Table {
     let heads =
@@ -20,8 +20,8 @@ pub(super) fn table(tasks: &[TaskView], now: Millis) -> Table {
             task.queue.to_string(),
             or_dash(task.job.as_deref()),
             or_dash(task.workflow.as_deref()),
-            format!("{} of {}", task.spent, task.max_attempts),
-            duration((now - task.created_at).max(0)),
+            format!("{} of {}", task.attempts_used, task.max_attempts),
+            format_duration((now - task.created_at).max(0)),
             or_dash(task.error.as_deref().map(first_line)),
         ]);
     }
@@ -34,7 +34,7 @@ fn first_line(text: &str) -> &str {
 
 /// A task with its payload and its result, byte by byte as they are stored.
 #[derive(Debug, Serialize)]
-pub(super) struct Whole<'a> {
+pub(super) struct TaskDetails<'a> {
     #[serde(flatten)]
     task: &'a TaskView,
     payload: Option<&'a RawValue>,
@@ -42,13 +42,13 @@ pub(super) struct Whole<'a> {
 }
 
 /// Payload and result as JSON beside the rest.
-pub(super) fn whole(task: &TaskView) -> anyhow::Result<Whole<'_>> {
+pub(super) fn task_details(task: &TaskView) -> anyhow::Result<TaskDetails<'_>> {
     let payload = task.payload.as_deref().map(serde_json::from_slice).transpose()?;
     let result = task.result.as_deref().map(serde_json::from_slice).transpose()?;
-    Ok(Whole { task, payload, result })
+    Ok(TaskDetails { task, payload, result })
 }
 
-pub(super) fn words(task: &TaskView) -> String {
+pub(super) fn format_task(task: &TaskView) -> String {
     let bytes = |bytes: &Option<Vec<u8>>| bytes.as_deref().map(json_line);
     let progress = task
         .progress
@@ -66,11 +66,11 @@ pub(super) fn words(task: &TaskView) -> String {
         ("unique key", task.unique_key.as_ref().map(ToString::to_string)),
         ("weight", Some(task.weight.to_string())),
         ("priority", Some(task.priority.to_string())),
-        ("failed", Some(format!("{} of {} attempts", task.spent, task.max_attempts))),
-        ("deaths", (task.deaths > 0).then(|| task.deaths.to_string())),
-        ("submitted", Some(date(task.created_at))),
-        ("due", task.run_at.map(date)),
-        ("ended", task.finished_at.map(date)),
+        ("failed", Some(format!("{} of {} attempts", task.attempts_used, task.max_attempts))),
+        ("crashes", (task.crashes > 0).then(|| task.crashes.to_string())),
+        ("submitted", Some(format_date(task.created_at))),
+        ("due", task.run_at.map(format_date)),
+        ("ended", task.finished_at.map(format_date)),
         ("progress", progress),
         ("error", task.error.clone()),
         ("payload", bytes(&task.payload)),
@@ -82,7 +82,7 @@ pub(super) fn words(task: &TaskView) -> String {
 }
 
 /// A result as a line of its own.
-pub(super) fn result_line(task: &TaskView) -> String {
+pub(super) fn format_result(task: &TaskView) -> String {
     let result = task.result.as_deref().map_or_else(|| "null".to_owned(), json_line);
     format!("{result}\n")
 }

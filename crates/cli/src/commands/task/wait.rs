@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use tidegate_core::inspect::TaskView;
-use tidegate_core::{Inspect, State, TaskId};
+use tidegate_core::reader::TaskView;
+use tidegate_core::{StoreReader, TaskId, TaskState};
 use tidegate_engine::time;
 
 use super::show;
@@ -14,29 +14,29 @@ use crate::cli::Global;
 use crate::explain;
 use crate::flags;
 use crate::output::{print, print_json};
-use crate::tell::tell;
+use crate::stderr::print_message;
 
 /// The first look comes after so long, every next one after twice as long up to the second.
-const LOOK_FIRST: Duration = Duration::from_millis(10);
-const LOOK_LAST: Duration = Duration::from_millis(500);
+const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
-pub(super) struct Wait {
+pub(super) struct WaitArgs {
     /// The tasks' ids
     #[arg(value_name = "ID", required = true)]
     ids: Vec<i64>,
     /// At most so long for all of them, such as 30s
-    #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = flags::parse_duration)]
     timeout: Option<jiff::SignedDuration>,
     /// One JSON object with everything about each task instead of its result
     #[arg(long)]
     json: bool,
 }
 
-impl Wait {
+impl WaitArgs {
     pub(super) async fn run(
         self,
-        inspect: &dyn Inspect,
+        inspect: &dyn StoreReader,
         global: &Global,
     ) -> anyhow::Result<ExitCode> {
         let timeout = self.timeout.map(Duration::try_from).transpose();
@@ -45,20 +45,21 @@ impl Wait {
         let mut code = ExitCode::SUCCESS;
         for id in self.ids {
             let id = TaskId(id);
-            let Some(task) = ended(inspect, id, deadline).await? else {
-                let told = explain::ask(inspect, id).await?;
-                let why = told.map(|told| format!("; {}", told.words(global))).unwrap_or_default();
+            let Some(task) = wait_until_finished(inspect, id, deadline).await? else {
+                let told = explain::explain_task(inspect, id).await?;
+                let why =
+                    told.map(|told| format!("; {}", told.summary(global))).unwrap_or_default();
                 bail!("the time is up{why}");
             };
-            if task.state != State::Completed {
+            if task.state != TaskState::Completed {
                 let error = task.error.as_deref().unwrap_or("nobody said why");
-                tell!("task {id} is {}: {error}", task.state);
+                print_message!("task {id} is {}: {error}", task.state);
                 code = ExitCode::FAILURE;
             }
             match (self.json, task.state) {
-                (true, _) => print_json([show::whole(&task)?])?,
+                (true, _) => print_json([show::task_details(&task)?])?,
                 // A line for every task, so that the lines are those of the ids.
-                (false, _) => print(&show::result_line(&task))?,
+                (false, _) => print(&show::format_result(&task))?,
             }
         }
         Ok(code)
@@ -66,14 +67,16 @@ impl Wait {
 }
 
 /// The task once it has ended; none if the time was up before.
-async fn ended(
-    inspect: &dyn Inspect,
+async fn wait_until_finished(
+    inspect: &dyn StoreReader,
     id: TaskId,
     deadline: Option<time::Instant>,
 ) -> anyhow::Result<Option<TaskView>> {
-    let mut pause = LOOK_FIRST;
+    let mut pause = POLL_INTERVAL_MIN;
     loop {
-        let Some(task) = inspect.task(id).await? else { bail!("{}", super::no_task(id.0)) };
+        let Some(task) = inspect.task(id).await? else {
+            bail!("{}", super::task_not_found_message(id.0))
+        };
         if task.state.is_final() {
             return Ok(Some(task));
         }
@@ -82,6 +85,6 @@ async fn ended(
             return Ok(None);
         }
         time::sleep(left.map_or(pause, |left| left.min(pause))).await;
-        pause = (pause * 2).min(LOOK_LAST);
+        pause = (pause * 2).min(POLL_INTERVAL_MAX);
     }
 }

@@ -3,24 +3,24 @@
 //! Never a shell: what a task names is handed to the command word by word. Nothing starts that
 //! the worker does not list, and what starts ends with the attempt.
 
-mod allow;
+mod allowed_commands;
 mod children;
-pub(crate) mod guard;
-mod lease;
-mod lifeline;
-mod order;
+mod deadline;
 mod pipes;
+mod protocol;
+pub(crate) mod supervisor;
+mod supervisor_client;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tidegate_engine::{Context, Failure};
 
-pub(crate) use allow::Allowed;
+pub(crate) use allowed_commands::AllowedCommands;
 
-use lease::Until;
-use lifeline::Guard;
-use order::{Ended, Order};
+use deadline::Deadline;
+use protocol::{CommandExit, StartRequest};
+use supervisor_client::SupervisorClient;
 
 /// Words in one command.
 const WORDS_MAX: usize = 1000;
@@ -32,7 +32,7 @@ const WORD_BYTES_MAX: usize = 128 << 10;
 const ERROR_BYTES_MAX: usize = 512;
 
 /// Where a command looks for others.
-const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// What to start.
 #[derive(Debug, Deserialize)]
@@ -67,7 +67,7 @@ impl Payload {
 
 /// The result of a task.
 #[derive(Debug, Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct CommandResult {
     exit: i32,
     stdout: String,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -81,51 +81,51 @@ pub(crate) struct Outcome {
 pub(crate) async fn run(
     context: Context,
     payload: Payload,
-    allowed: &Allowed,
-) -> Result<Outcome, Failure> {
+    allowed: &AllowedCommands,
+) -> Result<CommandResult, Failure> {
     payload.check().map_err(Failure::fatal)?;
-    let file = allowed.file(&payload.argv[0]).map_err(Failure::fatal)?;
+    let file = allowed.executable(&payload.argv[0]).map_err(Failure::fatal)?;
     let file = file.to_str().ok_or_else(|| Failure::fatal("the path is not UTF-8"))?.to_owned();
     let name = payload.argv[0].clone();
-    let order = Order {
+    let order = StartRequest {
         file,
         argv: payload.argv,
         stdin: payload.stdin,
         environment: environment(&context),
-        until: Until::before(context.lease_deadline()),
+        deadline: Deadline::before_lease_end(context.lease_deadline()),
     };
-    let mut guard = Guard::start(&order).await?;
+    let mut guard = SupervisorClient::start(&order).await?;
     let ended = tokio::select! {
-        ended = guard.ended(|| context.lease_deadline()) => ended?,
+        ended = guard.wait(|| context.lease_deadline()) => ended?,
         () = context.cancelled() => {
-            guard.end().await;
+            guard.kill().await;
             return Err(Failure::cancelled());
         }
     };
-    judge(&name, ended.map_err(|why| Failure::retryable(format!("{name}: {why}")))?)
+    to_result(&name, ended.map_err(|why| Failure::retryable(format!("{name}: {why}")))?)
 }
 
 /// All that a command finds in its environment, but for its folder.
 fn environment(context: &Context) -> BTreeMap<String, String> {
     let words = [
-        ("PATH", PATH.to_owned()),
+        ("PATH", SEARCH_PATH.to_owned()),
         ("LANG", "C.UTF-8".to_owned()),
-        ("TIDEGATE_TASK", context.task().to_string()),
-        ("TIDEGATE_ATTEMPT", context.attempt().to_string()),
+        ("TIDEGATE_TASK", context.task_id().to_string()),
+        ("TIDEGATE_ATTEMPT", context.attempt_number().to_string()),
         ("TIDEGATE_TOKEN", context.token().to_string()),
     ];
     words.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-fn judge(name: &str, ended: Ended) -> Result<Outcome, Failure> {
-    let how = match (ended.exit, ended.signal) {
+fn to_result(name: &str, ended: CommandExit) -> Result<CommandResult, Failure> {
+    let how = match (ended.exit_code, ended.signal) {
         (Some(0), _) => {
-            return Ok(Outcome {
+            return Ok(CommandResult {
                 exit: 0,
                 stdout: ended.stdout.text,
-                stdout_truncated: ended.stdout.is_cut,
+                stdout_truncated: ended.stdout.is_truncated,
                 stderr: ended.stderr.text,
-                stderr_truncated: ended.stderr.is_cut,
+                stderr_truncated: ended.stderr.is_truncated,
             });
         }
         (Some(exit), _) => format!("{name} ended with {exit}"),
@@ -135,13 +135,13 @@ fn judge(name: &str, ended: Ended) -> Result<Outcome, Failure> {
     // Many tools say on stdout what went wrong.
     let said = [&ended.stderr.text, &ended.stdout.text];
     let said = said.into_iter().find(|text| !text.trim().is_empty());
-    let last = last(said.map_or("", |text| text.as_str()));
+    let last = output_tail(said.map_or("", |text| text.as_str()));
     let colon = if last.is_empty() { "" } else { ": " };
     Err(Failure::retryable(format!("{how}{colon}{last}")))
 }
 
 /// The end of what a command complained of.
-fn last(said: &str) -> &str {
+fn output_tail(said: &str) -> &str {
     let said = said.trim_end();
     &said[said.ceil_char_boundary(said.len().saturating_sub(ERROR_BYTES_MAX))..]
 }

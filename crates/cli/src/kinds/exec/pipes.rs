@@ -11,14 +11,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::task::JoinHandle;
 
-use super::order::Captured;
+use super::protocol::Captured;
 
 /// Bytes kept of each output. Written as JSON each may become six, and a result has at most 1 MiB.
 const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
 /// How long the last output may take when nobody is left who could write it. Somebody outside
 /// may hold the pipe, where the command handed it on.
-const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pipes of a command that runs.
 #[derive(Debug)]
@@ -29,20 +29,20 @@ pub(super) struct Pipes {
 
 impl Pipes {
     /// Takes the pipes and begins to feed and to read them.
-    pub(super) fn take(child: &mut Child, stdin: String) -> io::Result<Self> {
+    pub(super) fn attach(child: &mut Child, stdin: String) -> io::Result<Self> {
         if let Some(pipe) = child.stdin.take() {
-            feed(pipe.into(), stdin)?;
+            write_stdin(pipe.into(), stdin)?;
         }
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        Ok(Self { stdout: Capture::begin(stdout.into())?, stderr: Capture::begin(stderr.into())? })
+        Ok(Self { stdout: Capture::start(stdout.into())?, stderr: Capture::start(stderr.into())? })
     }
 }
 
 /// Writes the command's stdin. One that does not read it is not waited for.
-fn feed(stdin: OwnedFd, text: String) -> io::Result<()> {
+fn write_stdin(stdin: OwnedFd, text: String) -> io::Result<()> {
     let mut stdin = Sender::from_owned_fd(stdin)?;
     tokio::spawn(async move { stdin.write_all(text.as_bytes()).await });
     Ok(())
@@ -51,25 +51,25 @@ fn feed(stdin: OwnedFd, text: String) -> io::Result<()> {
 /// Reads an output to its end and keeps its beginning.
 #[derive(Debug)]
 pub(super) struct Capture {
-    kept: Arc<Mutex<(Vec<u8>, bool)>>,
+    captured: Arc<Mutex<(Vec<u8>, bool)>>,
     reader: JoinHandle<()>,
 }
 
 impl Capture {
-    pub(super) fn begin(output: OwnedFd) -> io::Result<Self> {
+    pub(super) fn start(output: OwnedFd) -> io::Result<Self> {
         let output = Receiver::from_owned_fd(output)?;
         let kept = Arc::new(Mutex::new((Vec::new(), false)));
         let reader = tokio::spawn(capture(output, kept.clone()));
-        Ok(Self { kept, reader })
+        Ok(Self { captured: kept, reader })
     }
 
-    pub(super) async fn end(self) -> Captured {
+    pub(super) async fn finish(self) -> Captured {
         tokio::select! {
             _ = self.reader => {}
-            () = time::sleep(OUTPUT_PATIENCE) => {}
+            () = time::sleep(OUTPUT_TIMEOUT) => {}
         }
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        Captured { text: String::from_utf8_lossy(&kept.0).into_owned(), is_cut: kept.1 }
+        let kept = self.captured.lock().unwrap_or_else(PoisonError::into_inner);
+        Captured { text: String::from_utf8_lossy(&kept.0).into_owned(), is_truncated: kept.1 }
     }
 }
 

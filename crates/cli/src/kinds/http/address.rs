@@ -96,20 +96,20 @@ const SPECIAL_V6: &[(Network, &str)] = &[
 ];
 
 /// What an address is, if it is not public.
-pub(super) fn special(address: IpAddr) -> Option<&'static str> {
+pub(super) fn special_purpose(address: IpAddr) -> Option<&'static str> {
     match address.to_canonical() {
-        IpAddr::V4(address) => named(SPECIAL_V4, address.into()),
+        IpAddr::V4(address) => find_description(SPECIAL_V4, address.into()),
         IpAddr::V6(address) if address.is_loopback() => Some("a loopback address"),
         IpAddr::V6(address) if NAT64.contains(address.into()) => {
-            special(Ipv4Addr::from_bits(address.to_bits() as u32).into())
+            special_purpose(Ipv4Addr::from_bits(address.to_bits() as u32).into())
         }
-        IpAddr::V6(address) => named(SPECIAL_V6, address.into()).or_else(|| {
+        IpAddr::V6(address) => find_description(SPECIAL_V6, address.into()).or_else(|| {
             (!GLOBAL_V6.contains(address.into())).then_some("an address with a special meaning")
         }),
     }
 }
 
-fn named(table: &[(Network, &'static str)], address: IpAddr) -> Option<&'static str> {
+fn find_description(table: &[(Network, &'static str)], address: IpAddr) -> Option<&'static str> {
     table.iter().find(|(network, _)| network.contains(address)).map(|(_, what)| *what)
 }
 
@@ -133,12 +133,12 @@ mod tests {
             "2606:4700::1111",
             "2a00:1450::1",
         ] {
-            assert_eq!(special(text.parse().unwrap()), None, "{text}");
+            assert_eq!(special_purpose(text.parse().unwrap()), None, "{text}");
         }
     }
 
     #[test]
-    fn the_edges_of_every_block_are_special() {
+    fn special_block_boundaries_are_special() {
         for (network, what) in SPECIAL_V4.iter().chain(SPECIAL_V6) {
             let last = match network.first {
                 IpAddr::V4(first) => {
@@ -152,13 +152,13 @@ mod tests {
             };
             for address in [network.first, last] {
                 assert!(network.contains(address), "{address} {what}");
-                assert!(special(address).is_some(), "{address} {what}");
+                assert!(special_purpose(address).is_some(), "{address} {what}");
             }
         }
     }
 
     #[test]
-    fn ipv4_inside_ipv6_is_judged_as_ipv4() {
+    fn ipv4_embedded_in_ipv6_is_classified_as_ipv4() {
         for text in [
             "::ffff:127.0.0.1",
             "::ffff:169.254.169.254",
@@ -173,12 +173,12 @@ mod tests {
             "::",
             "::1",
         ] {
-            assert!(special(text.parse().unwrap()).is_some(), "{text}");
+            assert!(special_purpose(text.parse().unwrap()).is_some(), "{text}");
         }
     }
 
     #[test]
-    fn networks_are_read_and_contain() {
+    fn network_is_parsed_and_contains_its_addresses() {
         let network: Network = "10.0.0.0/8".parse().unwrap();
         assert!(network.contains("10.255.0.1".parse().unwrap()));
         assert!(!network.contains("11.0.0.0".parse().unwrap()));

@@ -5,8 +5,8 @@
 //! the address that was checked.
 
 mod address;
-mod allow;
-mod call;
+mod allowed_hosts;
+mod client;
 mod payload;
 mod redirect;
 #[cfg(test)]
@@ -18,11 +18,11 @@ use hyper::header::{DATE, HeaderMap, RETRY_AFTER};
 use serde::Serialize;
 use tidegate_engine::{Context, Failure, time};
 
-pub(crate) use allow::Allowed;
-pub(crate) use call::Caller;
+pub(crate) use allowed_hosts::AllowedHosts;
+pub(crate) use client::HttpClient;
 pub(crate) use payload::Payload;
 
-use call::Answer;
+use client::HttpResponse;
 use payload::Request;
 
 /// No server makes a task wait longer, and none makes it call again at once.
@@ -31,7 +31,7 @@ const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 
 /// The result of a task.
 #[derive(Debug, Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct CallResult {
     status: u16,
     body: String,
     /// There was more of the body than is kept.
@@ -43,25 +43,25 @@ pub(crate) struct Outcome {
 pub(crate) async fn run(
     context: Context,
     payload: Payload,
-    caller: &Caller,
+    caller: &HttpClient,
     server: Option<&str>,
-) -> Result<Outcome, Failure> {
+) -> Result<CallResult, Failure> {
     tokio::select! {
-        outcome = answer(&payload, caller, server) => outcome,
+        outcome = call_server(&payload, caller, server) => outcome,
         () = context.cancelled() => Err(Failure::cancelled()),
     }
 }
 
-async fn answer(
+async fn call_server(
     payload: &Payload,
-    caller: &Caller,
+    caller: &HttpClient,
     server: Option<&str>,
-) -> Result<Outcome, Failure> {
+) -> Result<CallResult, Failure> {
     let request = payload.request(server).map_err(Failure::fatal)?;
     let limit = Duration::from_millis(payload.timeout_ms);
-    let what = what(&request);
+    let what = describe_request(&request);
     tokio::select! {
-        answer = redirect::follow(caller, request.clone()) => judge(&request, &what, answer),
+        answer = redirect::follow(caller, request.clone()) => to_result(&request, &what, answer),
         () = time::sleep(limit) => {
             Err(Failure::retryable(format!("{what}: no answer within {limit:?}")))
         }
@@ -69,33 +69,33 @@ async fn answer(
 }
 
 /// The call for people. A query may hold a secret and is left out.
-fn what(request: &Request) -> String {
+fn describe_request(request: &Request) -> String {
     let mut url = request.url.clone();
     url.set_query(None);
     url.set_fragment(None);
     format!("{} {url}", request.method)
 }
 
-fn judge(
+fn to_result(
     request: &Request,
     what: &str,
-    answer: Result<Answer, call::Error>,
-) -> Result<Outcome, Failure> {
+    answer: Result<HttpResponse, client::Error>,
+) -> Result<CallResult, Failure> {
     let answer = answer.map_err(|error| match error {
-        call::Error::Refused(why) => Failure::fatal(format!("{what}: {why}")),
-        call::Error::Unreached(why) => Failure::retryable(format!("{what}: {why}")),
+        client::Error::Refused(why) => Failure::fatal(format!("{what}: {why}")),
+        client::Error::Unreachable(why) => Failure::retryable(format!("{what}: {why}")),
     })?;
     if !request.expects(answer.status) {
-        return Err(unexpected(request, what, &answer));
+        return Err(unexpected_status(request, what, &answer));
     }
-    Ok(Outcome {
+    Ok(CallResult {
         status: answer.status,
         body: String::from_utf8_lossy(&answer.body).into_owned(),
-        truncated: answer.is_cut,
+        truncated: answer.is_truncated,
     })
 }
 
-fn unexpected(request: &Request, what: &str, answer: &Answer) -> Failure {
+fn unexpected_status(request: &Request, what: &str, answer: &HttpResponse) -> Failure {
     let mut text = format!("{what} answered {}, expected {}", answer.status, request.expected());
     match answer.status {
         300..=399 if request.redirects == 0 => text.push_str("; `redirects` follows it"),
@@ -120,13 +120,13 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         Ok(seconds) => seconds,
         Err(_) => {
             let now = headers.get(DATE)?.to_str().ok()?;
-            (date(text)? - date(now)?).try_into().ok()?
+            (parse_http_date(text)? - parse_http_date(now)?).try_into().ok()?
         }
     };
     Some(Duration::from_secs(seconds).clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX))
 }
 
-fn date(text: &str) -> Option<i64> {
+fn parse_http_date(text: &str) -> Option<i64> {
     let time = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text.trim()).ok()?;
     Some(time.as_second())
 }

@@ -18,7 +18,7 @@ const HEADER_BYTES_MAX: usize = 16 << 10;
 const REDIRECTS_MAX: u8 = 10;
 
 /// They say where the message goes and where it ends, which is not for a payload to say.
-const OWN_HEADERS: [&str; 9] = [
+const RESERVED_HEADERS: [&str; 9] = [
     "connection",
     "content-length",
     "expect",
@@ -110,7 +110,7 @@ impl Payload {
 
     /// What to send. `server` is the address of the server beside the worker.
     pub(super) fn request(&self, server: Option<&str>) -> Result<Request, String> {
-        let url = self.target(server)?;
+        let url = self.request_url(server)?;
         if self.redirects > REDIRECTS_MAX {
             return Err(format!("`redirects` is {}; at most {REDIRECTS_MAX}", self.redirects));
         }
@@ -131,13 +131,13 @@ impl Payload {
         })
     }
 
-    fn target(&self, server: Option<&str>) -> Result<Url, String> {
+    fn request_url(&self, server: Option<&str>) -> Result<Url, String> {
         match (&self.url, &self.path, server) {
-            (Some(url), None, _) => target(url),
+            (Some(url), None, _) => parse_url(url),
             (None, Some(path), _) if !path.starts_with('/') => {
                 Err(format!("`path` {path:?} does not begin with /"))
             }
-            (None, Some(path), Some(server)) => target(&format!("http://{server}{path}")),
+            (None, Some(path), Some(server)) => parse_url(&format!("http://{server}{path}")),
             (None, Some(_), None) => Err("`path` alone needs a [server] in the run file; \
                                           write the whole `url`"
                 .to_owned()),
@@ -172,7 +172,7 @@ impl Payload {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
         for (name, value) in &self.headers {
-            let (name, value) = header(name, value)?;
+            let (name, value) = parse_header(name, value)?;
             headers.insert(name, value);
         }
         Ok(headers)
@@ -187,10 +187,10 @@ impl Payload {
     }
 }
 
-fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let known = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_| format!("{name:?} is not the name of a header"))?;
-    if OWN_HEADERS.contains(&known.as_str()) || known.as_str().starts_with("proxy-") {
+    if RESERVED_HEADERS.contains(&known.as_str()) || known.as_str().starts_with("proxy-") {
         return Err(format!("the header {name:?} is set by tidegate itself, remove it"));
     }
     let value = HeaderValue::from_str(value)
@@ -199,7 +199,7 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> 
 }
 
 /// Reads an address. What one reader of URLs takes for another host than the next is refused.
-pub(super) fn target(text: &str) -> Result<Url, String> {
+pub(super) fn parse_url(text: &str) -> Result<Url, String> {
     // The text is not repeated: there may be a password or a key in it.
     let is_bad = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
     if let Some((at, bad)) = text.char_indices().find(|(_, c)| is_bad(*c)) {
@@ -207,11 +207,11 @@ pub(super) fn target(text: &str) -> Result<Url, String> {
         return Err(format!("the URL contains {bad:?} at byte {at}; write it as %{code:02X}"));
     }
     let url = Url::parse(text).map_err(|error| format!("the text is not a URL: {error}"))?;
-    checked(url)
+    check_url(url)
 }
 
 /// Checks what every URL must be that is called, also one that a redirect names.
-pub(super) fn checked(url: Url) -> Result<Url, String> {
+pub(super) fn check_url(url: Url) -> Result<Url, String> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(format!("the scheme `{}` is not http or https", url.scheme()));
     }
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_is_a_url() {
+    fn payload_with_only_url_uses_defaults() {
         let request = read(r#"{"url":"https://example.com"}"#).unwrap();
         assert_eq!((request.url.as_str(), request.method), ("https://example.com/", Method::GET));
         assert!(request.body.is_empty() && request.redirects == 0);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_text_or_json() {
+    fn payload_body_is_text_or_json() {
         let of = |body: &str| read(&format!(r#"{{"path":"/","body":{body}}}"#)).unwrap();
         assert_eq!(of(r#""a=1""#).body, "a=1");
         assert_eq!(of(r#"{"a":[1]}"#).body, r#"{"a":[1]}"#);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_payload_is_rejected() {
         for bad in [
             r#"{"url":"http://a.example/","path":"/"}"#,
             r#"{"path":"@169.254.169.254/"}"#,
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_does_not_tell_a_secret() {
+    fn payload_error_does_not_show_secrets() {
         let error = read(r#"{"path":"/","headers":{"authorization":"secret\n"}}"#).unwrap_err();
         assert!(!error.contains("secret") && error.contains("authorization"), "{error}");
         for url in [

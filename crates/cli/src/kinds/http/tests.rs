@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use super::call::{Answer, Caller, Error, Lookup};
+use super::client::{Error, HttpClient, HttpResponse, Lookup};
 use super::payload::Payload;
-use super::{Allowed, redirect, retry_after};
+use super::{AllowedHosts, redirect, retry_after};
 
 /// A listener that nobody may connect to.
-struct Trap(TcpListener);
+struct ForbiddenListener(TcpListener);
 
-impl Trap {
+impl ForbiddenListener {
     fn at(address: &str) -> Self {
         let listener = TcpListener::bind(address).expect("listen");
         listener.set_nonblocking(true).expect("set nonblocking");
@@ -27,7 +27,7 @@ impl Trap {
 
     /// A connection waits to be accepted even if its other end is closed.
     #[track_caller]
-    fn saw_nothing(&self, name: &str) {
+    fn assert_no_connection(&self, name: &str) {
         let seen = self.0.accept();
         assert!(seen.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock), "{name}");
     }
@@ -48,12 +48,12 @@ fn lookup(answers: &[&[&str]]) -> (Lookup, Arc<Mutex<u32>>) {
     (lookup, asked)
 }
 
-fn caller(allowed: &[&str], lookup: Lookup) -> Caller {
+fn caller(allowed: &[&str], lookup: Lookup) -> HttpClient {
     let list: Vec<String> = allowed.iter().map(|text| (*text).to_owned()).collect();
-    Caller::with_lookup(Allowed::new(&list).expect("a list"), lookup)
+    HttpClient::with_lookup(AllowedHosts::new(&list).expect("a list"), lookup)
 }
 
-async fn call(caller: &Caller, url: &str) -> Result<Answer, Error> {
+async fn call(caller: &HttpClient, url: &str) -> Result<HttpResponse, Error> {
     let payload = serde_json::json!({ "url": url, "redirects": 3 });
     let payload: Payload = serde_json::from_value(payload).expect("a payload");
     let request = payload.request(None).expect("a request");
@@ -62,7 +62,7 @@ async fn call(caller: &Caller, url: &str) -> Result<Answer, Error> {
 }
 
 #[track_caller]
-fn refused(name: &str, outcome: Result<Answer, Error>, words: &str) {
+fn assert_refused(name: &str, outcome: Result<HttpResponse, Error>, words: &str) {
     match outcome {
         Err(Error::Refused(why)) => assert!(why.contains(words), "{name}: {why}"),
         other => panic!("{name}: {other:?}"),
@@ -70,8 +70,8 @@ fn refused(name: &str, outcome: Result<Answer, Error>, words: &str) {
 }
 
 #[tokio::test]
-async fn a_name_that_leads_to_an_address_that_is_not_public_is_refused() {
-    let trap = Trap::at("127.0.0.1:0");
+async fn name_that_resolves_to_non_public_address_is_rejected() {
+    let trap = ForbiddenListener::at("127.0.0.1:0");
     for (name, host, answer, words) in [
         ("loopback", "a.example", &["127.0.0.1"][..], "127.0.0.1 is a loopback address"),
         ("an address in the name", "127.0.0.1.a.example", &["127.0.0.1"], "a loopback address"),
@@ -102,14 +102,14 @@ async fn a_name_that_leads_to_an_address_that_is_not_public_is_refused() {
     ] {
         let (lookup, asked) = lookup(&[answer]);
         let url = format!("http://{host}:{}/", trap.port());
-        refused(name, call(&caller(&["*"], lookup), &url).await, words);
+        assert_refused(name, call(&caller(&["*"], lookup), &url).await, words);
         assert_eq!(*asked.lock().unwrap(), 1, "{name}");
-        trap.saw_nothing(name);
+        trap.assert_no_connection(name);
     }
 }
 
 #[tokio::test]
-async fn a_name_that_is_not_allowed_is_not_even_looked_up() {
+async fn name_that_is_not_allowed_is_not_resolved() {
     for host in [
         "example.net",
         "evilexample.com",
@@ -123,7 +123,7 @@ async fn a_name_that_is_not_allowed_is_not_even_looked_up() {
     ] {
         let (lookup, asked) = lookup(&[]);
         let caller = caller(&["*.example.com", "api.example.org:81"], lookup);
-        refused(host, call(&caller, &format!("http://{host}/")).await, "is not allowed");
+        assert_refused(host, call(&caller, &format!("http://{host}/")).await, "is not allowed");
         assert_eq!(*asked.lock().unwrap(), 0, "{host}");
     }
 }
@@ -145,46 +145,46 @@ fn serve(address: &str, answer: String) -> SocketAddr {
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi";
 
 #[tokio::test]
-async fn a_name_that_resolves_differently_the_second_time() {
+async fn name_is_resolved_once_per_call_and_rebinding_is_rejected() {
     let good = serve("127.0.0.1:0", OK.to_owned());
-    let trap = Trap::at(&format!("127.0.0.2:{}", good.port()));
+    let trap = ForbiddenListener::at(&format!("127.0.0.2:{}", good.port()));
     let (lookup, asked) = lookup(&[&["127.0.0.1"], &["127.0.0.2"]]);
     let caller = caller(&["a.example", "127.0.0.1"], lookup);
     let url = format!("http://a.example:{}/", good.port());
     let answer = call(&caller, &url).await.expect("an answer");
     assert_eq!((answer.status, &*answer.body), (200, &b"hi"[..]));
     assert_eq!(*asked.lock().unwrap(), 1, "checked and connected to by one lookup");
-    trap.saw_nothing("the first call");
-    refused("rebound", call(&caller, &url).await, "127.0.0.2 is a loopback address");
-    trap.saw_nothing("the second call");
+    trap.assert_no_connection("the first call");
+    assert_refused("rebound", call(&caller, &url).await, "127.0.0.2 is a loopback address");
+    trap.assert_no_connection("the second call");
 }
 
 #[tokio::test]
-async fn a_name_that_resolves_differently_after_a_redirect_to_itself() {
+async fn name_rebound_after_redirect_to_itself_is_rejected() {
     let moved = "HTTP/1.1 302 Found\r\nlocation: /again\r\ncontent-length: 0\r\n\r\n";
     let good = serve("127.0.0.1:0", moved.to_owned());
-    let trap = Trap::at(&format!("127.0.0.2:{}", good.port()));
+    let trap = ForbiddenListener::at(&format!("127.0.0.2:{}", good.port()));
     let (lookup, asked) = lookup(&[&["127.0.0.1"], &["127.0.0.2"]]);
     let caller = caller(&["a.example", "127.0.0.1"], lookup);
     let outcome = call(&caller, &format!("http://a.example:{}/", good.port())).await;
-    refused("rebound", outcome, "127.0.0.2 is a loopback address");
+    assert_refused("rebound", outcome, "127.0.0.2 is a loopback address");
     assert_eq!(*asked.lock().unwrap(), 2);
-    trap.saw_nothing("rebound");
+    trap.assert_no_connection("rebound");
 }
 
 /// The port of an entry counts also for the address that a name leads to.
 #[tokio::test]
-async fn a_listed_address_on_another_port_is_refused() {
-    let trap = Trap::at("127.0.0.1:0");
+async fn listed_address_on_another_port_is_rejected() {
+    let trap = ForbiddenListener::at("127.0.0.1:0");
     let (lookup, _) = lookup(&[&["127.0.0.1"]]);
     let caller = caller(&["a.example", "127.0.0.1:1"], lookup);
     let outcome = call(&caller, &format!("http://a.example:{}/", trap.port())).await;
-    refused("another port", outcome, "a loopback address");
-    trap.saw_nothing("another port");
+    assert_refused("another port", outcome, "a loopback address");
+    trap.assert_no_connection("another port");
 }
 
 #[test]
-fn a_server_says_how_long_to_wait() {
+fn retry_after_header_sets_delay() {
     let headers = |list: &[(&'static str, &'static str)]| {
         list.iter()
             .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))

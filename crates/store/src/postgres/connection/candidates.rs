@@ -19,63 +19,68 @@ pub(super) type Candidate = (usize, Option<IpAddr>);
 /// others: a heartbeat that is given up before a silent server has used its time would wait for
 /// the same server again and again.
 #[derive(Debug, Default)]
-pub(super) struct Failures(Mutex<State>);
+pub(super) struct CandidateFailures(Mutex<CandidateState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct CandidateState {
     failed: HashSet<Candidate>,
     /// How often each candidate was connected.
     connected: HashMap<Candidate, u64>,
 }
 
 /// An attempt to connect. It has failed if it is dropped before it succeeds, and no attempt beside it has succeeded.
-pub(super) struct Attempt<'a> {
-    failures: &'a Failures,
+pub(super) struct ConnectAttempt<'a> {
+    failures: &'a CandidateFailures,
     candidate: Candidate,
     has_succeeded: bool,
     /// How often the candidate had been connected when this attempt began.
     connected_before: u64,
 }
 
-impl Failures {
+impl CandidateFailures {
     /// Returns the order in which `count` servers are tried.
-    pub(super) fn order(&self, count: usize, is_random: bool) -> Vec<usize> {
+    pub(super) fn server_order(&self, count: usize, is_random: bool) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
         if is_random {
             shuffle(&mut order);
         }
-        let state = self.state();
+        let state = self.lock_state();
         order.sort_by_key(|index| state.failed.contains(&(*index, None)));
         order
     }
 
     /// Sorts the addresses of a server into the order in which they are tried.
-    pub(super) fn sort(&self, index: usize, addresses: &mut [Option<IpAddr>], is_random: bool) {
+    pub(super) fn sort_addresses(
+        &self,
+        index: usize,
+        addresses: &mut [Option<IpAddr>],
+        is_random: bool,
+    ) {
         if is_random {
             shuffle(addresses);
         }
-        let state = self.state();
+        let state = self.lock_state();
         let has_failed = |address: &Option<IpAddr>| state.failed.contains(&(index, *address));
         addresses.sort_by_key(|address| address.is_some() && has_failed(address));
     }
 
     /// Forgets which candidates failed: the next connection tries them in the order of the URL. Without this, a
     /// store whose primary was away for a moment would stay on a standby that accepts connections.
-    pub(super) fn forget(&self) {
-        self.state().failed.clear();
+    pub(super) fn clear(&self) {
+        self.lock_state().failed.clear();
     }
 
-    pub(super) fn attempt(&self, candidate: Candidate) -> Attempt<'_> {
-        let connected_before = self.state().times_connected(candidate);
-        Attempt { failures: self, candidate, has_succeeded: false, connected_before }
+    pub(super) fn start_attempt(&self, candidate: Candidate) -> ConnectAttempt<'_> {
+        let connected_before = self.lock_state().times_connected(candidate);
+        ConnectAttempt { failures: self, candidate, has_succeeded: false, connected_before }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, CandidateState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl CandidateState {
     fn times_connected(&self, candidate: Candidate) -> u64 {
         self.connected.get(&candidate).copied().unwrap_or_default()
     }
@@ -85,15 +90,15 @@ fn shuffle<T>(items: &mut [T]) {
     items.sort_by_cached_key(|_| RandomState::new().build_hasher().finish());
 }
 
-impl Attempt<'_> {
-    pub(super) fn succeed(mut self) {
+impl ConnectAttempt<'_> {
+    pub(super) fn mark_succeeded(mut self) {
         self.has_succeeded = true;
     }
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for ConnectAttempt<'_> {
     fn drop(&mut self) {
-        let mut state = self.failures.state();
+        let mut state = self.failures.lock_state();
         if self.has_succeeded {
             state.failed.remove(&self.candidate);
             *state.connected.entry(self.candidate).or_default() += 1;
@@ -105,7 +110,10 @@ impl Drop for Attempt<'_> {
 
 /// Looks up the addresses of a server. A server that needs no lookup (socket, `hostaddr`, or an IP address as
 /// host) returns one entry: its `hostaddr`, or none.
-pub(super) async fn resolve(server: &Server, limit: Duration) -> Result<Vec<Option<IpAddr>>> {
+pub(super) async fn resolve_addresses(
+    server: &Server,
+    limit: Duration,
+) -> Result<Vec<Option<IpAddr>>> {
     let name = match &server.host {
         Host::Tcp(name) if server.address.is_none() && name.parse::<IpAddr>().is_err() => name,
         _ => return Ok(vec![server.address]),
@@ -126,7 +134,7 @@ pub(super) async fn resolve(server: &Server, limit: Duration) -> Result<Vec<Opti
 
 /// Returns the connection to the first address that answers. Each address has the time `limit`. Any error
 /// except `Unavailable`, such as a wrong password, ends the search within this server.
-pub(super) async fn connect_first<A: Copy, T, F: Future<Output = Result<T>>>(
+pub(super) async fn connect_first_address<A: Copy, T, F: Future<Output = Result<T>>>(
     addresses: &[A],
     limit: Duration,
     open: impl Fn(A) -> F,
@@ -163,23 +171,24 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(50);
 
     #[tokio::test]
-    async fn silent_address_leaves_time_for_the_next_one() {
-        let opened = connect_first(&[1, 2], LIMIT, |address| async move {
+    async fn silent_address_leaves_time_for_next_address() {
+        let opened = connect_first_address(&[1, 2], LIMIT, |address| async move {
             match address {
                 1 => std::future::pending().await,
                 address => Ok(address),
             }
         });
         assert_eq!(opened.await.unwrap(), 2);
-        let silent = connect_first(&[1, 2], LIMIT, |_| std::future::pending::<Result<()>>());
+        let silent =
+            connect_first_address(&[1, 2], LIMIT, |_| std::future::pending::<Result<()>>());
         let error = silent.await.unwrap_err();
         assert!(error.to_string().contains("0.05 s"), "{error}");
         assert_snapshot!(error, @"no connection within 0.05 s (postgres.connect_timeout_ms, or connect_timeout of the URL)");
     }
 
     #[tokio::test]
-    async fn error_other_than_unavailable_ends_the_search() {
-        let refused = connect_first(&[1, 2], LIMIT, |address| async move {
+    async fn error_other_than_unavailable_stops_the_search() {
+        let refused = connect_first_address(&[1, 2], LIMIT, |address| async move {
             match address {
                 1 => Err(Error::new(ErrorKind::Refused, "password")),
                 _ => Ok(()),
@@ -189,34 +198,34 @@ mod tests {
     }
 
     #[test]
-    fn failed_candidates_are_tried_last() {
-        let failures = Failures::default();
-        assert_eq!(failures.order(3, false), [0, 1, 2]);
-        drop(failures.attempt((0, None)));
-        assert_eq!(failures.order(3, false), [1, 2, 0]);
-        assert_eq!(failures.order(3, true)[2], 0);
-        failures.attempt((0, None)).succeed();
-        drop(failures.attempt((1, None)));
-        assert_eq!(failures.order(3, false), [0, 2, 1]);
+    fn candidate_that_failed_is_tried_last() {
+        let failures = CandidateFailures::default();
+        assert_eq!(failures.server_order(3, false), [0, 1, 2]);
+        drop(failures.start_attempt((0, None)));
+        assert_eq!(failures.server_order(3, false), [1, 2, 0]);
+        assert_eq!(failures.server_order(3, true)[2], 0);
+        failures.start_attempt((0, None)).mark_succeeded();
+        drop(failures.start_attempt((1, None)));
+        assert_eq!(failures.server_order(3, false), [0, 2, 1]);
 
         let [first, second] =
             [Some(IpAddr::from([127, 0, 0, 1])), Some(IpAddr::from([127, 0, 0, 2]))];
-        drop(failures.attempt((0, first)));
+        drop(failures.start_attempt((0, first)));
         let mut addresses = [first, second];
-        failures.sort(0, &mut addresses, false);
+        failures.sort_addresses(0, &mut addresses, false);
         assert_eq!(addresses, [second, first]);
-        failures.sort(1, &mut addresses, false);
+        failures.sort_addresses(1, &mut addresses, false);
         assert_eq!(addresses, [second, first], "of another server");
-        failures.forget();
-        assert_eq!(failures.order(3, false), [0, 1, 2]);
+        failures.clear();
+        assert_eq!(failures.server_order(3, false), [0, 1, 2]);
     }
 
     #[test]
-    fn attempt_given_up_beside_one_that_succeeds_is_no_failure() {
-        let failures = Failures::default();
-        let slow = failures.attempt((0, None));
-        failures.attempt((0, None)).succeed();
+    fn abandoned_attempt_next_to_successful_one_is_not_a_failure() {
+        let failures = CandidateFailures::default();
+        let slow = failures.start_attempt((0, None));
+        failures.start_attempt((0, None)).mark_succeeded();
         drop(slow);
-        assert_eq!(failures.order(2, false), [0, 1]);
+        assert_eq!(failures.server_order(2, false), [0, 1]);
     }
 }

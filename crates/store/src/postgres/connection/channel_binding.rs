@@ -5,7 +5,7 @@ use ring::digest::{self, Algorithm, SHA256, SHA384, SHA512};
 
 /// Signature algorithms by their object identifiers, in DER without tag and length. RFC 5929 replaces
 /// MD5 and SHA-1 by SHA-256. An algorithm that is not listed, such as Ed25519, has no channel binding.
-const SIGNATURES: [(&[u8], &Algorithm); 9] = [
+const SIGNATURE_HASHES: [(&[u8], &Algorithm); 9] = [
     // md5WithRSAEncryption, sha1WithRSAEncryption
     (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x04], &SHA256),
     (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05], &SHA256),
@@ -24,22 +24,22 @@ const SEQUENCE: u8 = 0x30;
 const OBJECT_IDENTIFIER: u8 = 0x06;
 
 /// Returns the hash of a certificate in DER, or none if the signature has no hash function that is known.
-pub(super) fn end_point(certificate: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn server_end_point_hash(certificate: &[u8]) -> Option<Vec<u8>> {
     let signature = signature_algorithm(certificate)?;
-    let (_, hash) = SIGNATURES.iter().find(|(identifier, _)| *identifier == signature)?;
+    let (_, hash) = SIGNATURE_HASHES.iter().find(|(identifier, _)| *identifier == signature)?;
     Some(digest::digest(hash, certificate).as_ref().to_vec())
 }
 
 /// A certificate is a sequence of its content, the algorithm of its signature, and the signature.
 fn signature_algorithm(certificate: &[u8]) -> Option<&[u8]> {
-    let (parts, _) = element(certificate, SEQUENCE)?;
-    let (_content, behind) = element(parts, SEQUENCE)?;
-    let (algorithm, _) = element(behind, SEQUENCE)?;
-    Some(element(algorithm, OBJECT_IDENTIFIER)?.0)
+    let (parts, _) = split_der_element(certificate, SEQUENCE)?;
+    let (_content, behind) = split_der_element(parts, SEQUENCE)?;
+    let (algorithm, _) = split_der_element(behind, SEQUENCE)?;
+    Some(split_der_element(algorithm, OBJECT_IDENTIFIER)?.0)
 }
 
 /// Splits off the first element, which must have the given tag: its value, and what follows it.
-fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+fn split_der_element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (&found, rest) = der.split_first()?;
     let (&length, rest) = rest.split_first()?;
     let (length, rest) = match length {
@@ -66,20 +66,20 @@ mod tests {
     }
 
     #[test]
-    fn hash_function_follows_the_signature() {
-        for (identifier, hash) in SIGNATURES {
+    fn channel_binding_hash_follows_signature_algorithm() {
+        for (identifier, hash) in SIGNATURE_HASHES {
             let certificate = certificate(identifier);
             let expected = digest::digest(hash, &certificate).as_ref().to_vec();
-            assert_eq!(end_point(&certificate), Some(expected));
+            assert_eq!(server_end_point_hash(&certificate), Some(expected));
         }
     }
 
     #[test]
-    fn unknown_or_broken_certificate_has_no_channel_binding() {
-        assert_eq!(end_point(&certificate(&[0x2b, 0x65, 0x70])), None);
-        let whole = certificate(SIGNATURES[2].0);
+    fn channel_binding_is_none_for_broken_certificate() {
+        assert_eq!(server_end_point_hash(&certificate(&[0x2b, 0x65, 0x70])), None);
+        let whole = certificate(SIGNATURE_HASHES[2].0);
         for length in 0..whole.len() {
-            assert_eq!(end_point(&whole[..length]), None);
+            assert_eq!(server_end_point_hash(&whole[..length]), None);
         }
     }
 }

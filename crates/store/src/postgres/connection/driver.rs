@@ -8,9 +8,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::{Connection, Socket};
 
-use super::tls::Stream;
-use crate::postgres::error::translate;
-use crate::postgres::home::{CLOSE_TIMEOUT, OpenConnection};
+use super::tls::EncryptedStream;
+use crate::postgres::error::to_store_error;
+use crate::postgres::runtime::{CLOSE_TIMEOUT, OpenConnection};
 
 /// The task that drives the connection of a client. Dropping it lets the connection close.
 pub(super) struct Driver {
@@ -19,14 +19,17 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn spawn(mut connection: Connection<Socket, Stream>, open: OpenConnection) -> Self {
+    pub(super) fn spawn(
+        mut connection: Connection<Socket, EncryptedStream>,
+        open: OpenConnection,
+    ) -> Self {
         let (is_in_use, is_dropped) = oneshot::channel();
         let task = tokio::spawn(async move {
             tokio::select! {
                 biased;
                 _ = is_dropped => close(connection).await,
                 ended = &mut connection => if let Err(error) = ended {
-                    tracing::warn!(error = %translate(&error), "a connection to PostgreSQL broke");
+                    tracing::warn!(error = %to_store_error(&error), "a connection to PostgreSQL broke");
                 },
             }
             drop(open);
@@ -41,11 +44,11 @@ impl Driver {
 }
 
 /// Closes a connection whose client is dropped, after the answers to all statements.
-pub(super) async fn close(connection: Connection<Socket, Stream>) {
+pub(super) async fn close(connection: Connection<Socket, EncryptedStream>) {
     match timeout(CLOSE_TIMEOUT, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::debug!(error = %translate(&error), "a connection broke while it was closed");
+            tracing::debug!(error = %to_store_error(&error), "a connection broke while it was closed");
         }
         Err(_) => tracing::debug!("a connection was cut off, because its last statement goes on"),
     }

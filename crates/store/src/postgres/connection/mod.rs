@@ -3,9 +3,9 @@
 
 mod candidates;
 mod channel_binding;
+mod connect_error;
 mod driver;
 mod environment;
-mod explain;
 mod passfile;
 mod pool;
 mod pooler;
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use rustls::ClientConfig;
-use tidegate_core::inspect::Encryption;
+use tidegate_core::reader::ConnectionEncryption;
 use tidegate_core::{Error, ErrorKind, Result};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -29,16 +29,19 @@ use tokio_postgres::config::{Host, SslMode as Negotiation};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
-use super::home::{Home, OpenConnection};
+use super::runtime::{OpenConnection, StoreRuntime};
 use super::timeouts::Timeouts;
-use candidates::{Candidate, Failures, connect_first, resolve};
+use candidates::{Candidate, CandidateFailures, connect_first_address, resolve_addresses};
 use driver::Driver;
 use environment::Environment;
 use settings::{Password, Server, Settings, SslMode};
-use tls::Tls;
+use tls::TlsMaker;
 
-pub(super) use pool::{Object, Pool, PoolError, PooledClient, check_out, pool, setup_text};
-pub(crate) use url::{address, without_password};
+pub(super) use pool::{
+    Pool, PoolError, PooledClient, PooledConnection, build_pool, check_out_connection,
+    session_setup_sql,
+};
+pub(crate) use url::{display_address, without_password};
 
 /// Opens connections. The runtime of the store drives all of them, because a caller could block the
 /// threads of its own runtime.
@@ -48,12 +51,12 @@ pub(super) struct Connector {
     open: OpenConnection,
     /// Connections of an earlier generation are closed instead of used again.
     generation: watch::Sender<u64>,
-    failures: Failures,
-    encryption: Mutex<Option<Encryption>>,
+    failures: CandidateFailures,
+    encryption: Mutex<Option<ConnectionEncryption>>,
 }
 
 /// A client and the connection that has to be driven for it.
-type Link = (Client, Connection<Socket, tls::Stream>);
+type ConnectedClient = (Client, Connection<Socket, tls::EncryptedStream>);
 
 /// What is read from files for each connection, so that passwords and certificates can be replaced
 /// while the process runs.
@@ -66,28 +69,28 @@ struct Secrets {
 }
 
 /// Why one try to connect failed.
-struct Failure {
+struct ConnectFailure {
     error: tokio_postgres::Error,
     was_encrypted: bool,
 }
 
 impl Connector {
     /// Checks the settings; opens nothing.
-    pub(super) fn new(url: &str, timeouts: &Timeouts, home: &Home) -> Result<Arc<Self>> {
+    pub(super) fn new(url: &str, timeouts: &Timeouts, home: &StoreRuntime) -> Result<Arc<Self>> {
         let settings = Settings::parse(url, &Environment::of_process(), timeouts)?;
         Ok(Arc::new(Self {
             settings,
             runtime: home.handle()?,
             open: home.open_connection(),
             generation: watch::Sender::new(0),
-            failures: Failures::default(),
+            failures: CandidateFailures::default(),
             encryption: Mutex::default(),
         }))
     }
 
     /// Forgets which servers failed, so the next connections try them in the order of the URL.
-    pub(super) fn forget_failures(&self) {
-        self.failures.forget();
+    pub(super) fn clear_failures(&self) {
+        self.failures.clear();
     }
 
     /// Starts a new generation: the LISTEN connection closes at once, a pooled connection when it is next
@@ -97,13 +100,13 @@ impl Connector {
     }
 
     /// Returns how the newest connection is encrypted.
-    pub(super) fn encryption(&self) -> Option<Encryption> {
+    pub(super) fn encryption(&self) -> Option<ConnectionEncryption> {
         self.encryption.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns whether the URL sets a parameter of the server itself.
-    pub(super) fn sets(&self, parameter: &str) -> bool {
-        self.settings.sets(parameter)
+    pub(super) fn sets_parameter(&self, parameter: &str) -> bool {
+        self.settings.sets_parameter(parameter)
     }
 
     /// Opens a connection for a pool and runs the statements of `setup` on it.
@@ -121,15 +124,16 @@ impl Connector {
         let (connector, setup) = (self.clone(), setup.to_owned());
         let open = async move {
             let generation = *connector.generation.borrow();
-            let ((client, connection), candidate) = connector.open(&setup, candidate).await?;
+            let ((client, connection), candidate) =
+                connector.open_any_server(&setup, candidate).await?;
             let driver = Driver::spawn(connection, connector.open.clone());
             Ok((PooledClient::new(client, driver, generation), candidate))
         };
-        self.on_runtime(Box::pin(open)).await
+        self.run_on_store_runtime(Box::pin(open)).await
     }
 
     /// Opens a connection for notifications.
-    pub(super) async fn listen(self: &Arc<Self>) -> Result<(Client, Listener)> {
+    pub(super) async fn open_listener(self: &Arc<Self>) -> Result<(Client, ListenerConnection)> {
         let mut generation = self.generation.subscribe();
         let connector = self.clone();
         let closed = Box::pin(async move {
@@ -137,16 +141,16 @@ impl Connector {
             let _ = generation.changed().await;
         });
         let open = async move {
-            let setup = connector.settings.server_tcp_text();
-            let ((client, connection), _) = connector.open(&setup, None).await?;
+            let setup = connector.settings.server_tcp_settings_sql();
+            let ((client, connection), _) = connector.open_any_server(&setup, None).await?;
             let (runtime, open) = (connector.runtime.clone(), connector.open.clone());
-            Ok((client, Listener { connection: Some(connection), closed, runtime, open }))
+            Ok((client, ListenerConnection { connection: Some(connection), closed, runtime, open }))
         };
-        self.on_runtime(open).await.map_err(invalid_to_refused)
+        self.run_on_store_runtime(open).await.map_err(invalid_to_refused)
     }
 
     /// Runs a future on the runtime of the store. Dropping the returned future aborts it.
-    async fn on_runtime<T: Send + 'static>(
+    async fn run_on_store_runtime<T: Send + 'static>(
         &self,
         task: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
@@ -158,17 +162,22 @@ impl Connector {
 
     /// Tries the servers in order, or only the one that `candidate` names. The error names every server and its
     /// cause.
-    async fn open(&self, setup: &str, candidate: Option<Candidate>) -> Result<(Link, Candidate)> {
+    async fn open_any_server(
+        &self,
+        setup: &str,
+        candidate: Option<Candidate>,
+    ) -> Result<(ConnectedClient, Candidate)> {
         let mut failures = Vec::new();
-        let mut order = self.failures.order(self.settings.servers.len(), self.settings.is_random);
+        let mut order =
+            self.failures.server_order(self.settings.servers.len(), self.settings.is_order_random);
         order.retain(|index| candidate.is_none_or(|(only, _)| only == *index));
         for index in order {
             let server = &self.settings.servers[index];
-            let attempt = self.failures.attempt((index, None));
+            let attempt = self.failures.start_attempt((index, None));
             let only = candidate.map(|(_, address)| address);
             match self.open_any_address(index, server, setup, only).await {
                 Ok((link, address)) => {
-                    attempt.succeed();
+                    attempt.mark_succeeded();
                     return Ok((link, (index, address)));
                 }
                 Err(error) => {
@@ -191,31 +200,31 @@ impl Connector {
         server: &Server,
         setup: &str,
         only: Option<Option<IpAddr>>,
-    ) -> Result<(Link, Option<IpAddr>)> {
+    ) -> Result<(ConnectedClient, Option<IpAddr>)> {
         let mut addresses = match only {
             Some(address) => vec![address],
-            None => resolve(server, self.settings.address_limit(1)).await?,
+            None => resolve_addresses(server, self.settings.address_limit(1)).await?,
         };
-        self.failures.sort(index, &mut addresses, self.settings.is_random);
+        self.failures.sort_addresses(index, &mut addresses, self.settings.is_order_random);
         let limit = self.settings.address_limit(addresses.len());
-        connect_first(&addresses, limit, |address| async move {
-            let attempt = self.failures.attempt((index, address));
+        connect_first_address(&addresses, limit, |address| async move {
+            let attempt = self.failures.start_attempt((index, address));
             let server = Server { address, ..server.clone() };
             let link = self.open_server(&server, setup).await?;
-            attempt.succeed();
+            attempt.mark_succeeded();
             Ok((link, address))
         })
         .await
     }
 
-    async fn open_server(&self, server: &Server, setup: &str) -> Result<Link> {
+    async fn open_server(&self, server: &Server, setup: &str) -> Result<ConnectedClient> {
         // As in libpq, a socket is not encrypted.
         let is_plain = server.is_socket() || self.settings.tls.mode == SslMode::Disable;
-        let secrets = self.secrets(server, is_plain).await?;
+        let secrets = self.read_secrets(server, is_plain).await?;
         let mode = if is_plain { SslMode::Disable } else { self.settings.tls.mode };
-        let opened = match self.connect(server, mode, &secrets).await {
+        let opened = match self.connect_to_server(server, mode, &secrets).await {
             Err(failure) if mode == SslMode::Prefer && failure.may_work_without_tls() => {
-                let plain = self.connect(server, SslMode::Disable, &secrets).await;
+                let plain = self.connect_to_server(server, SslMode::Disable, &secrets).await;
                 plain.map_err(|second| {
                     let error = self.explain(&second.error, server, SslMode::Disable, &secrets);
                     tracing::debug!(%error, "connecting without encryption failed as well");
@@ -240,12 +249,12 @@ impl Connector {
         Ok((client, connection))
     }
 
-    async fn connect(
+    async fn connect_to_server(
         &self,
         server: &Server,
         mode: SslMode,
         secrets: &Secrets,
-    ) -> Result<Link, Failure> {
+    ) -> Result<ConnectedClient, ConnectFailure> {
         let mut config = self.settings.config.clone();
         config.port(server.port).ssl_mode(match mode {
             SslMode::Disable => Negotiation::Disable,
@@ -263,32 +272,32 @@ impl Connector {
             config.password(password);
         }
         let tls = secrets.tls.clone().filter(|_| mode != SslMode::Disable);
-        let tls = Tls::new(tls, &self.settings.tls);
+        let tls = TlsMaker::new(tls, &self.settings.tls);
         let opened = config.connect(tls.clone()).await;
         let agreed = tls.agreed();
         if opened.is_ok() {
             let verified = self.settings.tls.verification().filter(|_| agreed.is_some());
-            let encryption = Encryption {
+            let encryption = ConnectionEncryption {
                 is_encrypted: agreed.is_some(),
-                is_socket: server.is_socket(),
-                protocol: agreed.as_ref().map(|agreed| agreed.protocol.clone()),
-                cipher: agreed.as_ref().map(|agreed| agreed.cipher.clone()),
-                verified: verified.map(SslMode::name),
+                is_unix_socket: server.is_socket(),
+                tls_version: agreed.as_ref().map(|agreed| agreed.protocol.clone()),
+                cipher_suite: agreed.as_ref().map(|agreed| agreed.cipher.clone()),
+                certificate_verification: verified.map(SslMode::name),
             };
             *self.encryption.lock().unwrap_or_else(PoisonError::into_inner) = Some(encryption);
         }
-        opened.map_err(|error| Failure { error, was_encrypted: agreed.is_some() })
+        opened.map_err(|error| ConnectFailure { error, was_encrypted: agreed.is_some() })
     }
 
     /// Reads the files, on a thread that may block.
-    async fn secrets(&self, server: &Server, is_plain: bool) -> Result<Secrets> {
+    async fn read_secrets(&self, server: &Server, is_plain: bool) -> Result<Secrets> {
         let (settings, server) = (self.settings.clone(), server.clone());
         let read = move || {
             let (password, password_source) = match settings.password.clone() {
                 Some(password) => (Some(password), settings.password_source.to_owned()),
                 None => settings.stored_password(&server),
             };
-            let tls = if is_plain { None } else { Some(tls::load(&settings.tls)?) };
+            let tls = if is_plain { None } else { Some(tls::load_tls_config(&settings.tls)?) };
             Ok(Secrets { password, password_source, tls })
         };
         tokio::task::spawn_blocking(read).await.unwrap_or_else(|cause| {
@@ -303,24 +312,24 @@ impl fmt::Debug for Connector {
     }
 }
 
-impl Failure {
+impl ConnectFailure {
     /// As in libpq: the handshake failed, or the server refuses this user or database under TLS.
     fn may_work_without_tls(&self) -> bool {
         let is_refused = self.error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
-        explain::handshake_error(&self.error).is_some() || self.was_encrypted && is_refused
+        connect_error::handshake_error(&self.error).is_some() || self.was_encrypted && is_refused
     }
 }
 
 /// A connection on which notifications arrive. Dropping it closes the connection.
-pub(super) struct Listener {
+pub(super) struct ListenerConnection {
     /// None once it has ended.
-    connection: Option<Connection<Socket, tls::Stream>>,
+    connection: Option<Connection<Socket, tls::EncryptedStream>>,
     closed: Pin<Box<dyn Future<Output = ()> + Send>>,
     runtime: Handle,
     open: OpenConnection,
 }
 
-impl Listener {
+impl ListenerConnection {
     /// Returns the next message, or none if the connection has ended or must not be used any more.
     pub(super) fn poll_message(
         &mut self,
@@ -340,7 +349,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for ListenerConnection {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             let open = self.open.clone();

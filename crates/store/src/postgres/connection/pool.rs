@@ -18,8 +18,8 @@ use crate::requests;
 /// How often a call starts its connection attempt again because the network has returned meanwhile.
 const RESTARTS_MAX: u32 = 3;
 
-pub(in crate::postgres) type Pool = managed::Pool<Manager>;
-pub(in crate::postgres) type Object = managed::Object<Manager>;
+pub(in crate::postgres) type Pool = managed::Pool<ConnectionManager>;
+pub(in crate::postgres) type PooledConnection = managed::Object<ConnectionManager>;
 pub(in crate::postgres) type PoolError = managed::PoolError<Error>;
 
 /// A connection of a pool, with its prepared statements.
@@ -58,7 +58,7 @@ impl DerefMut for PooledClient {
 }
 
 /// Opens the connections of one pool.
-pub(in crate::postgres) struct Manager {
+pub(in crate::postgres) struct ConnectionManager {
     connector: Arc<Connector>,
     /// Statements that set up each session.
     setup: String,
@@ -66,14 +66,14 @@ pub(in crate::postgres) struct Manager {
     preopened: Mutex<Option<PooledClient>>,
 }
 
-impl Manager {
+impl ConnectionManager {
     /// Adds a connection that is already open: the pool uses it instead of opening its next one.
-    pub(in crate::postgres) fn keep(&self, client: PooledClient) {
+    pub(in crate::postgres) fn add_preopened(&self, client: PooledClient) {
         *self.preopened.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);
     }
 
     /// Closes the connection that [`keep`](Self::keep) added, if the pool has not used it yet.
-    pub(in crate::postgres) fn discard(&self) {
+    pub(in crate::postgres) fn discard_preopened(&self) {
         drop(self.preopened.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
@@ -89,7 +89,7 @@ impl Connector {
     }
 }
 
-impl managed::Manager for Manager {
+impl managed::Manager for ConnectionManager {
     type Type = PooledClient;
     type Error = Error;
 
@@ -127,13 +127,14 @@ impl managed::Manager for Manager {
 }
 
 /// Makes a pool of up to `size` connections; opens none.
-pub(in crate::postgres) fn pool(
+pub(in crate::postgres) fn build_pool(
     connector: &Arc<Connector>,
     setup: String,
     size: usize,
     timeouts: &Timeouts,
 ) -> Result<Pool> {
-    let manager = Manager { connector: connector.clone(), setup, preopened: Mutex::default() };
+    let manager =
+        ConnectionManager { connector: connector.clone(), setup, preopened: Mutex::default() };
     // The connection that was used last has the statements prepared, and the caches of its server process
     // are filled.
     let pool = Pool::builder(manager)
@@ -151,7 +152,7 @@ pub(in crate::postgres) fn pool(
 /// again, because its first bytes may be lost. The pool wait timeout counts from the first wait on, but every
 /// restart waits at least a tenth of it: the time before may have been that of a connection attempt. The
 /// attempt after [`RESTARTS_MAX`] restarts is not interrupted.
-pub(in crate::postgres) async fn check_out<M: managed::Manager<Error = Error>>(
+pub(in crate::postgres) async fn check_out_connection<M: managed::Manager<Error = Error>>(
     pool: &managed::Pool<M>,
     network: &Network,
 ) -> Result<managed::Object<M>, PoolError> {
@@ -159,7 +160,7 @@ pub(in crate::postgres) async fn check_out<M: managed::Manager<Error = Error>>(
     let mut timeouts = pool.timeouts();
     let mut restarts = 0;
     loop {
-        let returned = network.returned();
+        let returned = network.wait_until_reachable();
         let waited = requests::now().saturating_duration_since(began_at);
         timeouts.wait = pool.timeouts().wait.map(|wait| wait.saturating_sub(waited).max(wait / 10));
         let got = tokio::select! {
@@ -172,7 +173,7 @@ pub(in crate::postgres) async fn check_out<M: managed::Manager<Error = Error>>(
         };
         return got.inspect_err(|error| {
             if let PoolError::Backend(error) = error {
-                network.note_failed_attempt(error);
+                network.record_failed_attempt(error);
             }
         });
     }
@@ -181,7 +182,7 @@ pub(in crate::postgres) async fn check_out<M: managed::Manager<Error = Error>>(
 /// Returns the statements that set up a session: settings written as for the start-up `options`
 /// (`-c name=value`), which a pooler such as PgBouncer refuses, and the timeouts that belong to the
 /// deadline of a request. A timeout that the URL sets has precedence.
-pub(in crate::postgres) fn setup_text(
+pub(in crate::postgres) fn session_setup_sql(
     connector: &Connector,
     options: &str,
     deadline: Duration,
@@ -189,10 +190,10 @@ pub(in crate::postgres) fn setup_text(
     let settings = options.split_whitespace().filter_map(|word| word.split_once('='));
     let mut text: String =
         settings.map(|(name, value)| format!("SET {name} = '{value}';")).collect();
-    text.push_str(&connector.settings.server_tcp_text());
+    text.push_str(&connector.settings.server_tcp_settings_sql());
     // The second one ends a transaction whose client was cut off between two statements.
     for name in ["statement_timeout", "idle_in_transaction_session_timeout"] {
-        if !connector.sets(name) {
+        if !connector.sets_parameter(name) {
             text.push_str(&format!("SET {name} = {};", statement_timeout_ms(deadline)));
         }
     }
@@ -203,9 +204,9 @@ pub(in crate::postgres) fn setup_text(
 mod tests {
     use super::*;
 
-    struct Numbers;
+    struct UnitManager;
 
-    impl managed::Manager for Numbers {
+    impl managed::Manager for UnitManager {
         type Type = ();
         type Error = Error;
 
@@ -218,13 +219,13 @@ mod tests {
         }
     }
 
-    fn pool_in_use(wait: Duration) -> managed::Pool<Numbers> {
-        let pool = managed::Pool::builder(Numbers).max_size(1).wait_timeout(Some(wait));
+    fn pool_in_use(wait: Duration) -> managed::Pool<UnitManager> {
+        let pool = managed::Pool::builder(UnitManager).max_size(1).wait_timeout(Some(wait));
         pool.runtime(deadpool::Runtime::Tokio1).build().unwrap()
     }
 
     #[tokio::test]
-    async fn pool_wait_ends_while_the_network_is_lost_and_returns_again_and_again() {
+    async fn pool_wait_is_bounded_while_network_flaps() {
         const WAIT: Duration = Duration::from_millis(600);
         let pool = pool_in_use(WAIT);
         let _in_use = pool.get().await.unwrap();
@@ -233,13 +234,13 @@ mod tests {
             let mut interval = tokio::time::interval(WAIT / 10 * 9);
             loop {
                 interval.tick().await;
-                network.note_lost();
-                network.note_answer();
+                network.record_outage();
+                network.record_answer();
             }
         };
         let began_at = requests::now();
         let got = tokio::select! {
-            got = check_out(&pool, &network) => got,
+            got = check_out_connection(&pool, &network) => got,
             () = returning => unreachable!(),
         };
         assert!(matches!(got, Err(PoolError::Timeout(_))));

@@ -14,7 +14,7 @@ use tokio_postgres::config::{
 };
 
 use super::environment::Environment;
-use super::url::{Parameter, parameters};
+use super::url::{Parameter, parse_parameters};
 use crate::postgres::timeouts::Timeouts;
 
 /// Keepalive probes without an answer after which a connection is closed.
@@ -59,12 +59,12 @@ impl SslMode {
 
 /// The certificates of the CAs that may sign the certificate of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Roots {
+pub(super) enum RootCertificates {
     File(PathBuf),
     System,
 }
 
-impl fmt::Display for Roots {
+impl fmt::Display for RootCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => path.display().fmt(f),
@@ -76,7 +76,7 @@ impl fmt::Display for Roots {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TlsSettings {
     pub(super) mode: SslMode,
-    pub(super) roots: Option<Roots>,
+    pub(super) roots: Option<RootCertificates>,
     /// The certificate of the client and its key.
     pub(super) client: Option<(PathBuf, PathBuf)>,
     /// The handshake begins without a request in clear text (PostgreSQL 17 and newer).
@@ -133,7 +133,7 @@ impl fmt::Debug for Password {
 pub(super) struct Settings {
     /// In the order in which they are tried.
     pub(super) servers: Vec<Server>,
-    pub(super) is_random: bool,
+    pub(super) is_order_random: bool,
     pub(super) user: String,
     pub(super) database: String,
     pub(super) password: Option<Password>,
@@ -162,7 +162,7 @@ impl Settings {
                  the parameters into the URL",
             ));
         }
-        let given = Given::check(parameters(text)?)?;
+        let given = UrlParameters::from_known(parse_parameters(text)?)?;
         let user = match given.text("user") {
             Some(user) => user.to_owned(),
             None => whoami::username().map_err(|error| {
@@ -176,21 +176,21 @@ impl Settings {
         let of_url = given.text("passfile").map(|file| ("passfile", file));
         let of_environment = environment.get("PGPASSFILE").map(|file| ("PGPASSFILE", file));
         let (password_file_source, password_file) = of_url.or(of_environment).unzip();
-        let connect_timeout = bounded(&given, "connect_timeout", CONNECT_TIMEOUT_MAX)?;
+        let connect_timeout = bounded_number(&given, "connect_timeout", CONNECT_TIMEOUT_MAX)?;
         let is_random =
             given.choice("load_balance_hosts", &[("disable", false), ("random", true)])?;
-        let servers = servers(&given)?;
-        let config = config(&given, servers.len(), &user, &database, timeouts)?;
+        let servers = parse_servers(&given)?;
+        let config = build_config(&given, servers.len(), &user, &database, timeouts)?;
         Ok(Self {
             servers,
-            is_random: is_random.unwrap_or(false),
+            is_order_random: is_random.unwrap_or(false),
             password: password.map(|password| Password(password.to_owned())),
             password_source: password_source.unwrap_or_default(),
             password_file_source,
             password_file: password_file
                 .map(PathBuf::from)
                 .or_else(|| environment.home_file(".pgpass")),
-            tls: tls(&given, environment)?,
+            tls: parse_tls_settings(&given, environment)?,
             is_connect_timeout_per_server: connect_timeout.is_some(),
             connect_timeout: connect_timeout.map_or(timeouts.connect, Duration::from_secs),
             config,
@@ -213,11 +213,11 @@ impl Settings {
     /// Returns the statements by which the server notices a client that is gone, with the same times as the
     /// client: a network that is silent leaves sessions on the server, and their locks. The server
     /// ignores them on a Unix socket.
-    pub(super) fn server_tcp_text(&self) -> String {
+    pub(super) fn server_tcp_settings_sql(&self) -> String {
         let config = &self.config;
         let mut text = String::new();
         let mut set = |name: &str, value: u128| {
-            if !self.sets(name) {
+            if !self.sets_parameter(name) {
                 text.push_str(&format!("SET {name} = {value};"));
             }
         };
@@ -235,16 +235,16 @@ impl Settings {
     }
 
     /// Returns whether the URL itself sets a parameter of the server.
-    pub(super) fn sets(&self, parameter: &str) -> bool {
+    pub(super) fn sets_parameter(&self, parameter: &str) -> bool {
         self.config.get_options().is_some_and(|options| options.contains(parameter))
     }
 }
 
 /// The parameters of a URL, all of them known. A parameter has precedence over the same part of the URL, such
 /// as a host.
-struct Given(Vec<Parameter>);
+struct UrlParameters(Vec<Parameter>);
 
-const KNOWN: [&str; 25] = [
+const KNOWN_PARAMETERS: [&str; 25] = [
     "host",
     "hostaddr",
     "port",
@@ -273,8 +273,8 @@ const KNOWN: [&str; 25] = [
     "service",
 ];
 
-impl Given {
-    fn check(parameters: Vec<Parameter>) -> Result<Self> {
+impl UrlParameters {
+    fn from_known(parameters: Vec<Parameter>) -> Result<Self> {
         for (key, _) in &parameters {
             if key == "service" {
                 return Err(Error::invalid(
@@ -288,10 +288,10 @@ impl Given {
                      keys are not supported; decrypt the file of sslkey",
                 ));
             }
-            if !KNOWN.contains(&&**key) {
+            if !KNOWN_PARAMETERS.contains(&&**key) {
                 return Err(Error::invalid(format!(
                     "the PostgreSQL URL has the unknown parameter {key:?}; known are {}",
-                    KNOWN[..KNOWN.len() - 1].join(", ")
+                    KNOWN_PARAMETERS[..KNOWN_PARAMETERS.len() - 1].join(", ")
                 )));
             }
         }
@@ -303,7 +303,7 @@ impl Given {
         found.map(|(_, value)| &**value).filter(|value| !value.is_empty())
     }
 
-    fn is_empty(&self, key: &str) -> bool {
+    fn is_set_but_empty(&self, key: &str) -> bool {
         self.0.iter().any(|(name, value)| name == key && value.is_empty())
     }
 
@@ -312,28 +312,29 @@ impl Given {
     }
 
     fn number<T: FromStr>(&self, key: &'static str) -> Result<Option<T>> {
-        let read = |text: &str| text.parse().map_err(|_| invalid(key, text, "a number"));
+        let read =
+            |text: &str| text.parse().map_err(|_| invalid_value_error(key, text, "a number"));
         self.text(key).map(read).transpose()
     }
 
     fn choice<T: Copy>(&self, key: &'static str, choices: &[(&str, T)]) -> Result<Option<T>> {
-        self.text(key).map(|text| choose(key, text, choices)).transpose()
+        self.text(key).map(|text| parse_choice(key, text, choices)).transpose()
     }
 }
 
-fn choose<T: Copy>(key: &str, text: &str, choices: &[(&str, T)]) -> Result<T> {
+fn parse_choice<T: Copy>(key: &str, text: &str, choices: &[(&str, T)]) -> Result<T> {
     let found = choices.iter().find(|(name, _)| *name == text);
     found.map(|(_, value)| *value).ok_or_else(|| {
         let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        invalid(key, text, &names.join(", "))
+        invalid_value_error(key, text, &names.join(", "))
     })
 }
 
-fn invalid(key: &str, value: &str, wanted: &str) -> Error {
+fn invalid_value_error(key: &str, value: &str, wanted: &str) -> Error {
     Error::invalid(format!("{key}={value:?} of the PostgreSQL connection is invalid; use {wanted}"))
 }
 
-fn servers(given: &Given) -> Result<Vec<Server>> {
+fn parse_servers(given: &UrlParameters) -> Result<Vec<Server>> {
     let (hosts, addresses, ports) =
         (given.list("host"), given.list("hostaddr"), given.list("port"));
     let count = hosts.len().max(addresses.len());
@@ -358,7 +359,9 @@ fn servers(given: &Given) -> Result<Vec<Server>> {
         .map(|index| {
             let address = addresses.get(index).filter(|text| !text.is_empty());
             let address: Option<IpAddr> = address
-                .map(|text| text.parse().map_err(|_| invalid("hostaddr", text, "an IP address")))
+                .map(|text| {
+                    text.parse().map_err(|_| invalid_value_error("hostaddr", text, "an IP address"))
+                })
                 .transpose()?;
             // Without a name the certificate has to be valid for the address.
             let name = hosts.get(index).copied().unwrap_or_default();
@@ -384,7 +387,7 @@ fn servers(given: &Given) -> Result<Vec<Server>> {
         .collect()
 }
 
-fn tls(given: &Given, environment: &Environment) -> Result<TlsSettings> {
+fn parse_tls_settings(given: &UrlParameters, environment: &Environment) -> Result<TlsSettings> {
     const MODES: [(&str, SslMode); 5] = [
         ("disable", SslMode::Disable),
         ("prefer", SslMode::Prefer),
@@ -396,21 +399,22 @@ fn tls(given: &Given, environment: &Environment) -> Result<TlsSettings> {
     let existing = |file: Option<PathBuf>| file.filter(|file| file.exists());
     // As in libpq, an empty mode is an error: a template whose variable is not set must not turn encryption off.
     let empty = |is_empty: bool| is_empty.then_some("");
-    let of_url = given.text("sslmode").or(empty(given.is_empty("sslmode")));
+    let of_url = given.text("sslmode").or(empty(given.is_set_but_empty("sslmode")));
     let of_environment = environment.get("PGSSLMODE").or(empty(environment.is_empty("PGSSLMODE")));
     let of_environment = of_environment.map(|mode| ("PGSSLMODE", mode));
     let mode = match of_url.map(|mode| ("sslmode", mode)).or(of_environment) {
-        Some((name, mode)) => Some(choose(name, mode, &MODES)?),
+        Some((name, mode)) => Some(parse_choice(name, mode, &MODES)?),
         None => None,
     };
     let roots = match text("sslrootcert", "PGSSLROOTCERT") {
-        Some("system") => Some(Roots::System),
-        Some(file) => Some(Roots::File(file.into())),
-        None => existing(environment.home_file(".postgresql/root.crt")).map(Roots::File),
+        Some("system") => Some(RootCertificates::System),
+        Some(file) => Some(RootCertificates::File(file.into())),
+        None => existing(environment.home_file(".postgresql/root.crt")).map(RootCertificates::File),
     };
-    let default = if roots == Some(Roots::System) { SslMode::VerifyFull } else { SslMode::Prefer };
+    let default =
+        if roots == Some(RootCertificates::System) { SslMode::VerifyFull } else { SslMode::Prefer };
     let mode = mode.unwrap_or(default);
-    if roots == Some(Roots::System) && mode != SslMode::VerifyFull {
+    if roots == Some(RootCertificates::System) && mode != SslMode::VerifyFull {
         return Err(Error::invalid(format!(
             "sslmode={} is too weak for sslrootcert=system, because everyone can get a certificate \
              from a public CA; use sslmode=verify-full",
@@ -434,12 +438,12 @@ fn tls(given: &Given, environment: &Environment) -> Result<TlsSettings> {
     Ok(TlsSettings {
         mode,
         roots,
-        client: client_files(&text, environment)?,
+        client: client_certificate_files(&text, environment)?,
         is_direct: is_direct.unwrap_or(false),
     })
 }
 
-fn client_files<'a>(
+fn client_certificate_files<'a>(
     text: &impl Fn(&'static str, &'static str) -> Option<&'a str>,
     environment: &Environment,
 ) -> Result<Option<(PathBuf, PathBuf)>> {
@@ -461,8 +465,8 @@ fn client_files<'a>(
     }
 }
 
-fn config(
-    given: &Given,
+fn build_config(
+    given: &UrlParameters,
     servers: usize,
     user: &str,
     database: &str,
@@ -500,20 +504,20 @@ fn config(
     if given.text("sslnegotiation") == Some("direct") {
         config.ssl_negotiation(SslNegotiation::Direct);
     }
-    set_tcp(&mut config, given, timeouts)?;
+    set_tcp_options(&mut config, given, timeouts)?;
     Ok(config)
 }
 
 /// Sets when the kernel closes a TCP connection whose other end does not answer. Values of the settings are
 /// brought within the bounds of the kernel, which would refuse every connection otherwise; values of the
 /// URL that are out of bounds are errors.
-fn set_tcp(config: &mut Config, given: &Given, timeouts: &Timeouts) -> Result<()> {
-    let seconds = |key| bounded(given, key, KEEPALIVE_MAX.as_secs());
+fn set_tcp_options(config: &mut Config, given: &UrlParameters, timeouts: &Timeouts) -> Result<()> {
+    let seconds = |key| bounded_number(given, key, KEEPALIVE_MAX.as_secs());
     let is_on: Option<u32> = given.number("keepalives")?;
     let idle = seconds("keepalives_idle")?.map(Duration::from_secs);
     let interval = seconds("keepalives_interval")?.map(Duration::from_secs);
-    let retries = match bounded(given, "keepalives_count", KEEPALIVE_RETRIES_MAX.into())? {
-        None => bounded(given, "keepalives_retries", KEEPALIVE_RETRIES_MAX.into())?,
+    let retries = match bounded_number(given, "keepalives_count", KEEPALIVE_RETRIES_MAX.into())? {
+        None => bounded_number(given, "keepalives_retries", KEEPALIVE_RETRIES_MAX.into())?,
         count => count,
     };
     let retries = retries.and_then(|retries| u32::try_from(retries).ok());
@@ -529,7 +533,7 @@ fn set_tcp(config: &mut Config, given: &Given, timeouts: &Timeouts) -> Result<()
     let user = match given.text("tcp_user_timeout") {
         // The default of the operating system.
         Some("0") => None,
-        _ => match bounded(given, "tcp_user_timeout", user_max)? {
+        _ => match bounded_number(given, "tcp_user_timeout", user_max)? {
             Some(timeout) => Some(Duration::from_millis(timeout)),
             // Zero would be the default of the operating system.
             None => Some(timeouts.tcp_user.clamp(Duration::from_millis(1), USER_TIMEOUT_MAX)),
@@ -542,10 +546,10 @@ fn set_tcp(config: &mut Config, given: &Given, timeouts: &Timeouts) -> Result<()
 }
 
 /// Reads a number from 0 to `max`; 0 means the default.
-fn bounded(given: &Given, key: &'static str, max: u64) -> Result<Option<u64>> {
+fn bounded_number(given: &UrlParameters, key: &'static str, max: u64) -> Result<Option<u64>> {
     match given.number::<u64>(key)? {
         Some(value) if value > max => {
-            Err(invalid(key, &value.to_string(), &format!("a number from 0 to {max}")))
+            Err(invalid_value_error(key, &value.to_string(), &format!("a number from 0 to {max}")))
         }
         value => Ok(value.filter(|value| *value > 0)),
     }

@@ -28,16 +28,16 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
 use tokio_rustls::TlsConnector;
 
 use super::channel_binding;
-use super::settings::{Roots, SslMode, TlsSettings, is_open_to_others};
+use super::settings::{RootCertificates, SslMode, TlsSettings, is_open_to_others};
 
 /// What a direct handshake asks the server for.
 const ALPN: &[u8] = b"postgresql";
 
 /// Reads the certificates and the key, and returns how to make connections with them. They are read
 /// for each connection, so that files can be replaced while the process runs.
-pub(super) fn load(settings: &TlsSettings) -> Result<Arc<ClientConfig>> {
+pub(super) fn load_tls_config(settings: &TlsSettings) -> Result<Arc<ClientConfig>> {
     let provider = Arc::new(default_provider());
-    let verifier = Verifier::new(settings, &provider)?;
+    let verifier = ServerVerifier::new(settings, &provider)?;
     let builder =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder =
@@ -46,8 +46,8 @@ pub(super) fn load(settings: &TlsSettings) -> Result<Arc<ClientConfig>> {
     let mut config = match &settings.client {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
-            let chain = certificates("sslcert", certificate)?;
-            let private = private_key(key)?;
+            let chain = read_certificates("sslcert", certificate)?;
+            let private = read_private_key(key)?;
             builder.with_client_auth_cert(chain, private).map_err(|error| {
                 let (certificate, key) = (certificate.display(), key.display());
                 Error::invalid(format!("sslcert {certificate} cannot be used with {key}: {error}"))
@@ -60,7 +60,7 @@ pub(super) fn load(settings: &TlsSettings) -> Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-fn certificates(parameter: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+fn read_certificates(parameter: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let shown = path.display();
     let text = fs::read(path)
         .map_err(|error| Error::invalid(format!("{parameter} {shown} cannot be read: {error}")))?;
@@ -75,7 +75,7 @@ fn certificates(parameter: &str, path: &Path) -> Result<Vec<CertificateDer<'stat
     }
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
+fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     let shown = path.display();
     let text = fs::read(path)
         .map_err(|error| Error::invalid(format!("sslkey {shown} cannot be read: {error}")))?;
@@ -132,21 +132,21 @@ fn system_roots() -> Result<Arc<RootCertStore>> {
 
 /// Verifies the certificate of the server as far as the mode asks for it.
 #[derive(Debug)]
-struct Verifier {
+struct ServerVerifier {
     /// None: the connection is encrypted, and no certificate is verified.
     roots: Option<Arc<RootCertStore>>,
-    has_to_match_host: bool,
+    verifies_host_name: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl Verifier {
+impl ServerVerifier {
     fn new(settings: &TlsSettings, provider: &CryptoProvider) -> Result<Self> {
         let roots = match &settings.roots {
             None => None,
-            Some(Roots::System) => Some(system_roots()?),
-            Some(Roots::File(path)) => {
+            Some(RootCertificates::System) => Some(system_roots()?),
+            Some(RootCertificates::File(path)) => {
                 let mut roots = RootCertStore::empty();
-                for certificate in certificates("sslrootcert", path)? {
+                for certificate in read_certificates("sslrootcert", path)? {
                     roots.add(certificate).map_err(|error| {
                         let path = path.display();
                         Error::invalid(format!("sslrootcert {path} cannot be used: {error}"))
@@ -157,13 +157,13 @@ impl Verifier {
         };
         Ok(Self {
             roots,
-            has_to_match_host: settings.verification() == Some(SslMode::VerifyFull),
+            verifies_host_name: settings.verification() == Some(SslMode::VerifyFull),
             algorithms: provider.signature_verification_algorithms,
         })
     }
 }
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -182,7 +182,7 @@ impl ServerCertVerifier for Verifier {
                 now,
                 algorithms,
             )?;
-            if self.has_to_match_host {
+            if self.verifies_host_name {
                 verify_server_name(&certificate, server_name)?;
             }
         }
@@ -305,54 +305,54 @@ impl std::error::Error for HandshakeError {}
 
 /// What a handshake agreed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Agreed {
+pub(super) struct NegotiatedTls {
     pub(super) protocol: String,
     pub(super) cipher: String,
 }
 
 /// Makes the TLS session of one connection.
 #[derive(Debug, Clone)]
-pub(super) struct Tls {
+pub(super) struct TlsMaker {
     /// None if the connection is not encrypted.
     config: Option<Arc<ClientConfig>>,
     settings: TlsSettings,
-    agreed: Arc<OnceLock<Agreed>>,
+    negotiated: Arc<OnceLock<NegotiatedTls>>,
 }
 
-impl Tls {
+impl TlsMaker {
     pub(super) fn new(config: Option<Arc<ClientConfig>>, settings: &TlsSettings) -> Self {
-        Self { config, settings: settings.clone(), agreed: Arc::default() }
+        Self { config, settings: settings.clone(), negotiated: Arc::default() }
     }
 
     /// Returns what the handshake agreed on, or none if the connection is not encrypted.
-    pub(super) fn agreed(&self) -> Option<Agreed> {
-        self.agreed.get().cloned()
+    pub(super) fn agreed(&self) -> Option<NegotiatedTls> {
+        self.negotiated.get().cloned()
     }
 }
 
-impl MakeTlsConnect<Socket> for Tls {
-    type Stream = Stream;
-    type TlsConnect = Handshake;
+impl MakeTlsConnect<Socket> for TlsMaker {
+    type Stream = EncryptedStream;
+    type TlsConnect = TlsHandshake;
     type Error = HandshakeError;
 
-    fn make_tls_connect(&mut self, host: &str) -> Result<Handshake, HandshakeError> {
-        Ok(Handshake { tls: self.clone(), host: host.to_owned() })
+    fn make_tls_connect(&mut self, host: &str) -> Result<TlsHandshake, HandshakeError> {
+        Ok(TlsHandshake { maker: self.clone(), host: host.to_owned() })
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Handshake {
-    tls: Tls,
+pub(super) struct TlsHandshake {
+    maker: TlsMaker,
     host: String,
 }
 
-impl TlsConnect<Socket> for Handshake {
-    type Stream = Stream;
+impl TlsConnect<Socket> for TlsHandshake {
+    type Stream = EncryptedStream;
     type Error = HandshakeError;
-    type Future = Pin<Box<dyn Future<Output = Result<Stream, HandshakeError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<EncryptedStream, HandshakeError>> + Send>>;
 
     fn connect(self, socket: Socket) -> Self::Future {
-        let Self { tls: Tls { config, settings, agreed }, host } = self;
+        let Self { maker: TlsMaker { config, settings, negotiated: agreed }, host } = self;
         Box::pin(async move {
             let config = config.ok_or_else(|| HandshakeError("TLS is disabled".to_owned()))?;
             let name = ServerName::try_from(host.clone()).map_err(|error| {
@@ -367,17 +367,17 @@ impl TlsConnect<Socket> for Handshake {
             let text = |text: Option<&str>| text.unwrap_or("unknown").to_owned();
             // As PostgreSQL writes it: TLSv1.3.
             let protocol = text(protocol).replace('_', ".");
-            let _ = agreed.set(Agreed { protocol, cipher: text(cipher) });
-            Ok(Stream(Box::new(stream)))
+            let _ = agreed.set(NegotiatedTls { protocol, cipher: text(cipher) });
+            Ok(EncryptedStream(Box::new(stream)))
         })
     }
 }
 
 /// A connection under TLS. In a box: the state of a session is large.
 #[derive(Debug)]
-pub(super) struct Stream(Box<tokio_rustls::client::TlsStream<Socket>>);
+pub(super) struct EncryptedStream(Box<tokio_rustls::client::TlsStream<Socket>>);
 
-impl AsyncRead for Stream {
+impl AsyncRead for EncryptedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -387,7 +387,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for EncryptedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -405,10 +405,10 @@ impl AsyncWrite for Stream {
     }
 }
 
-impl tokio_postgres::tls::TlsStream for Stream {
+impl tokio_postgres::tls::TlsStream for EncryptedStream {
     fn channel_binding(&self) -> ChannelBinding {
         let certificates = self.0.get_ref().1.peer_certificates().unwrap_or_default();
-        match certificates.first().and_then(|first| channel_binding::end_point(first)) {
+        match certificates.first().and_then(|first| channel_binding::server_end_point_hash(first)) {
             Some(hash) => ChannelBinding::tls_server_end_point(hash),
             None => ChannelBinding::none(),
         }
@@ -440,13 +440,13 @@ mod tests {
     fn file_that_is_cut_off_is_an_error_in_words() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "-----BEGIN CERTIFICATE-----\nMIIB\n").unwrap();
-        let error = certificates("sslrootcert", file.path()).unwrap_err().to_string();
+        let error = read_certificates("sslrootcert", file.path()).unwrap_err().to_string();
         assert!(error.contains("sslrootcert /") && error.contains("cut off"), "{error}");
         assert!(!error.contains('['), "{error}");
         use std::os::unix::fs::PermissionsExt as _;
         fs::set_permissions(file.path(), fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(file.path(), "-----BEGIN PRIVATE KEY-----\nMIIB\n").unwrap();
-        let error = private_key(file.path()).unwrap_err().to_string();
+        let error = read_private_key(file.path()).unwrap_err().to_string();
         assert!(error.contains("sslkey /") && error.contains("cut off"), "{error}");
     }
 
@@ -454,7 +454,7 @@ mod tests {
     fn failed_handshake_is_explained() {
         let settings = |is_direct| TlsSettings {
             mode: SslMode::Require,
-            roots: Some(Roots::System),
+            roots: Some(RootCertificates::System),
             client: None,
             is_direct,
         };

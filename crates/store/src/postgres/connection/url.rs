@@ -7,23 +7,24 @@ use tidegate_core::{Error, Result};
 pub(super) type Parameter = (String, String);
 
 /// Says what to do about a URL whose parts cannot be told apart.
-const ENCODE: &str = "percent-encode characters such as @ / ? : # in a user name or a password";
+const ENCODE_ADVICE: &str =
+    "percent-encode characters such as @ / ? : # in a user name or a password";
 
 /// Returns the parameters of a connection string in their order. User, password, hosts, ports and
 /// database of a URL are parameters as well. No error contains a value of the URL: a password that
 /// is not encoded can end up in any part of it.
-pub(super) fn parameters(text: &str) -> Result<Vec<Parameter>> {
+pub(super) fn parse_parameters(text: &str) -> Result<Vec<Parameter>> {
     let scheme = ["postgres://", "postgresql://"];
     match scheme.iter().find_map(|scheme| text.strip_prefix(scheme)) {
-        Some(rest) => of_url(rest),
-        None => of_pairs(text),
+        Some(rest) => parse_url(rest),
+        None => parse_pairs(text),
     }
 }
 
 /// Returns where a connection string leads to, for people: its hosts, ports and database, and no other
 /// parameter.
-pub(crate) fn address(text: &str) -> String {
-    let Ok(found) = parameters(text) else {
+pub(crate) fn display_address(text: &str) -> String {
+    let Ok(found) = parse_parameters(text) else {
         return "postgres://(invalid URL)".to_owned();
     };
     let last = |key: &str| {
@@ -50,15 +51,15 @@ pub(crate) fn address(text: &str) -> String {
     format!("postgres://{}{database}", hosts.join(","))
 }
 
-fn of_url(rest: &str) -> Result<Vec<Parameter>> {
+fn parse_url(rest: &str) -> Result<Vec<Parameter>> {
     let mut found = Vec::new();
     let credentials_end = credentials_end(rest);
     let rest = match credentials_end {
         Some(end) => {
             let (user, password) = split_optional(&rest[..end], ':');
-            add(&mut found, "user", user)?;
+            add_parameter(&mut found, "user", user)?;
             if let Some(password) = password {
-                add(&mut found, "password", password)?;
+                add_parameter(&mut found, "password", password)?;
             }
             &rest[end + 1..]
         }
@@ -70,21 +71,23 @@ fn of_url(rest: &str) -> Result<Vec<Parameter>> {
     let has_at = |part: Option<&str>| part.is_some_and(|part| part.contains('@'));
     if has_at(database) || credentials_end.is_some() && has_at(query) {
         return Err(Error::invalid(format!(
-            "the PostgreSQL URL has an @ behind its hosts; {ENCODE}, or in a parameter"
+            "the PostgreSQL URL has an @ behind its hosts; {ENCODE_ADVICE}, or in a parameter"
         )));
     }
     add_hosts(&mut found, hosts)?;
     if let Some(database) = database.filter(|database| !database.is_empty()) {
-        add(&mut found, "dbname", database)?;
+        add_parameter(&mut found, "dbname", database)?;
     }
     let mut keys = Vec::new();
     for parameter in query.unwrap_or_default().split('&').filter(|text| !text.is_empty()) {
         let (key, value) = parameter.split_once('=').ok_or_else(|| {
-            Error::invalid(format!("a parameter of the PostgreSQL URL has no value; {ENCODE}"))
+            Error::invalid(format!(
+                "a parameter of the PostgreSQL URL has no value; {ENCODE_ADVICE}"
+            ))
         })?;
-        let key = decoded(key)?;
+        let key = percent_decode(key)?;
         refuse_second(&keys, &key)?;
-        add(&mut found, &key, value)?;
+        add_parameter(&mut found, &key, value)?;
         keys.push(key);
     }
     Ok(found)
@@ -102,7 +105,7 @@ fn refuse_second(keys: &[String], key: &str) -> Result<()> {
 
 /// Returns a connection URL without its password, and else as it is. None where it is not valid.
 pub(crate) fn without_password(text: &str) -> Option<String> {
-    parameters(text).ok()?;
+    parse_parameters(text).ok()?;
     let (scheme, rest) = text.split_once("://")?;
     let (user, rest) = match credentials_end(rest) {
         Some(end) => (format!("{}@", split_optional(&rest[..end], ':').0), &rest[end + 1..]),
@@ -111,7 +114,7 @@ pub(crate) fn without_password(text: &str) -> Option<String> {
     let (rest, query) = split_optional(rest, '?');
     let is_shown = |parameter: &&str| {
         let key = parameter.split_once('=').map_or(*parameter, |(key, _)| key);
-        !decoded(key).is_ok_and(|key| key == "password")
+        !percent_decode(key).is_ok_and(|key| key == "password")
     };
     let query: Vec<&str> = query.unwrap_or_default().split('&').filter(is_shown).collect();
     let query = query.join("&");
@@ -123,18 +126,22 @@ pub(crate) fn without_password(text: &str) -> Option<String> {
 /// encoded: then the part before it has a port that is no number.
 fn credentials_end(rest: &str) -> Option<usize> {
     let hosts = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
-    let has_bad_port =
-        || !hosts.starts_with('[') && hosts.split_once(':').is_some_and(|(_, port)| !is_port(port));
+    let has_bad_port = || {
+        !hosts.starts_with('[')
+            && hosts.split_once(':').is_some_and(|(_, port)| !is_port_number(port))
+    };
     hosts.find('@').or_else(|| rest.find('@').filter(|_| has_bad_port()))
 }
 
-fn is_port(text: &str) -> bool {
+fn is_port_number(text: &str) -> bool {
     text.split([',', ':']).next().unwrap_or_default().bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn add_hosts(found: &mut Vec<Parameter>, hosts: &str) -> Result<()> {
     if hosts.contains('@') {
-        return Err(Error::invalid(format!("the PostgreSQL URL has more than one @; {ENCODE}")));
+        return Err(Error::invalid(format!(
+            "the PostgreSQL URL has more than one @; {ENCODE_ADVICE}"
+        )));
     }
     if hosts.is_empty() {
         return Ok(());
@@ -146,8 +153,8 @@ fn add_hosts(found: &mut Vec<Parameter>, hosts: &str) -> Result<()> {
             Some((name, port)) => (name, port.strip_prefix(':').unwrap_or("none")),
             None => host.split_once(':').unwrap_or((host, "")),
         };
-        names.push(decoded(name)?);
-        ports.push(decoded(port)?);
+        names.push(percent_decode(name)?);
+        ports.push(percent_decode(port)?);
     }
     found.push(("host".to_owned(), names.join(",")));
     if ports.iter().any(|port| !port.is_empty()) {
@@ -156,12 +163,12 @@ fn add_hosts(found: &mut Vec<Parameter>, hosts: &str) -> Result<()> {
     Ok(())
 }
 
-fn add(found: &mut Vec<Parameter>, key: &str, value: &str) -> Result<()> {
-    found.push((key.to_owned(), decoded(value)?));
+fn add_parameter(found: &mut Vec<Parameter>, key: &str, value: &str) -> Result<()> {
+    found.push((key.to_owned(), percent_decode(value)?));
     Ok(())
 }
 
-fn decoded(text: &str) -> Result<String> {
+fn percent_decode(text: &str) -> Result<String> {
     let decoded = percent_decode_str(text).decode_utf8();
     let decoded = decoded.map_err(|_| Error::invalid("a part of the PostgreSQL URL is not UTF-8"));
     Ok(decoded?.into_owned())
@@ -173,7 +180,7 @@ fn split_optional(text: &str, at: char) -> (&str, Option<&str>) {
 
 /// Reads `key=value` pairs with white space between them. A value in single quotes may contain
 /// white space; a backslash escapes the next character.
-fn of_pairs(text: &str) -> Result<Vec<Parameter>> {
+fn parse_pairs(text: &str) -> Result<Vec<Parameter>> {
     let mut found: Vec<Parameter> = Vec::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
@@ -182,7 +189,7 @@ fn of_pairs(text: &str) -> Result<Vec<Parameter>> {
                 "the PostgreSQL connection string is neither a URL nor a list of key=value pairs",
             )
         })?;
-        let (value, behind) = pair_value(value.trim_start())?;
+        let (value, behind) = parse_pair_value(value.trim_start())?;
         let key = key.trim().to_owned();
         if found.iter().any(|(known, _)| *known == key) {
             return Err(Error::invalid(format!(
@@ -195,7 +202,7 @@ fn of_pairs(text: &str) -> Result<Vec<Parameter>> {
     Ok(found)
 }
 
-fn pair_value(text: &str) -> Result<(String, &str)> {
+fn parse_pair_value(text: &str) -> Result<(String, &str)> {
     let (quoted, text) = match text.strip_prefix('\'') {
         Some(text) => (true, text),
         None => (false, text),
@@ -226,13 +233,13 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, expected: &[(&str, &str)]) {
-        let found = parameters(text).unwrap();
+        let found = parse_parameters(text).unwrap();
         let found: Vec<_> = found.iter().map(|(key, value)| (&**key, &**value)).collect();
         assert_eq!(found, expected, "{text}");
     }
 
     #[test]
-    fn url_parts_become_parameters() {
+    fn url_parts_are_parameters() {
         check("postgres://", &[]);
         check("postgresql://a", &[("host", "a")]);
         check(
@@ -254,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn at_sign_in_a_parameter_is_not_the_end_of_credentials() {
+    fn at_sign_in_parameter_does_not_end_credentials() {
         check(
             "postgres://a/db?application_name=me@home",
             &[("host", "a"), ("dbname", "db"), ("application_name", "me@home")],
@@ -262,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn slash_in_a_password_is_accepted() {
+    fn slash_in_password_is_accepted() {
         check(
             "postgres://me:a/b@c/d",
             &[("user", "me"), ("password", "a/b"), ("host", "c"), ("dbname", "d")],
@@ -270,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn at_sign_that_may_belong_to_a_password_is_an_error_without_it() {
+    fn ambiguous_at_sign_is_rejected_without_showing_password() {
         let mut errors = String::new();
         for text in [
             "postgres://me:5/cret@host/db",
@@ -278,7 +285,7 @@ mod tests {
             "postgres://me@host/db?password=se@cret",
             "postgres://me:a?b=se@host/db?application_name=x@cret",
         ] {
-            let error = parameters(text).unwrap_err().to_string();
+            let error = parse_parameters(text).unwrap_err().to_string();
             assert!(!error.contains("cret"), "{text}: {error}");
             errors.push_str(&format!("{error}\n"));
         }
@@ -298,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn address_has_no_user_no_password_and_no_other_parameter() {
+    fn url_address_omits_user_password_and_parameters() {
         for (text, shown) in [
             ("postgres://me:secret@host:1/db?password=x", "postgres://host:1/db"),
             ("postgres://db:5432/app?user=me&password=p@ss", "postgres://db:5432/app"),
@@ -308,7 +315,7 @@ mod tests {
             ("postgres://%2Frun/db", "postgres:///db?host=/run"),
             ("postgres://me:5/cret@host/db", "postgres://(invalid URL)"),
         ] {
-            assert_eq!(address(text), shown, "{text}");
+            assert_eq!(display_address(text), shown, "{text}");
         }
     }
 
@@ -319,7 +326,7 @@ mod tests {
             "postgres://host/db?sslmode=require&%73slmode=require",
             "host=a sslmode=require sslmode=disable",
         ] {
-            let error = parameters(text).unwrap_err().to_string();
+            let error = parse_parameters(text).unwrap_err().to_string();
             assert!(error.contains("\"sslmode\" twice"), "{text}: {error}");
         }
         // As in libpq, a parameter replaces the part of the URL.
@@ -343,8 +350,8 @@ mod tests {
     }
 
     #[test]
-    fn second_at_sign_is_an_error_without_the_password() {
-        let error = parameters("postgres://me:se@cret@host/db").unwrap_err().to_string();
+    fn second_at_sign_is_rejected_without_showing_password() {
+        let error = parse_parameters("postgres://me:se@cret@host/db").unwrap_err().to_string();
         assert!(!error.contains("cret"), "{error}");
         assert_snapshot!(
             error,
@@ -353,13 +360,13 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_split_at_white_space_outside_of_quotes() {
+    fn key_value_pairs_are_split_at_unquoted_white_space() {
         check(
             r"host=a  password='b \'c\\' user = me",
             &[("host", "a"), ("password", r"b 'c\"), ("user", "me")],
         );
         for text in ["host", "host=a password='b"] {
-            let error = parameters(text).unwrap_err();
+            let error = parse_parameters(text).unwrap_err();
             assert_eq!(error.kind(), tidegate_core::ErrorKind::Invalid, "{text}");
         }
     }

@@ -16,4 +16,4 @@ SELECT count(*) AS peers,
               WHERE worker = $1 AND token NOT IN (SELECT unnest($5::bigint[])) LIMIT 100) AS unlisted
 FROM tidegate.workers
 WHERE id <> $1 AND alive_until > $4
-  AND (report ->> 'accepting')::boolean AND (report ->> 'available')::bigint > 0
+  AND (report ->> 'accepting')::boolean AND (report ->> 'free')::bigint > 0

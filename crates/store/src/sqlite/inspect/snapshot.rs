@@ -2,65 +2,66 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use rusqlite::Row;
-use tidegate_core::inspect::{SlotRow, Snapshot, TaskRow};
+use tidegate_core::reader::{Snapshot, SnapshotSlot, SnapshotTask};
 use tidegate_core::tables::{Position, Tables};
 use tidegate_core::{LaneId, LimitId, Result, TaskId, Token};
 
-use super::explain::read_lease;
-use super::{counts, lanes, limits};
-use crate::sqlite::error::unknown;
+use super::explain::read_lease_row;
+use super::{count_tasks_by_state, load_lanes, read_all_limits};
+use crate::sqlite::error::unknown_value_error;
 use crate::sqlite::statements::Query;
-use crate::sqlite::tables::{Transaction, read_line, read_ready};
+use crate::sqlite::tables::{Transaction, read_ready_row, read_waiter_row};
 
 /// Every table is read once from end to end, and what stands where is put together in memory.
-pub(in crate::sqlite) fn snapshot(tx: &mut Transaction<'_, '_>) -> Result<Snapshot> {
-    let mut tasks = tasks(tx)?;
-    stand(tx, &mut tasks)?;
+pub(in crate::sqlite) fn read_snapshot(tx: &mut Transaction<'_, '_>) -> Result<Snapshot> {
+    let mut tasks = unfinished_tasks(tx)?;
+    add_positions(tx, &mut tasks)?;
     let read = |row: &Row<'_>| {
         let (limit, task) = (LimitId(row.get(0)?), TaskId(row.get(2)?));
-        Ok(SlotRow { limit, number: row.get(1)?, task })
+        Ok(SnapshotSlot { limit, number: row.get(1)?, task })
     };
-    let highest = tx.statements.first(Query::HighestTaskId, [], |row| Ok(TaskId(row.get(0)?)))?;
+    let highest =
+        tx.statements.query_first(Query::HighestTaskId, [], |row| Ok(TaskId(row.get(0)?)))?;
     let keys = tasks.iter().filter_map(|task| Some((task.unique_key.clone()?, task.id))).collect();
     Ok(Snapshot {
-        faults: Vec::new(),
+        store_faults: Vec::new(),
         now: tx.now,
         counters: tx.counters()?,
-        last_task: tx.last_task()?,
-        highest_task: highest.unwrap_or_default(),
+        last_task_id: tx.last_task_id()?,
+        highest_task_id: highest.unwrap_or_default(),
         tasks,
-        limits: limits(tx, Query::AllLimitsById)?,
-        slots: tx.statements.rows(Query::SnapshotSlots, [], read)?,
-        leases: tx.statements.rows(Query::SnapshotLeases, [], read_lease)?,
-        keys,
-        finished: counts(tx, Query::FinishedCountsByState)?,
+        limits: read_all_limits(tx, Query::AllLimitsById)?,
+        slots: tx.statements.query_rows(Query::SnapshotSlots, [], read)?,
+        leases: tx.statements.query_rows(Query::SnapshotLeases, [], read_lease_row)?,
+        unique_keys: keys,
+        finished: count_tasks_by_state(tx, Query::FinishedCountsByState)?,
     })
 }
 
 /// The unfinished tasks, ascending, not yet standing anywhere.
-fn tasks(tx: &mut Transaction<'_, '_>) -> Result<Vec<TaskRow>> {
-    let mut names = Names::default();
+fn unfinished_tasks(tx: &mut Transaction<'_, '_>) -> Result<Vec<SnapshotTask>> {
+    let mut names = NameInterner::default();
     let nameless: Arc<str> = "".into();
     let read = |row: &Row<'_>| {
-        let task = TaskRow {
+        let task = SnapshotTask {
             id: TaskId(row.get(0)?),
             kind: nameless.clone(),
-            group: names.shared(row, 2)?,
-            job: names.shared(row, 3)?,
-            workflow: names.shared(row, 4)?,
+            group: names.intern_column(row, 2)?,
+            job: names.intern_column(row, 3)?,
+            workflow: names.intern_column(row, 4)?,
             unique_key: row.get(5)?,
             weight: row.get(6)?,
-            spent: row.get(7)?,
-            deaths: row.get(8)?,
+            attempts_used: row.get(7)?,
+            crashes: row.get(8)?,
             positions: Vec::new(),
-            gated: false,
+            holds_slots: false,
         };
         Ok((task, LaneId(row.get(1)?)))
     };
-    let found = tx.statements.rows(Query::SnapshotTasks, [], read)?;
-    let lanes = lanes(tx)?;
-    let named = |(mut task, lane): (TaskRow, LaneId)| {
-        task.kind = lanes.get(lane).ok_or_else(|| unknown("lane", lane))?.kind.clone();
+    let found = tx.statements.query_rows(Query::SnapshotTasks, [], read)?;
+    let lanes = load_lanes(tx)?;
+    let named = |(mut task, lane): (SnapshotTask, LaneId)| {
+        task.kind = lanes.get(lane).ok_or_else(|| unknown_value_error("lane", lane))?.kind.clone();
         Ok(task)
     };
     found.into_iter().map(named).collect()
@@ -68,23 +69,23 @@ fn tasks(tx: &mut Transaction<'_, '_>) -> Result<Vec<TaskRow>> {
 
 /// Writes down every place each task stands in. A row whose task is gone shows as a task of
 /// its own without a name, so that the check finds it.
-fn stand(tx: &mut Transaction<'_, '_>, tasks: &mut Vec<TaskRow>) -> Result<()> {
+fn add_positions(tx: &mut Transaction<'_, '_>, tasks: &mut Vec<SnapshotTask>) -> Result<()> {
     let mut found: Vec<(TaskId, Position, bool)> = Vec::new();
-    found.append(&mut tx.statements.rows(Query::SnapshotScheduled, [], |row| {
+    found.append(&mut tx.statements.query_rows(Query::SnapshotScheduled, [], |row| {
         Ok((TaskId(row.get(0)?), Position::Scheduled(row.get(1)?), false))
     })?);
-    found.append(&mut tx.statements.rows(Query::SnapshotInbox, [], |row| {
-        Ok((TaskId(row.get(0)?), Position::Arrived, false))
+    found.append(&mut tx.statements.query_rows(Query::SnapshotInbox, [], |row| {
+        Ok((TaskId(row.get(0)?), Position::Inbox, false))
     })?);
-    found.append(&mut tx.statements.rows(Query::SnapshotReady, [], |row| {
-        let row = read_ready(row)?;
+    found.append(&mut tx.statements.query_rows(Query::SnapshotReady, [], |row| {
+        let row = read_ready_row(row)?;
         Ok((row.task, Position::Ready(row), false))
     })?);
-    found.append(&mut tx.statements.rows(Query::SnapshotWaiters, [], |row| {
-        let row = read_line(row)?;
-        Ok((row.task, Position::Line(row), false))
+    found.append(&mut tx.statements.query_rows(Query::SnapshotWaiters, [], |row| {
+        let row = read_waiter_row(row)?;
+        Ok((row.task, Position::Waiting(row), false))
     })?);
-    found.append(&mut tx.statements.rows(Query::SnapshotRunning, [], |row| {
+    found.append(&mut tx.statements.query_rows(Query::SnapshotRunning, [], |row| {
         Ok((TaskId(row.get(0)?), Position::Running(Token(row.get(1)?)), row.get(2)?))
     })?);
     // A stable sort: a task in two places keeps them in the order they were read.
@@ -98,10 +99,10 @@ fn stand(tx: &mut Transaction<'_, '_>, tasks: &mut Vec<TaskRow>) -> Result<()> {
         match tasks.get_mut(at).filter(|row| row.id == task) {
             Some(row) => {
                 row.positions.push(position);
-                row.gated |= gated;
+                row.holds_slots |= gated;
             }
             None => {
-                let mut orphan = TaskRow::orphan(task);
+                let mut orphan = SnapshotTask::orphan(task);
                 orphan.positions.push(position);
                 orphans.push(orphan);
             }
@@ -114,10 +115,14 @@ fn stand(tx: &mut Transaction<'_, '_>, tasks: &mut Vec<TaskRow>) -> Result<()> {
 
 /// Names that many tasks share are kept once.
 #[derive(Default)]
-struct Names(HashSet<Arc<str>>);
+struct NameInterner(HashSet<Arc<str>>);
 
-impl Names {
-    fn shared(&mut self, row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Arc<str>>> {
+impl NameInterner {
+    fn intern_column(
+        &mut self,
+        row: &Row<'_>,
+        column: usize,
+    ) -> rusqlite::Result<Option<Arc<str>>> {
         let Some(name) = row.get_ref(column)?.as_str_or_null()? else {
             return Ok(None);
         };

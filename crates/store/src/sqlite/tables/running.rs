@@ -4,43 +4,43 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rusqlite::{Row, params};
-use tidegate_core::tables::{Lease, ReadyRow, Stopped, Tags};
-use tidegate_core::{Attempt, LaneId, LimitId, Millis, Result, SlotHeld, TaskId, Token};
+use tidegate_core::tables::{Lease, ReadyRow, RemovedAttempt, TaskInfo};
+use tidegate_core::{Attempt, HeldSlot, LaneId, LimitId, Millis, Result, TaskId, Token};
 
-use super::tasks::read_tags;
+use super::tasks::read_task_info_row;
 use super::{Transaction, limits, workers};
-use crate::sqlite::cache::{Known, Run};
-use crate::sqlite::error::unknown;
+use crate::sqlite::error::unknown_value_error;
+use crate::sqlite::row_cache::{CachedRun, CachedTask};
 use crate::sqlite::statements::Query;
 
-pub(super) fn start(
+pub(super) fn start_attempts(
     tx: &mut Transaction<'_, '_>,
     rows: &[ReadyRow],
     lease: &Lease,
 ) -> Result<Vec<Attempt>> {
     let row = params![lease.token.0, lease.worker.0, lease.expires_at];
     tx.statements.execute(Query::InsertLease, row)?;
-    tx.cache.tokens = None;
-    for (last, number) in furthest_by_lane(rows) {
-        if !start_first(tx, last, number, lease.token)? {
+    tx.cache.tokens_by_task = None;
+    for (last, number) in last_row_and_count_by_lane(rows) {
+        if !start_lane_prefix(tx, last, number, lease.token)? {
             let of_lane = rows.iter().filter(|row| row.lane == last.lane);
             for row in of_lane {
-                start_one(tx, *row, lease.token)?;
+                start_attempt(tx, *row, lease.token)?;
             }
         }
     }
-    let mut attempts = attempts(tx, lease)?;
+    let mut attempts = read_attempts_of_lease(tx, lease)?;
     if attempts.len() == rows.len() {
-        tx.cache.leases.insert(lease.token, rows.len());
+        tx.cache.running_by_lease.insert(lease.token, rows.len());
     }
-    if rows.iter().any(|row| row.gated) {
-        add_slots(tx, &mut attempts, lease.token)?;
+    if rows.iter().any(|row| row.holds_slots) {
+        add_slots_to_attempts(tx, &mut attempts, lease.token)?;
     }
-    Ok(in_order_of(rows, attempts))
+    Ok(attempts_in_claim_order(rows, attempts))
 }
 
 /// The last of the rows of every lane, and how many there are.
-fn furthest_by_lane(rows: &[ReadyRow]) -> Vec<(ReadyRow, usize)> {
+fn last_row_and_count_by_lane(rows: &[ReadyRow]) -> Vec<(ReadyRow, usize)> {
     let mut lanes: BTreeMap<LaneId, (ReadyRow, usize)> = BTreeMap::new();
     for row in rows {
         let (last, number) = lanes.entry(row.lane).or_insert((*row, 0));
@@ -52,7 +52,7 @@ fn furthest_by_lane(rows: &[ReadyRow]) -> Vec<(ReadyRow, usize)> {
 
 /// Starts the first rows of a lane with one statement. False, and nothing is done, where there
 /// are others among them than those that were picked.
-fn start_first(
+fn start_lane_prefix(
     tx: &mut Transaction<'_, '_>,
     last: ReadyRow,
     number: usize,
@@ -69,15 +69,15 @@ fn start_first(
     Ok(false)
 }
 
-fn start_one(tx: &mut Transaction<'_, '_>, row: ReadyRow, token: Token) -> Result<()> {
-    super::ready::take(tx, row)?;
-    let values = params![token.0, row.task.0, row.gated, tx.now, row.since];
+fn start_attempt(tx: &mut Transaction<'_, '_>, row: ReadyRow, token: Token) -> Result<()> {
+    super::ready::delete_ready(tx, row)?;
+    let values = params![token.0, row.task.0, row.holds_slots, tx.now, row.ready_at];
     tx.statements.execute(Query::StartAttempt, values).map(drop)
 }
 
-struct Started {
-    tags: Tags,
-    gated: bool,
+struct StartedTaskRow {
+    info: TaskInfo,
+    holds_slots: bool,
     timeout_ms: Option<i64>,
     payload: Vec<u8>,
     ready_at: Millis,
@@ -85,28 +85,33 @@ struct Started {
 }
 
 /// The attempts of a lease, ascending by task.
-fn attempts(tx: &mut Transaction<'_, '_>, lease: &Lease) -> Result<Vec<Attempt>> {
+fn read_attempts_of_lease(tx: &mut Transaction<'_, '_>, lease: &Lease) -> Result<Vec<Attempt>> {
     let read = |row: &Row<'_>| {
-        Ok(Started {
-            tags: read_tags(row)?,
+        Ok(StartedTaskRow {
+            info: read_task_info_row(row)?,
             timeout_ms: row.get(12)?,
             payload: row.get(13)?,
-            gated: row.get(14)?,
+            holds_slots: row.get(14)?,
             ready_at: row.get(15)?,
             trace: row.get(16)?,
         })
     };
-    let started = tx.statements.rows(Query::AttemptsOfLease, [lease.token.0], read)?;
-    started.into_iter().map(|started| attempt(tx, started, lease)).collect()
+    let started = tx.statements.query_rows(Query::AttemptsOfLease, [lease.token.0], read)?;
+    started.into_iter().map(|started| build_attempt(tx, started, lease)).collect()
 }
 
-fn attempt(tx: &mut Transaction<'_, '_>, started: Started, lease: &Lease) -> Result<Attempt> {
-    let Started { mut tags, gated, timeout_ms, payload, ready_at, trace } = started;
-    let lane = workers::lanes(tx)?.get(tags.lane);
-    let lane = lane.ok_or_else(|| unknown("lane", tags.lane))?;
+fn build_attempt(
+    tx: &mut Transaction<'_, '_>,
+    started: StartedTaskRow,
+    lease: &Lease,
+) -> Result<Attempt> {
+    let StartedTaskRow { info: mut tags, holds_slots: gated, timeout_ms, payload, ready_at, trace } =
+        started;
+    let lane = workers::load_lanes(tx)?.get(tags.lane);
+    let lane = lane.ok_or_else(|| unknown_value_error("lane", tags.lane))?;
     tags.kind = lane.kind.clone();
     let queue = lane.queue.clone();
-    let kind = workers::kind(tx, &tags.kind)?;
+    let kind = workers::find_kind(tx, &tags.kind)?;
     let attempt = Attempt {
         task: tags.task,
         token: lease.token,
@@ -115,7 +120,7 @@ fn attempt(tx: &mut Transaction<'_, '_>, started: Started, lease: &Lease) -> Res
         group: tags.group.as_ref().unwrap_or(&tags.kind).clone(),
         weight: tags.weight,
         payload,
-        number: tags.spent.saturating_add(1),
+        number: tags.attempts_used.saturating_add(1),
         max_attempts: tags
             .max_attempts
             .unwrap_or_else(|| kind.as_ref().map_or(1, |kind| kind.max_attempts)),
@@ -124,20 +129,25 @@ fn attempt(tx: &mut Transaction<'_, '_>, started: Started, lease: &Lease) -> Res
         workflow: tags.workflow.clone(),
         slots: Vec::new(),
         expires_at: lease.expires_at,
-        arrived_at: tags.arrival,
+        due_at: tags.due_at,
         ready_at,
         trace,
     };
-    let running = Some(Run { token: lease.token, gated, cancel: false });
-    tx.cache.known.insert(tags.task, Known { tags, running });
+    let running =
+        Some(CachedRun { token: lease.token, holds_slots: gated, cancel_requested: false });
+    tx.cache.tasks.insert(tags.task, CachedTask { info: tags, running });
     Ok(attempt)
 }
 
-fn add_slots(tx: &mut Transaction<'_, '_>, attempts: &mut [Attempt], token: Token) -> Result<()> {
+fn add_slots_to_attempts(
+    tx: &mut Transaction<'_, '_>,
+    attempts: &mut [Attempt],
+    token: Token,
+) -> Result<()> {
     let read =
         |row: &Row<'_>| Ok((TaskId(row.get(0)?), LimitId(row.get(1)?), row.get::<_, u32>(2)?));
-    for (task, limit, number) in tx.statements.rows(Query::SlotsOfLease, [token.0], read)? {
-        let held = slot_held(tx, limit, number)?;
+    for (task, limit, number) in tx.statements.query_rows(Query::SlotsOfLease, [token.0], read)? {
+        let held = slot_with_limit_name(tx, limit, number)?;
         if let Ok(at) = attempts.binary_search_by_key(&task, |attempt| attempt.task) {
             attempts[at].slots.push(held);
         }
@@ -146,17 +156,17 @@ fn add_slots(tx: &mut Transaction<'_, '_>, attempts: &mut [Attempt], token: Toke
 }
 
 /// A slot with the name of its limit.
-pub(in crate::sqlite) fn slot_held(
+pub(in crate::sqlite) fn slot_with_limit_name(
     tx: &mut Transaction<'_, '_>,
     limit: LimitId,
     number: u32,
-) -> Result<SlotHeld> {
-    let name = limits::limit(tx, limit)?.map_or_else(|| "".into(), |limit| limit.name);
-    Ok(SlotHeld { limit, name, number })
+) -> Result<HeldSlot> {
+    let name = limits::find_limit(tx, limit)?.map_or_else(|| "".into(), |limit| limit.name);
+    Ok(HeldSlot { limit, name, number })
 }
 
 /// Puts attempts in the order in which they were picked.
-fn in_order_of(rows: &[ReadyRow], attempts: Vec<Attempt>) -> Vec<Attempt> {
+fn attempts_in_claim_order(rows: &[ReadyRow], attempts: Vec<Attempt>) -> Vec<Attempt> {
     if rows.is_sorted_by_key(|row| row.task) {
         return attempts;
     }
@@ -170,51 +180,57 @@ fn in_order_of(rows: &[ReadyRow], attempts: Vec<Attempt>) -> Vec<Attempt> {
     rows.iter().filter_map(next).collect()
 }
 
-pub(super) fn stop(
+pub(super) fn stop_attempt(
     tx: &mut Transaction<'_, '_>,
     task: TaskId,
     token: Token,
-) -> Result<Option<Stopped>> {
-    tx.cache.tokens = None;
+) -> Result<Option<RemovedAttempt>> {
+    tx.cache.tokens_by_task = None;
     let run = tx
         .cache
-        .known
+        .tasks
         .get_mut(&task)
         .and_then(|known| known.running.take_if(|run| run.token == token));
     if let Some(run) = run {
-        tx.stopped.push((token, task));
-        return Ok(Some(Stopped { cancel_requested: run.cancel, gated: run.gated }));
+        tx.unwritten_stops.push((token, task));
+        return Ok(Some(RemovedAttempt {
+            cancel_requested: run.cancel_requested,
+            holds_slots: run.holds_slots,
+        }));
     }
-    flush(tx)?;
-    tx.statements.first(Query::StopAttempt, [token.0, task.0], |row| {
-        Ok(Stopped { cancel_requested: row.get(0)?, gated: row.get(1)? })
+    delete_stopped_attempts(tx)?;
+    tx.statements.query_first(Query::StopAttempt, [token.0, task.0], |row| {
+        Ok(RemovedAttempt { cancel_requested: row.get(0)?, holds_slots: row.get(1)? })
     })
 }
 
 /// Removes the rows of attempts that were stopped, all of a lease together where all were.
-pub(super) fn flush(tx: &mut Transaction<'_, '_>) -> Result<()> {
-    if tx.stopped.is_empty() {
+pub(super) fn delete_stopped_attempts(tx: &mut Transaction<'_, '_>) -> Result<()> {
+    if tx.unwritten_stops.is_empty() {
         return Ok(());
     }
-    let mut stopped = std::mem::take(&mut tx.stopped);
+    let mut stopped = std::mem::take(&mut tx.unwritten_stops);
     stopped.sort_unstable();
     for of_lease in stopped.chunk_by(|(token, _), (next, _)| token == next) {
-        let removed = remove_stopped(tx, of_lease)?;
+        let removed = delete_stopped_of_lease(tx, of_lease)?;
         if removed != of_lease.len() {
-            return Err(unknown("number of running attempts", removed));
+            return Err(unknown_value_error("number of running attempts", removed));
         }
     }
     Ok(())
 }
 
 /// Removes the rows of attempts of one lease; returns how many there were.
-fn remove_stopped(tx: &mut Transaction<'_, '_>, stopped: &[(Token, TaskId)]) -> Result<usize> {
+fn delete_stopped_of_lease(
+    tx: &mut Transaction<'_, '_>,
+    stopped: &[(Token, TaskId)],
+) -> Result<usize> {
     let token = stopped[0].0;
-    if tx.cache.leases.get(&token) == Some(&stopped.len()) {
-        tx.cache.leases.remove(&token);
+    if tx.cache.running_by_lease.get(&token) == Some(&stopped.len()) {
+        tx.cache.running_by_lease.remove(&token);
         return tx.statements.execute(Query::DeleteAttemptsOfLease, [token.0]);
     }
-    if let Some(running) = tx.cache.leases.get_mut(&token) {
+    if let Some(running) = tx.cache.running_by_lease.get_mut(&token) {
         *running = running.saturating_sub(stopped.len());
     }
     let mut removed = 0;
@@ -224,11 +240,11 @@ fn remove_stopped(tx: &mut Transaction<'_, '_>, stopped: &[(Token, TaskId)]) -> 
     Ok(removed)
 }
 
-pub(super) fn end_leases(tx: &mut Transaction<'_, '_>, tokens: &[Token]) -> Result<()> {
-    flush(tx)?;
+pub(super) fn delete_finished_leases(tx: &mut Transaction<'_, '_>, tokens: &[Token]) -> Result<()> {
+    delete_stopped_attempts(tx)?;
     for token in tokens {
         // A lease is remembered for as long as one of its attempts runs.
-        if !tx.cache.leases.contains_key(token) {
+        if !tx.cache.running_by_lease.contains_key(token) {
             tx.statements.execute(Query::DeleteLeaseIfEmpty, [token.0])?;
         }
     }
@@ -236,12 +252,12 @@ pub(super) fn end_leases(tx: &mut Transaction<'_, '_>, tokens: &[Token]) -> Resu
 }
 
 /// What is remembered of a running attempt.
-fn known_run<'a>(
+fn find_cached_run<'a>(
     tx: &'a mut Transaction<'_, '_>,
     task: TaskId,
     token: Token,
-) -> Option<&'a mut Run> {
-    let run = tx.cache.known.get_mut(&task)?.running.as_mut()?;
+) -> Option<&'a mut CachedRun> {
+    let run = tx.cache.tasks.get_mut(&task)?.running.as_mut()?;
     (run.token == token).then_some(run)
 }
 
@@ -250,30 +266,34 @@ pub(super) fn request_cancel(
     task: TaskId,
     token: Token,
 ) -> Result<()> {
-    flush(tx)?;
-    if let Some(run) = known_run(tx, task, token) {
-        run.cancel = true;
+    delete_stopped_attempts(tx)?;
+    if let Some(run) = find_cached_run(tx, task, token) {
+        run.cancel_requested = true;
     }
     tx.statements.execute(Query::RequestCancel, [token.0, task.0]).map(drop)
 }
 
-pub(super) fn set_gated(tx: &mut Transaction<'_, '_>, task: TaskId, token: Token) -> Result<()> {
-    flush(tx)?;
-    if let Some(run) = known_run(tx, task, token) {
-        run.gated = true;
+pub(super) fn set_holds_slots(
+    tx: &mut Transaction<'_, '_>,
+    task: TaskId,
+    token: Token,
+) -> Result<()> {
+    delete_stopped_attempts(tx)?;
+    if let Some(run) = find_cached_run(tx, task, token) {
+        run.holds_slots = true;
     }
     tx.statements.execute(Query::SetHoldsSlots, [token.0, task.0]).map(drop)
 }
 
-pub(super) fn cancel_requests(
+pub(super) fn read_cancel_requests(
     tx: &mut Transaction<'_, '_>,
     tokens: &[Token],
 ) -> Result<Vec<(TaskId, Token)>> {
-    flush(tx)?;
+    delete_stopped_attempts(tx)?;
     let mut requests = Vec::new();
     for token in tokens {
         let read = |row: &Row<'_>| Ok((TaskId(row.get(0)?), *token));
-        requests.append(&mut tx.statements.rows(Query::CancelRequests, [token.0], read)?);
+        requests.append(&mut tx.statements.query_rows(Query::CancelRequests, [token.0], read)?);
     }
     Ok(requests)
 }

@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-use tidegate_core::{Attempt, Claim, Exit, Finish, NewTask, State, WorkerId};
+use tidegate_core::{Attempt, Claim, Completion, Finish, NewTask, TaskState, WorkerId};
 
-use super::super::fixture::{Backend, Fixture, Handle, asks, done, task};
-use super::contest::pause;
+use super::super::fixture::{Backend, Fixture, Handle, claim_request, completed_outcome, task};
+use super::concurrent_workers::pause;
 
 /// Where a child finds the store, and the folder.
 const ADDRESS_VARIABLE: &str = "TIDEGATE_RACE_AT";
 const FOLDER_VARIABLE: &str = "TIDEGATE_RACE_FOLDER";
 
 /// The case that children run again, in the module of its store.
-const CASE: &str = "races::many_processes_share_one_store";
+const CASE: &str = "races::limits_are_exact_across_processes";
 
 const PROCESSES: usize = 3;
 const WORKERS: usize = 3;
@@ -49,7 +49,7 @@ impl Drop for Folder {
 }
 
 /// The parent: submits, starts the children, and looks at what they left.
-pub(super) async fn race(fx: &Fixture) {
+pub(super) async fn run_processes(fx: &Fixture) {
     let Some(address) = fx.backend().address() else {
         return;
     };
@@ -69,8 +69,8 @@ pub(super) async fn race(fx: &Fixture) {
         }
         assert!(child.wait().expect("a child").success(), "a child saw a violation");
     }
-    let counts = fx.inspect.counts().await.expect("counts");
-    assert_eq!(counts.into_iter().collect::<Vec<_>>(), [(State::Completed, TASKS as u64)]);
+    let counts = fx.reader.task_counts().await.expect("counts");
+    assert_eq!(counts.into_iter().collect::<Vec<_>>(), [(TaskState::Completed, TASKS as u64)]);
     let left = fs::read_dir(&folder.0).expect("the folder").filter_map(Result::ok);
     let (accepted, slots): (Vec<_>, Vec<_>) =
         left.partition(|file| file.file_name().to_string_lossy().starts_with("done"));
@@ -117,8 +117,8 @@ pub async fn is_child<B: Backend>() -> bool {
     else {
         return false;
     };
-    let backend = B::at(&address).expect("an address that another process can use");
-    let handle = backend.open(Arc::new(tidegate_store::clock::system)).await;
+    let backend = B::from_address(&address).expect("an address that another process can use");
+    let handle = backend.open(Arc::new(tidegate_store::clock::system_now)).await;
     let mut working = Vec::new();
     for number in 0..WORKERS {
         let (handle, folder) = (handle.clone(), PathBuf::from(&folder));
@@ -133,13 +133,13 @@ pub async fn is_child<B: Backend>() -> bool {
 async fn work(handle: &Handle, folder: &Path, number: usize) {
     let worker = WorkerId(format!("process {} worker {number}", std::process::id()).into());
     let kinds = ["one", "four", "heavy", "free"];
-    let claim = Claim { worker, lease_ms: 600_000, ..asks("", &kinds, 1 + number as u32) };
-    let mut exits: Vec<Exit> = Vec::new();
+    let claim = Claim { worker, lease_ms: 600_000, ..claim_request("", &kinds, 1 + number as u32) };
+    let mut exits: Vec<Completion> = Vec::new();
     loop {
-        let finish = Finish { exits: std::mem::take(&mut exits), claim: Some(claim.clone()) };
-        let reported = finish.exits.clone();
+        let finish = Finish { completions: std::mem::take(&mut exits), claim: Some(claim.clone()) };
+        let reported = finish.completions.clone();
         let finished = handle.store.finish(finish).await.expect("finish");
-        assert_eq!(finished.lost, [], "a live lease was lost");
+        assert_eq!(finished.lost_attempts, [], "a live lease was lost");
         for exit in reported {
             File::create_new(folder.join(format!("done {}", exit.task))).expect("accepted twice");
         }
@@ -156,8 +156,8 @@ async fn work(handle: &Handle, folder: &Path, number: usize) {
 }
 
 async fn is_over(handle: &Handle) -> bool {
-    let counts = handle.inspect.counts().await.expect("counts");
-    counts.get(&State::Completed).copied().unwrap_or_default() == TASKS as u64
+    let counts = handle.reader.task_counts().await.expect("counts");
+    counts.get(&TaskState::Completed).copied().unwrap_or_default() == TASKS as u64
 }
 
 /// Whether there is such a limit in this race. Workflows have theirs always.
@@ -166,9 +166,9 @@ fn is_limited(limit_name: &str) -> bool {
     group.is_none_or(|group| LIMITS.iter().any(|(name, _)| *name == group))
 }
 
-async fn run(attempt: &Attempt, folder: &Path) -> Exit {
-    for (name, needed) in attempt.needs().iter().filter(|(name, _)| is_limited(name)) {
-        assert_eq!(attempt.held_of(name), *needed, "slots of {name} of {attempt:?}");
+async fn run(attempt: &Attempt, folder: &Path) -> Completion {
+    for (name, needed) in attempt.required_limits().iter().filter(|(name, _)| is_limited(name)) {
+        assert_eq!(attempt.held_slots_of(name), *needed, "slots of {name} of {attempt:?}");
     }
     let mut held = Vec::new();
     for slot in &attempt.slots {
@@ -182,5 +182,5 @@ async fn run(attempt: &Attempt, folder: &Path) -> Exit {
     for path in held {
         fs::remove_file(path).expect("its own file");
     }
-    Exit { task: attempt.task, token: attempt.token, outcome: done() }
+    Completion { task: attempt.task, token: attempt.token, outcome: completed_outcome() }
 }

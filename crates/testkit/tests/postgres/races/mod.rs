@@ -5,14 +5,14 @@
 //! invariant holds, and everything that is left is worked off with the keeper off: claim and
 //! finish are called, and nothing else.
 
-mod arrivals;
-mod behalf;
-mod cases;
-mod due;
-mod lab;
-mod many;
+mod admission;
+mod concurrent_workers;
+mod due_tasks;
+mod hand_off;
+mod harness;
+mod inbox;
+mod lease_lists;
 mod operator;
-mod packed;
-mod recall;
-mod relay;
+mod return_to_queue;
 mod stride;
+mod submit_from_handler;

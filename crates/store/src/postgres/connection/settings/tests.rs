@@ -7,11 +7,11 @@ fn environment(variables: &[(&'static str, &str)]) -> Environment {
     Environment { variables, home: None }
 }
 
-fn parse(url: &str) -> Result<Settings> {
-    parse_in(url, &environment(&[]))
+fn parse_settings(url: &str) -> Result<Settings> {
+    parse_settings_in(url, &environment(&[]))
 }
 
-fn parse_in(url: &str, environment: &Environment) -> Result<Settings> {
+fn parse_settings_in(url: &str, environment: &Environment) -> Result<Settings> {
     Settings::parse(url, environment, &Timeouts::default())
 }
 
@@ -25,8 +25,9 @@ fn check_error(settings: Result<Settings>, words: &[&str]) {
 }
 
 #[test]
-fn several_servers_mean_the_primary_unless_the_url_says_otherwise() {
-    let attributes = |url: &str| parse(url).expect("valid").config.get_target_session_attrs();
+fn several_servers_default_to_read_write_session() {
+    let attributes =
+        |url: &str| parse_settings(url).expect("valid").config.get_target_session_attrs();
     assert_eq!(attributes("postgres://one/db"), TargetSessionAttrs::Any);
     assert_eq!(attributes("postgres://one,two/db"), TargetSessionAttrs::ReadWrite);
     assert_eq!(
@@ -36,7 +37,7 @@ fn several_servers_mean_the_primary_unless_the_url_says_otherwise() {
 }
 
 #[test]
-fn url_has_precedence_over_environment_over_default() {
+fn url_takes_precedence_over_environment_and_default() {
     let variables = environment(&[
         ("PGSSLMODE", "verify-ca"),
         ("PGSSLROOTCERT", "env.crt"),
@@ -45,30 +46,30 @@ fn url_has_precedence_over_environment_over_default() {
         ("PGPASSWORD", "env-password"),
         ("PGPASSFILE", "env-file"),
     ]);
-    let of_url = parse_in(
+    let of_url = parse_settings_in(
         "postgres://me:url-password@host/db?sslmode=require&sslrootcert=a.crt&sslcert=b&sslkey=c\
          &passfile=d",
         &variables,
     );
     let of_url = of_url.unwrap();
     assert_eq!(of_url.tls.mode, SslMode::Require);
-    assert_eq!(of_url.tls.roots, Some(Roots::File("a.crt".into())));
+    assert_eq!(of_url.tls.roots, Some(RootCertificates::File("a.crt".into())));
     assert_eq!(of_url.tls.client, Some(("b".into(), "c".into())));
     assert_eq!(of_url.password, Some(Password("url-password".to_owned())));
     assert_eq!(of_url.password_file, Some("d".into()));
     let sources = |of: &Settings| (of.password_source, of.password_file_source);
     assert_eq!(sources(&of_url), ("the URL", Some("passfile")));
 
-    let of_environment = parse_in("postgres://me@host/db", &variables).unwrap();
+    let of_environment = parse_settings_in("postgres://me@host/db", &variables).unwrap();
     assert_eq!(of_environment.tls.mode, SslMode::VerifyCa);
-    assert_eq!(of_environment.tls.roots, Some(Roots::File("env.crt".into())));
+    assert_eq!(of_environment.tls.roots, Some(RootCertificates::File("env.crt".into())));
     let client = Some(("env-client.crt".into(), "env-client.key".into()));
     assert_eq!(of_environment.tls.client, client);
     assert_eq!(of_environment.password, Some(Password("env-password".to_owned())));
     assert_eq!(of_environment.password_file, Some("env-file".into()));
     assert_eq!(sources(&of_environment), ("PGPASSWORD", Some("PGPASSFILE")));
 
-    let of_defaults = parse("postgres://me@host/db").unwrap();
+    let of_defaults = parse_settings("postgres://me@host/db").unwrap();
     assert_eq!(of_defaults.tls.mode, SslMode::Prefer);
     assert_eq!(sources(&of_defaults), ("", None));
     assert_eq!((of_defaults.tls.roots, of_defaults.tls.client), (None, None));
@@ -76,49 +77,55 @@ fn url_has_precedence_over_environment_over_default() {
 }
 
 #[test]
-fn files_of_the_home_folder_are_defaults() {
+fn files_of_home_directory_are_defaults() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join(".postgresql");
     std::fs::create_dir(&folder).unwrap();
     let environment = Environment { variables: vec![], home: Some(home.path().to_owned()) };
-    let without = parse_in("postgres://me@host", &environment).unwrap();
+    let without = parse_settings_in("postgres://me@host", &environment).unwrap();
     assert_eq!(without.password_file, Some(home.path().join(".pgpass")));
     assert_eq!((without.tls.roots, without.tls.client), (None, None));
     for file in ["root.crt", "postgresql.crt"] {
         std::fs::write(folder.join(file), "").unwrap();
     }
-    let with = parse_in("postgres://me@host", &environment).unwrap();
-    assert_eq!(with.tls.roots, Some(Roots::File(folder.join("root.crt"))));
+    let with = parse_settings_in("postgres://me@host", &environment).unwrap();
+    assert_eq!(with.tls.roots, Some(RootCertificates::File(folder.join("root.crt"))));
     let client = (folder.join("postgresql.crt"), folder.join("postgresql.key"));
     assert_eq!(with.tls.client, Some(client));
 }
 
 #[test]
-fn unsupported_parameters_are_errors_that_name_them() {
-    check_error(parse("postgres://host/db?sslmood=require"), &["\"sslmood\"", "sslmode"]);
-    check_error(parse("postgres://host/db?sslcrl=x"), &["\"sslcrl\""]);
-    check_error(parse("postgres://host/db?service=x"), &["service"]);
-    check_error(parse("postgres://host/db?sslpassword=x"), &["sslpassword", "encrypted keys"]);
-    check_error(parse("host=a sslmood=b"), &["\"sslmood\""]);
+fn unsupported_parameter_is_rejected_by_name() {
+    check_error(parse_settings("postgres://host/db?sslmood=require"), &["\"sslmood\"", "sslmode"]);
+    check_error(parse_settings("postgres://host/db?sslcrl=x"), &["\"sslcrl\""]);
+    check_error(parse_settings("postgres://host/db?service=x"), &["service"]);
     check_error(
-        parse_in("postgres://host/db", &environment(&[("PGSERVICE", "prod")])),
+        parse_settings("postgres://host/db?sslpassword=x"),
+        &["sslpassword", "encrypted keys"],
+    );
+    check_error(parse_settings("host=a sslmood=b"), &["\"sslmood\""]);
+    check_error(
+        parse_settings_in("postgres://host/db", &environment(&[("PGSERVICE", "prod")])),
         &["PGSERVICE"],
     );
 }
 
 #[test]
-fn empty_sslmode_is_an_error_that_names_its_source() {
-    check_error(parse("postgres://host/db?sslmode="), &["sslmode=\"\"", "verify-full"]);
+fn empty_sslmode_is_rejected_with_its_source() {
+    check_error(parse_settings("postgres://host/db?sslmode="), &["sslmode=\"\"", "verify-full"]);
     let empty = environment(&[("PGSSLMODE", "")]);
-    check_error(parse_in("postgres://host/db", &empty), &["PGSSLMODE=\"\"", "verify-full"]);
-    let of_url = parse_in("postgres://host/db?sslmode=disable", &empty).unwrap();
+    check_error(
+        parse_settings_in("postgres://host/db", &empty),
+        &["PGSSLMODE=\"\"", "verify-full"],
+    );
+    let of_url = parse_settings_in("postgres://host/db?sslmode=disable", &empty).unwrap();
     assert_eq!(of_url.tls.mode, SslMode::Disable);
     let wrong = environment(&[("PGSSLMODE", "requird")]);
-    check_error(parse_in("postgres://host/db", &wrong), &["PGSSLMODE=\"requird\""]);
+    check_error(parse_settings_in("postgres://host/db", &wrong), &["PGSSLMODE=\"requird\""]);
 }
 
 #[test]
-fn invalid_values_are_errors_that_name_the_parameter() {
+fn invalid_value_is_rejected_with_parameter_name() {
     for (parameter, word) in [
         ("sslmode=allow", "sslmode"),
         ("connect_timeout=soon", "connect_timeout"),
@@ -134,27 +141,33 @@ fn invalid_values_are_errors_that_name_the_parameter() {
         ("port=0", "from 1 to 65535"),
         ("connect_timeout=99999999999", "from 0 to 2147483647"),
     ] {
-        check_error(parse(&format!("postgres://host/db?{parameter}")), &[word]);
+        check_error(parse_settings(&format!("postgres://host/db?{parameter}")), &[word]);
     }
-    check_error(parse_in("postgres://host", &environment(&[("PGSSLMODE", "on")])), &["PGSSLMODE"]);
-    check_error(parse("postgres:///db"), &["no host"]);
+    check_error(
+        parse_settings_in("postgres://host", &environment(&[("PGSSLMODE", "on")])),
+        &["PGSSLMODE"],
+    );
+    check_error(parse_settings("postgres:///db"), &["no host"]);
 }
 
 #[test]
-fn verification_needs_a_ca() {
-    check_error(parse("postgres://h?sslmode=verify-full"), &["sslrootcert", "system"]);
-    check_error(parse("postgres://h?sslmode=verify-ca"), &["sslrootcert"]);
+fn certificate_verification_requires_a_ca() {
+    check_error(parse_settings("postgres://h?sslmode=verify-full"), &["sslrootcert", "system"]);
+    check_error(parse_settings("postgres://h?sslmode=verify-ca"), &["sslrootcert"]);
     for weak in ["disable", "prefer", "require", "verify-ca"] {
         let url = format!("postgres://h?sslrootcert=system&sslmode={weak}");
-        check_error(parse(&url), &[weak, "verify-full"]);
+        check_error(parse_settings(&url), &[weak, "verify-full"]);
     }
-    let system = parse("postgres://h?sslrootcert=system").unwrap();
-    assert_eq!((system.tls.mode, system.tls.roots), (SslMode::VerifyFull, Some(Roots::System)));
+    let system = parse_settings("postgres://h?sslrootcert=system").unwrap();
+    assert_eq!(
+        (system.tls.mode, system.tls.roots),
+        (SslMode::VerifyFull, Some(RootCertificates::System))
+    );
 }
 
 #[test]
-fn ca_that_is_given_is_verified_in_every_mode() {
-    let verification = |url: &str| parse(url).unwrap().tls.verification();
+fn configured_ca_is_verified_in_every_sslmode() {
+    let verification = |url: &str| parse_settings(url).unwrap().tls.verification();
     assert_eq!(verification("postgres://h?sslmode=require"), None);
     let ca = Some(SslMode::VerifyCa);
     assert_eq!(verification("postgres://h?sslmode=require&sslrootcert=a"), ca);
@@ -164,21 +177,21 @@ fn ca_that_is_given_is_verified_in_every_mode() {
 }
 
 #[test]
-fn servers_have_hosts_addresses_and_ports() {
+fn url_servers_have_hosts_addresses_and_ports() {
     let shown = |url: &str| -> Vec<String> {
-        parse(url).unwrap().servers.iter().map(ToString::to_string).collect()
+        parse_settings(url).unwrap().servers.iter().map(ToString::to_string).collect()
     };
     assert_eq!(shown("postgres://a,b:2,c:3/db"), ["a:5432", "b:2", "c:3"]);
     assert_eq!(shown("postgres://a,b/db?port=7"), ["a:7", "b:7"]);
     assert_eq!(shown("postgres:///db?host=/run/pg"), ["/run/pg/.s.PGSQL.5432"]);
     assert_eq!(shown("host=a,/run port=1,2"), ["a:1", "/run/.s.PGSQL.2"]);
-    let server = parse("postgres:///db?hostaddr=127.0.0.1").unwrap().servers.remove(0);
+    let server = parse_settings("postgres:///db?hostaddr=127.0.0.1").unwrap().servers.remove(0);
     assert_eq!(server.host, Host::Tcp("127.0.0.1".to_owned()));
     assert_eq!(server.address, Some(IpAddr::from([127, 0, 0, 1])));
 }
 
 #[test]
-fn timeouts_of_the_url_have_precedence_over_the_settings() {
+fn url_timeouts_take_precedence_over_options() {
     let timeouts = Timeouts {
         connect: Duration::from_secs(7),
         tcp_keepalive: Duration::from_secs(9),
@@ -209,7 +222,7 @@ fn timeouts_of_the_url_have_precedence_over_the_settings() {
 }
 
 #[test]
-fn tcp_times_are_within_the_bounds_of_the_kernel() {
+fn tcp_timeouts_are_clamped_to_kernel_bounds() {
     let of = |tcp_keepalive, tcp_user| {
         let timeouts = Timeouts { tcp_keepalive, tcp_user, ..Timeouts::default() };
         let settings = Settings::parse("postgres://h", &environment(&[]), &timeouts).unwrap();
@@ -230,13 +243,13 @@ fn tcp_times_are_within_the_bounds_of_the_kernel() {
         "tcp_user_timeout=2147483648",
     ] {
         let (name, _) = parameter.split_once('=').unwrap();
-        check_error(parse(&format!("postgres://h?{parameter}")), &[name, "from 0 to"]);
+        check_error(parse_settings(&format!("postgres://h?{parameter}")), &[name, "from 0 to"]);
     }
 }
 
 #[test]
-fn sessions_get_the_tcp_times_of_the_client() {
-    let text = |url: &str| parse(url).unwrap().server_tcp_text();
+fn server_session_gets_tcp_timeouts_of_client() {
+    let text = |url: &str| parse_settings(url).unwrap().server_tcp_settings_sql();
     assert_eq!(
         text("postgres://h"),
         "SET tcp_keepalives_idle = 10;SET tcp_keepalives_interval = 3;\
@@ -250,8 +263,9 @@ fn sessions_get_the_tcp_times_of_the_client() {
 }
 
 #[test]
-fn time_limit_of_the_settings_is_divided_among_addresses() {
-    let limit = |url: &str, addresses| parse(url).unwrap().address_limit(addresses).as_millis();
+fn connect_timeout_of_options_is_divided_among_addresses() {
+    let limit =
+        |url: &str, addresses| parse_settings(url).unwrap().address_limit(addresses).as_millis();
     assert_eq!(limit("postgres://a", 1), 10_000);
     assert_eq!(limit("postgres://a,b", 1), 5_000);
     assert_eq!(limit("postgres://a,b", 2), 2_500);
@@ -259,8 +273,8 @@ fn time_limit_of_the_settings_is_divided_among_addresses() {
 }
 
 #[test]
-fn password_is_in_no_output() {
-    let settings = parse("postgres://me:se%63ret@host/db?application_name=x").unwrap();
+fn password_is_not_in_any_output() {
+    let settings = parse_settings("postgres://me:se%63ret@host/db?application_name=x").unwrap();
     assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
     for url in [
         "postgres://me:secret@host:port/db",
@@ -272,7 +286,7 @@ fn password_is_in_no_output() {
         "host=a password=secret sslmode=x",
         "postgres://host/db?password=secret&port=a",
     ] {
-        let error = parse(url).unwrap_err().to_string();
+        let error = parse_settings(url).unwrap_err().to_string();
         assert!(!error.contains("secret"), "{error}");
     }
 }
