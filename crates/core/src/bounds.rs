@@ -51,8 +51,9 @@ pub const HEARTBEAT_LEASES_MAX: usize = 100_000;
 /// Unlisted expired leases that one heartbeat releases.
 pub const RELEASED_LEASES_MAX: u32 = 100;
 
-/// Attempts that one step of the reaper, or one heartbeat, takes from expired leases. The rest of a lease waits for
-/// the next step.
+/// Attempts that one step of the reaper, or of the release of unlisted leases, takes from expired leases. The rest
+/// of a lease waits for the next step. On memory and SQLite a heartbeat runs one step. On PostgreSQL it repeats steps
+/// until all of its at most [`RELEASED_LEASES_MAX`] leases are released.
 pub const STEP_ATTEMPTS_MAX: u32 = 1000;
 
 /// Checks how many of something came in one call.

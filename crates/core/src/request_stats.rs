@@ -39,12 +39,13 @@ impl RequestPath {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FallbackReason {
     /// A submitted task has a job, a workflow, a unique key, a start time or a weight, or the submission brings limits
-    /// or jobs, belongs to an attempt, or is very large.
+    /// or jobs, comes from a handler, or is very large.
     TaskOptions,
     /// The process has not seen a kind, queue or group of the submission before, or a change of limits made it
     /// forget them.
     UnknownNames,
-    /// Admission had to run first: submitted, due or freed tasks waited for it.
+    /// Admission had to run first: submitted or due tasks, or waiting tasks that might get a slot that was freed,
+    /// waited for it.
     AdmissionPending,
     /// Some of the tasks hold slots, so their rows and those of their limits are read. For a finish: some of its
     /// attempts have a job or a workflow or hold several slots, or they hold slots and the finish claims no tasks or
@@ -60,10 +61,11 @@ pub enum FallbackReason {
     /// Some attempts were released, are retried at once, were reported twice or have a very large result, or the
     /// rules need more than a new schedule or a final state.
     AttemptsNotCompleted,
-    /// Some attempts got rows of their own after the claim, because they reported progress or were cancelled.
+    /// Some attempts got rows of their own after the claim, because they reported progress or were cancelled, or they
+    /// were claimed by another process.
     LeaseExpanded,
-    /// The hand-off was not possible: a waiter needs other limits too, no live worker serves it, or a limit of the
-    /// attempts has changed.
+    /// The hand-off was not possible: the next waiter needs other limits too, no live worker serves it, or a limit of
+    /// the attempts has changed.
     HandOffRefused,
 }
 
@@ -113,7 +115,7 @@ pub struct RequestStats {
 pub struct RequestCount {
     /// The verb.
     pub verb: &'static str,
-    /// The path that served them.
+    /// The path that they took, also if they failed.
     pub path: RequestPath,
     /// Why they took the general path. None on the other paths, for verbs that have only the general path, and for
     /// `submit_in`.

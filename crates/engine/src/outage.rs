@@ -12,7 +12,8 @@ use crate::time;
 /// their leases have expired: a process that reaped them at once would count crashes. After an outage the
 /// process therefore waits one heartbeat interval before it reaps: the workers renew or release their leases
 /// first. An outage begins when a call fails with a retryable error and none has succeeded for half a
-/// heartbeat interval. It ends with the first call that succeeds.
+/// heartbeat interval. It ends with the first call that succeeds. An error that is not retryable counts as a
+/// success, because it shows that the store can be reached.
 #[derive(Debug)]
 pub(crate) struct OutageTracker {
     /// How often workers send heartbeats.
@@ -37,7 +38,8 @@ impl OutageTracker {
         Self { heartbeat_interval, state: Mutex::new(state), outage_began: Notify::new() }
     }
 
-    /// Records the result of a call that cannot be answered without the store.
+    /// Records the result of a call. Any result but a retryable error shows that the store can be reached. Prefer
+    /// calls that always ask the server: a call that the store answers from memory proves nothing.
     pub(crate) fn record_result<T>(&self, result: &Result<T>) {
         // A store that refuses all writes for a while, such as a read-only server, renews no leases either.
         let is_failure = result.as_ref().is_err_and(Error::is_retryable);

@@ -95,8 +95,8 @@ pub(crate) fn general_request_span(verb: &'static str) -> Span {
     span
 }
 
-/// Reads the clock that measures requests.
-#[expect(clippy::disallowed_methods, reason = "only measures; nothing depends on it")]
+/// Reads the monotonic clock for measuring requests and for waits towards the server.
+#[expect(clippy::disallowed_methods, reason = "monotonic; no rule of the store depends on it")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

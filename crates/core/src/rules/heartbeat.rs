@@ -10,8 +10,9 @@ use crate::{
     transition_after_completion,
 };
 
-/// Renews leases, writes progress, releases expired leases that the worker does not list, and
-/// returns which attempts were lost or should stop.
+/// Records the heartbeat of the worker and the run times, renews leases, writes progress, and releases expired
+/// leases that the worker does not list. A worker that deregisters is removed instead of recorded. Returns the
+/// listed leases that are lost and the attempts that should stop.
 pub fn heartbeat(tables: &mut dyn Tables, heartbeat: &Heartbeat) -> Result<HeartbeatReply> {
     heartbeat.check()?;
     heartbeat.progress.iter().try_for_each(|(_, _, progress)| check_progress(progress))?;

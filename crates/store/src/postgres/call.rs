@@ -292,8 +292,9 @@ pub(super) fn maintenance_statement_timeout_ms() -> Option<u64> {
     Some(super::timeouts::statement_timeout_ms(call.transaction_timeout))
 }
 
-/// Records the fast path that served the current call. Ignored after a fallback, and ignored for a verb that
-/// runs inside another one, such as the claim of a finish.
+/// Records a path of the current call that is not the general one. Verbs record [`RequestPath::Fast`] before
+/// they take it, so that requests that fail are counted too, and [`RequestPath::HandOff`] after it succeeded.
+/// Ignored after a fallback, and ignored for a verb that runs inside another one, such as the claim of a finish.
 pub(super) fn record_path(verb: Verb, path: RequestPath) {
     if let Some(call) = current_call().filter(|call| call.verb == verb) {
         let mut route = call.lock_route();

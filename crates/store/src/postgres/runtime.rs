@@ -13,7 +13,8 @@ use tokio::task::JoinHandle;
 /// Threads that serve the connections.
 const RUNTIME_THREADS: usize = 2;
 
-/// How long the connections of a dropped store may take to close.
+/// How long it may take to close one connection, and all connections of a dropped store. Also the longest that
+/// [`wait_until_closed`] waits.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Held as long as a connection is open, or may be opened.

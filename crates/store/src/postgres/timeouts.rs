@@ -4,7 +4,8 @@ use std::time::Duration;
 
 /// How long the store waits for PostgreSQL before it gives up. Every wait has a bound, because a
 /// network can stop to deliver packets without closing a connection, and a proxy can acknowledge
-/// packets that it never delivers.
+/// packets that it never delivers. The exception is `submit_in`: its statements on the connection of the caller
+/// have no deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeouts {
     /// Opening a connection: TCP, TLS, authentication and session settings together. The bound is
@@ -32,8 +33,8 @@ pub struct Timeouts {
     pub tcp_user: Duration,
 }
 
-/// How much later than the client the server gives up a statement. The client reports its own
-/// deadline; the timeout of the server ends what a client that is gone has left behind.
+/// How much longer than the deadline of its connection's requests a statement may run on the server. The client
+/// reports its own deadline; the timeout of the server ends statements of a client that is gone.
 const SERVER_TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
 
 impl Default for Timeouts {

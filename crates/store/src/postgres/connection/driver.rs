@@ -1,5 +1,5 @@
-//! Drives connections, and closes them in order: the server gets the message Terminate, and the end of the
-//! TLS session. A server with TLS reports every other end in its log.
+//! Drives connections and closes them in an orderly way: the server gets the message Terminate, then the end of the TLS
+//! session. A server with TLS reports every other end in its log.
 
 use std::convert::Infallible;
 
@@ -43,7 +43,8 @@ impl Driver {
     }
 }
 
-/// Closes a connection whose client is dropped, after the answers to all statements.
+/// Closes a connection whose client is dropped. It is closed after the answers to all statements if they arrive
+/// within [`CLOSE_TIMEOUT`], and cut off otherwise.
 pub(super) async fn close(connection: Connection<Socket, EncryptedStream>) {
     match timeout(CLOSE_TIMEOUT, connection).await {
         Ok(Ok(())) => {}
