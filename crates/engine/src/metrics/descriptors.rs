@@ -112,7 +112,7 @@ metric_descriptors! {
         "How long tasks waited to get through the gate, by each limit of which they got a slot. A job \
          whose limit has room does not count: its tasks wait for a worker.";
     Counter Worker STORE_REQUESTS = "tidegate_store_requests_total" ["verb", "path", "reason"]
-        "Requests to the store, by the path that served them: `fast`, `hand_off` or `general`. The reason says why a request \
+        "Requests to the store, by the path that they took: `fast`, `hand_off` or `general`. The reason says why a request \
          did not take a faster path.";
     Histogram Worker STORE_REQUEST_SECONDS = "tidegate_store_request_seconds" ["verb", "path"]
         "How long requests to the store took.";

@@ -81,7 +81,7 @@ impl Store for MeteredStore {
         claimed
     }
     async fn heartbeat(&self, extend: Heartbeat) -> Result<HeartbeatReply> {
-        self.record_request("extend", self.store.heartbeat(extend)).await
+        self.record_request("heartbeat", self.store.heartbeat(extend)).await
     }
     async fn finish(&self, finish: Finish) -> Result<FinishReply> {
         let lease_ms = finish.claim.as_ref().map(|claim| claim.lease_ms);

@@ -144,7 +144,7 @@ impl Store for Memory {
     }
 
     async fn heartbeat(&self, extend: Heartbeat) -> Result<HeartbeatReply> {
-        self.run_transaction("extend", |state| rules::heartbeat(state, &extend))
+        self.run_transaction("heartbeat", |state| rules::heartbeat(state, &extend))
     }
 
     async fn finish(&self, finish: Finish) -> Result<FinishReply> {

@@ -80,7 +80,7 @@ impl Verb {
             Self::Cancel => "cancel",
             Self::Claim => "claim",
             Self::Connect => "connect",
-            Self::Heartbeat => "extend",
+            Self::Heartbeat => "heartbeat",
             Self::Finish => "finish",
             Self::Migrate => "migrate",
             Self::Pause => "pause",

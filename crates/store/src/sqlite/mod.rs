@@ -282,7 +282,8 @@ impl Store for Sqlite {
     }
 
     async fn heartbeat(&self, extend: Heartbeat) -> Result<HeartbeatReply> {
-        self.run_write("extend", extend.tokens.len(), move |tx| rules::heartbeat(tx, &extend)).await
+        self.run_write("heartbeat", extend.tokens.len(), move |tx| rules::heartbeat(tx, &extend))
+            .await
     }
 
     async fn finish(&self, finish: Finish) -> Result<FinishReply> {

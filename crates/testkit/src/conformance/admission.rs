@@ -240,14 +240,14 @@ pub async fn full_worker_does_not_keep_slot_of_unclaimed_task(fx: &Fixture) {
     for _ in 0..3 {
         assert_eq!(fx.claim(1).await, [], "the slot is taken");
         fx.advance(LEASE_MS_DEFAULT / 2);
-        fx.store.heartbeat(beat()).await.expect("extend");
+        fx.store.heartbeat(beat()).await.expect("heartbeat");
     }
     assert_eq!(fx.reap().await.unserved_tasks, 1);
     assert_eq!(fx.wait_reason(kept).await, Some(WaitReason::NoWorker));
     let claimed = fx.claim(1).await;
     assert_eq!(task_ids(&claimed), [able]);
     fx.complete(&claimed).await;
-    fx.store.heartbeat(beat()).await.expect("extend");
+    fx.store.heartbeat(beat()).await.expect("heartbeat");
     fx.claim(1).await;
     fx.admit().await;
     assert_eq!(
@@ -344,7 +344,7 @@ pub async fn task_that_reserves_slots_does_not_wait_for_job_window(fx: &Fixture)
         run_times: vec![],
         report: None,
     };
-    fx.store.heartbeat(beat).await.expect("extend");
+    fx.store.heartbeat(beat).await.expect("heartbeat");
     fx.advance(LEASE_MS_DEFAULT / 2 + 1);
     fx.finish_attempt(&in_j, completed_outcome()).await;
     assert_eq!(fx.wait_reason(collector).await, Some(WaitReason::NoWorker));

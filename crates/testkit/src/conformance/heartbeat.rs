@@ -28,7 +28,7 @@ fn progress_report(attempt: &Attempt, percent: u8, message: &str) -> Heartbeat {
 }
 
 async fn send_heartbeat(fx: &Fixture, extend: Heartbeat) -> HeartbeatReply {
-    fx.store.heartbeat(extend).await.expect("extend")
+    fx.store.heartbeat(extend).await.expect("heartbeat")
 }
 
 pub async fn heartbeat_renews_lease(fx: &Fixture) {

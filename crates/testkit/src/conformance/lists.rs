@@ -20,7 +20,7 @@ async fn report_run_times(fx: &Fixture, group: &str, tasks: u32, total_ms: i64) 
         run_times: vec![RunTimeSample { group: group.into(), tasks, total_ms }],
         report: None,
     };
-    fx.store.heartbeat(beat).await.expect("extend");
+    fx.store.heartbeat(beat).await.expect("heartbeat");
 }
 
 pub async fn queue_list_shows_tasks_and_workers(fx: &Fixture) {

@@ -90,7 +90,7 @@ pub async fn reaped_attempt_cannot_complete_or_renew(fx: &Fixture) {
         run_times: vec![],
         report: None,
     };
-    assert_eq!(fx.store.heartbeat(beat).await.expect("extend").lost_leases, [stale.token]);
+    assert_eq!(fx.store.heartbeat(beat).await.expect("heartbeat").lost_leases, [stale.token]);
     fx.finish_attempt(&attempt, completed_outcome()).await;
     fx.check_at_rest().await;
 }

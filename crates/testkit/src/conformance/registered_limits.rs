@@ -41,7 +41,7 @@ async fn heartbeat(fx: &Fixture, worker: &str, lease_ms: i64) {
         run_times: vec![],
         report: None,
     };
-    fx.store.heartbeat(extend).await.expect("extend");
+    fx.store.heartbeat(extend).await.expect("heartbeat");
 }
 
 /// A worker leaves.

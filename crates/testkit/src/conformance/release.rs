@@ -47,18 +47,18 @@ pub async fn heartbeat_reports_fenced_attempt(fx: &Fixture) {
         run_times: vec![],
         report: None,
     };
-    let told = fx.store.heartbeat(beat()).await.expect("extend");
+    let told = fx.store.heartbeat(beat()).await.expect("heartbeat");
     assert_eq!(
         (told.lost_leases.len(), &told.attempts_to_stop[..]),
         (0, &[(stuck.task, stuck.token)][..])
     );
-    let again = fx.store.heartbeat(beat()).await.expect("extend");
+    let again = fx.store.heartbeat(beat()).await.expect("heartbeat");
     assert_eq!(again.attempts_to_stop, told.attempts_to_stop, "an answer may be lost");
     fx.complete(std::slice::from_ref(well)).await;
-    let told = fx.store.heartbeat(beat()).await.expect("extend");
+    let told = fx.store.heartbeat(beat()).await.expect("heartbeat");
     assert_eq!(told.lost_leases, [stuck.token], "the lease went with its last attempt");
     fx.store.prune().await.expect("prune");
-    let told = fx.store.heartbeat(beat()).await.expect("extend");
+    let told = fx.store.heartbeat(beat()).await.expect("heartbeat");
     assert_eq!((told.lost_leases, told.attempts_to_stop), (vec![stuck.token], vec![]));
 }
 

@@ -90,7 +90,7 @@ fn heartbeat_succeeds_while_handler_threads_are_blocked() {
             report: None,
         };
         let extended = runtime().expect("a runtime").block_on(beating.heartbeat(extend));
-        let _ = answer.send(extended.expect("extend").lost_leases);
+        let _ = answer.send(extended.expect("heartbeat").lost_leases);
     });
     let lost = answered.recv_timeout(PATIENCE).expect("the heartbeat is answered");
     assert_eq!(lost, []);

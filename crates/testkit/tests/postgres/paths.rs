@@ -274,7 +274,7 @@ async fn report(lab: &PathHarness, attempt: &Attempt) {
         run_times: vec![],
         report: None,
     };
-    lab.store.heartbeat(extend).await.expect("extend");
+    lab.store.heartbeat(extend).await.expect("heartbeat");
 }
 
 /// Two attempts with a slot of the limit `group:g`, which is full, and two without slots.

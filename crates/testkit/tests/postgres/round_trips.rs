@@ -271,7 +271,7 @@ async fn report(rig: &RoundTripHarness, attempt: &Attempt) {
         run_times: vec![],
         report: None,
     };
-    rig.store.heartbeat(extend).await.expect("extend");
+    rig.store.heartbeat(extend).await.expect("heartbeat");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -225,7 +225,7 @@ async fn heartbeat_does_not_wait_for_submit_of_an_attempt() {
     };
     let beat = lab.free_store.store.heartbeat(beat);
     let beat = tokio::time::timeout(std::time::Duration::from_secs(20), beat).await;
-    assert_eq!(beat.expect("it does not wait").expect("extend").lost_leases, []);
+    assert_eq!(beat.expect("it does not wait").expect("heartbeat").lost_leases, []);
     lab.monitor.batch_execute("COMMIT").await.expect("commit");
 }
 
