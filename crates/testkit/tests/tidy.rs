@@ -1,6 +1,8 @@
 //! The rules of the house that no lint can check. Each check is a function from what it looks at
 //! to the list of faults, so that the tests below it can show it a fault.
 
+mod renames;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
