@@ -216,11 +216,12 @@ async fn failed_admission_of_due_tasks_during_finish_is_logged() {
     submit(&store, vec![NewTask::new("a", "null"); 6]).await;
     let running = held.claim(claim(2)).await.expect("claim");
     assert_eq!(running.len(), 2);
-    // Another process schedules the task, so the finish does not know beforehand that it is due.
+    // Another process schedules the task, so the finish does not know beforehand that it is due. A task that is due before
+    // it is submitted would not be scheduled.
     let now = store.snapshot().await.expect("snapshot").now;
-    submit(&store, vec![NewTask { run_at: Some(now + 50), ..NewTask::new("a", "null") }]).await;
+    submit(&store, vec![NewTask { run_at: Some(now + 1000), ..NewTask::new("a", "null") }]).await;
     wait::until_async("the task is due", async || {
-        store.snapshot().await.expect("snapshot").now > now + 50
+        store.snapshot().await.expect("snapshot").now > now + 1000
     })
     .await;
     cut.arm();
