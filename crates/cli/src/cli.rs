@@ -158,14 +158,14 @@ pub(crate) enum Command {
     Reference(reference::Arguments),
     /// Runs one command of `exec` and ends what it starts; workers start it
     #[command(hide = true)]
-    GuardExec,
+    ExecSupervisor,
 }
 
 impl Command {
     /// Whether it goes by the configuration. What does not must not fail by it either: a shell
     /// asks for completions whatever is in the current folder.
     pub(crate) fn uses_config(&self) -> bool {
-        !matches!(self, Self::Completions(_) | Self::Reference(_) | Self::GuardExec)
+        !matches!(self, Self::Completions(_) | Self::Reference(_) | Self::ExecSupervisor)
     }
 
     /// The profile that it is given.

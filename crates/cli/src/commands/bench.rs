@@ -228,7 +228,7 @@ enum Scenario {
         seed: u64,
         /// Give every limit one more than the audit is told; the audit must then see it
         #[arg(long)]
-        secretly_raise: bool,
+        inject_over_limit: bool,
         #[command(flatten)]
         own: OwnServerArgs,
     },
@@ -342,7 +342,7 @@ struct FleetArgs {
     seed: u64,
     /// Raise every limit by one behind the checker's back; the checker must then see it
     #[arg(long)]
-    secretly_raise: bool,
+    inject_over_limit: bool,
     /// Leave the histories in this folder, for `tidegate verify`
     #[arg(long, value_name = "FOLDER")]
     histories: Option<PathBuf>,
@@ -409,7 +409,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
             permits,
             lease,
             seed,
-            secretly_raise,
+            inject_over_limit,
             own,
         } => {
             let scenario = LimitChanges {
@@ -421,7 +421,7 @@ pub(crate) async fn run(global: &Global, arguments: Arguments) -> anyhow::Result
                 concurrency: permits,
                 lease: lease.try_into().context("--lease cannot be negative")?,
                 seed,
-                inject_over_limit: secretly_raise,
+                inject_over_limit,
                 histories: own.histories,
                 binary: own_executable()?,
             };
@@ -530,7 +530,7 @@ impl FleetArgs {
             kill_interval,
             lease: self.lease.try_into().context("--lease cannot be negative")?,
             seed: self.seed,
-            inject_over_limit: self.secretly_raise,
+            inject_over_limit: self.inject_over_limit,
             histories: self.histories,
             binary: own_executable()?,
         })

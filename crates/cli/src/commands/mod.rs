@@ -52,7 +52,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config(arguments) => config::run(global, &arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Reference(arguments) => reference::run(&arguments),
-        Command::GuardExec => exec::supervisor::run().await,
+        Command::ExecSupervisor => exec::supervisor::run().await,
     }
 }
 

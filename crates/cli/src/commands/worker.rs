@@ -40,7 +40,7 @@ use crate::worker::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidegate worker --concurrency 50\n  \
-    tidegate worker --profile production --max-running exec=4 --exec-allow sort\n  \
+    tidegate worker --profile production --kind-concurrency exec=4 --exec-allow sort\n  \
     tidegate worker --queues mail,default --max-concurrent http=10 --history worker-1.jsonl\n  \
     tidegate worker --metrics 9464\n  \
     tidegate worker --http-allow api.example.com --exec-allow sort")]
@@ -53,8 +53,8 @@ pub(crate) struct Arguments {
     /// built-in ones that are allowed]
     #[arg(long, value_name = "KIND,..", value_delimiter = ',')]
     kinds: Vec<String>,
-    /// Tasks that run at once, for each of its workers [default: `worker.concurrency` of the
-    /// configuration, or of the profile, 16]
+    /// Tasks that run at the same time in this process [default: `worker.max_concurrent_tasks` of the
+    /// configuration, or `worker.workers` times `worker.concurrency`, 16]
     #[arg(
         long,
         value_name = "N",
@@ -62,24 +62,6 @@ pub(crate) struct Arguments {
         allow_negative_numbers = true
     )]
     concurrency: Option<u32>,
-    /// How many workers it counts as [default: `worker.workers` of the configuration, or of the
-    /// profile, 1]
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = flags::parse_number(Key::WorkerWorkers),
-        allow_negative_numbers = true
-    )]
-    workers: Option<u32>,
-    /// Tasks that run at once in all [default: `worker.max_concurrent_tasks` of the configuration,
-    /// or workers times concurrency]
-    #[arg(
-        long,
-        value_name = "N",
-        value_parser = flags::parse_number(Key::WorkerMaxConcurrentTasks),
-        allow_negative_numbers = true
-    )]
-    max_concurrent_tasks: Option<u32>,
     /// Tasks in one claim [default: `worker.claim_batch` of the configuration, 100]
     #[arg(
         long,
@@ -106,9 +88,9 @@ pub(crate) struct Arguments {
     /// `worker.metrics` of the configuration, or nowhere]
     #[arg(long, value_name = "ADDRESS", value_parser = metrics_server::parse_address)]
     metrics: Option<SocketAddr>,
-    /// Tasks of a kind that it serves that run at once in this process, from 1 on; may be repeated
+    /// Tasks of a kind that run at the same time in this process, at least 1; may be repeated
     #[arg(long, value_name = "KIND=N")]
-    max_running: Vec<String>,
+    kind_concurrency: Vec<String>,
     #[command(flatten)]
     pub(crate) profile_arg: ProfileArg,
     #[command(flatten)]

@@ -128,7 +128,7 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         name: "worker.concurrency",
         variable: "TIDEGATE_WORKER_CONCURRENCY",
         aliases: &["WORKER_CONCURRENCY"],
-        flag: Some("worker --concurrency"),
+        flag: None,
         value_type: CONCURRENCY_RANGE,
         default: "16",
         default_description: None,
@@ -141,7 +141,7 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         name: "worker.workers",
         variable: "TIDEGATE_WORKER_WORKERS",
         aliases: &["TIDEGATE_WORKERS", "WORKERS"],
-        flag: Some("worker --workers"),
+        flag: None,
         value_type: CONCURRENCY_RANGE,
         default: "1",
         default_description: None,
@@ -154,12 +154,12 @@ pub(crate) const SETTINGS: [Setting; 27] = [
         name: "worker.max_concurrent_tasks",
         variable: "TIDEGATE_WORKER_MAX_CONCURRENT_TASKS",
         aliases: &["TIDEGATE_MAX_CONCURRENT_TASKS", "MAX_CONCURRENT_TASKS"],
-        flag: Some("worker --max-concurrent-tasks"),
+        flag: Some("worker --concurrency"),
         value_type: ValueType::Number { low: 0, high: 100_000 },
         default: "0",
         default_description: Some("0, which is workers times concurrency"),
-        description: "Tasks that run at once in a `tidegate worker` in all. Where its workers or their \
-                  concurrency are said too (a profile does not count), the smaller holds.",
+        description: "Tasks that run at the same time in a `tidegate worker`. It has precedence over \
+                  `worker.workers` and `worker.concurrency`, also over those of a profile.",
         example: "1000",
     },
     Setting {

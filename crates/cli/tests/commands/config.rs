@@ -158,66 +158,33 @@ fn worker_prints_its_concurrency() {
         @"500 tasks at once (100 workers x 5), profile production"
     );
     assert_snapshot!(
-        expect_numbers(&[10, 2, 5], &told(&production, &["--workers", "2"])),
-        @"10 tasks at once (2 workers x 5), profile production"
+        expect_numbers(&[10], &told(&production, &["--concurrency", "10"])),
+        @"10 tasks at once"
     );
     assert_snapshot!(
         expect_numbers(&[1000], &told(&[("MAX_CONCURRENT_TASKS", "1000")], &[])),
         @"1,000 tasks at once"
     );
-    let bounded = ["--workers", "9", "--concurrency", "4", "--max-concurrent-tasks", "8"];
     assert_snapshot!(
-        expect_numbers(&[8, 9, 4], &told(&[], &bounded)),
-        @"8 tasks at once (max_concurrent_tasks, below 9 workers x 4)"
+        expect_numbers(&[6, 2, 3], &told(&[("WORKERS", "2"), ("WORKER_CONCURRENCY", "3")], &[])),
+        @"6 tasks at once (2 workers x 3)"
     );
-    let many = shell.run(&["worker", "--workers", "1000", "--concurrency", "1000"]);
+    let all = [("MAX_CONCURRENT_TASKS", "100"), ("WORKERS", "2"), ("WORKER_CONCURRENCY", "3")];
+    assert_snapshot!(expect_numbers(&[100], &told(&all, &[])), @"100 tasks at once");
+    assert_snapshot!(expect_numbers(&[4], &told(&all, &["--concurrency", "4"])), @"4 tasks at once");
+    let mut many = shell.command(&["worker"]);
+    let many = many.envs([("WORKERS", "1000"), ("WORKER_CONCURRENCY", "1000")]).output();
     assert_snapshot!(
-        expect_output(1, &[1000, 1000, 100_000], &normalize_output(&many)),
+        expect_output(1, &[1000, 1000, 100_000], &normalize_output(&format_output(&many.expect("run")))),
         @"error: 1,000 workers with 1000 tasks each are more than 100000 tasks at once, the most of one process"
     );
-}
-
-#[test]
-fn worker_warns_that_smaller_of_two_concurrency_settings_applies() {
-    let shell = Shell::new();
-    let told = |variables: &[(&str, &str)], arguments: &[&str]| {
-        let mut command = shell.command(&["worker", "--until-idle"]);
-        format_output(
-            &command.args(arguments).envs(variables.iter().copied()).output().expect("run"),
-        )
-    };
-    let most = [("MAX_CONCURRENT_TASKS", "100")];
-    let said = told(&most, &["--workers", "2", "--concurrency", "3"]);
-    assert_snapshot!(
-        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 100, 2, 3, 6, 6, 2, 3], &normalize_output(&said)),
-        @"
-        0 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
-        warning: max_concurrent_tasks is 100, and 2 workers x 3 lets 6 run at once: the smaller counts
-        worker W works on sqlite:tidegate.db: 6 tasks at once (2 workers x 3), kinds noop, sleep
-        idle: no unfinished task is left
-        "
-    );
-    let said = told(&most, &["--concurrency", "3"]);
-    assert_snapshot!(
-        expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 100, 3, 3, 3], &normalize_output(&said)),
-        @"
-        0 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
-        warning: max_concurrent_tasks is 100, and a concurrency of 3 lets 3 run at once: the smaller counts
-        worker W works on sqlite:tidegate.db: 3 tasks at once, kinds noop, sleep
-        idle: no unfinished task is left
-        "
-    );
-    for arguments in [&[][..], &["--concurrency", "100"], &["--concurrency", "200"]] {
-        let said = told(&most, arguments);
-        assert!(!said.contains("warning"), "{said}");
-    }
 }
 
 #[test]
 fn kind_concurrency_flag_is_printed_and_validated() {
     let shell = Shell::new();
     let told = |values: &[&str]| {
-        let flags = values.iter().flat_map(|value| ["--max-running", value]);
+        let flags = values.iter().flat_map(|value| ["--kind-concurrency", value]);
         shell.run(&["worker", "--until-idle"].into_iter().chain(flags).collect::<Vec<_>>())
     };
     let good = told(&["noop=4", "sleep=16"]);
@@ -235,7 +202,7 @@ fn kind_concurrency_flag_is_printed_and_validated() {
         expect_output(0, &[0, 0, 0, 0, 0, 0, 0, 17, 16, 16, 17], &normalize_output(&above)),
         @"
         0 completed, 0 failed, 0 to be retried, 0 snoozed, 0 released, 0 cancelled, 0 lost
-        warning: --max-running noop=17 changes nothing: the worker runs 16 tasks at once
+        warning: --kind-concurrency noop=17 changes nothing: the worker runs 16 tasks at once
         worker W works on sqlite:tidegate.db: 16 tasks at once, kinds noop (at most 17 at once), sleep
         idle: no unfinished task is left
         "
@@ -256,13 +223,13 @@ fn kind_concurrency_flag_is_printed_and_validated() {
     assert_snapshot!(
         errors,
         @r#"
-        error: --max-running "noop=0" is out of bounds: at least 1 and at most 100000 run at once; a kind of which none is to run is left out of --kinds
-        error: --max-running "noop=-1" is out of bounds: at least 1 and at most 100000 run at once; a kind of which none is to run is left out of --kinds
-        error: --max-running "noop=many" is not KIND=N, such as noop=4: "many" is no whole number
-        error: --max-running "noop" is not KIND=N, such as noop=4
+        error: --kind-concurrency "noop=0" is out of bounds: at least 1 and at most 100000 run at once; a kind of which none is to run is left out of --kinds
+        error: --kind-concurrency "noop=-1" is out of bounds: at least 1 and at most 100000 run at once; a kind of which none is to run is left out of --kinds
+        error: --kind-concurrency "noop=many" is not KIND=N, such as noop=4: "many" is no whole number
+        error: --kind-concurrency "noop" is not KIND=N, such as noop=4
         error: unknown kind `nop`; did you mean `noop`? Known: `noop`, `sleep`, `http`, `exec`; this worker has handlers for these only
-        error: --max-running "http=2" is of a kind that this worker does not serve; it serves noop, sleep: leave it out, or let it serve `http` by `--http-allow HOST`
-        error: --max-running names kind `noop` twice; say it once
+        error: --kind-concurrency "http=2" is of a kind that this worker does not serve; it serves noop, sleep: leave it out, or let it serve `http` by `--http-allow HOST`
+        error: --kind-concurrency names kind `noop` twice; say it once
         "#
     );
 }

@@ -76,7 +76,7 @@ const REFUSED: &[(&str, &[&str])] = &[
     ("a beginning", &["ech", "hi"]),
     ("a longer name", &["echoo", "hi"]),
     ("a pattern", &["ech*", "hi"]),
-    ("the worker itself", &["/proc/self/exe", "guard-exec"]),
+    ("the worker itself", &["/proc/self/exe", "exec-supervisor"]),
     ("the root of a process", &["/proc/self/root/bin/sh", "-c", "touch {canary}"]),
     ("a descriptor", &["/proc/self/fd/0"]),
     ("a loader", &["/lib64/ld-linux-x86-64.so.2", "/usr/bin/touch", "{canary}"]),

@@ -38,9 +38,9 @@ fn limit_changes_scenario_has_no_violation() {
 }
 
 #[test]
-fn limit_changes_scenario_with_secretly_raised_limit_fails() {
+fn limit_changes_scenario_with_inject_over_limitd_limit_fails() {
     let mut arguments = CHANGES.to_vec();
-    arguments.push("--secretly-raise");
+    arguments.push("--inject-over-limit");
     let (output, line) = bench(&arguments);
     assert!(!output.status.success(), "{}", format_output(&output));
     assert!(line["extra"]["audit_violations"].as_u64() > Some(0), "{}", format_output(&output));

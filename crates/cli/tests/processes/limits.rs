@@ -68,9 +68,9 @@ fn limits_scenario_keeps_and_reaches_limits() {
 }
 
 #[test]
-fn limits_scenario_finds_secretly_raised_limit() {
+fn limits_scenario_finds_inject_over_limitd_limit() {
     let shell = Shell::new();
-    let (good, line, said) = bench(&shell, "limits", &["--hold-ms", "900", "--secretly-raise"]);
+    let (good, line, said) = bench(&shell, "limits", &["--hold-ms", "900", "--inject-over-limit"]);
     assert!(!good, "{line}\n{said}");
     assert!(line["violations"].as_u64() > Some(0), "{line}\n{said}");
 }

@@ -517,7 +517,7 @@ impl Dispatcher {
         }
         tracing::error!(
             running = self.in_flight,
-            untold = self.completions.len(),
+            unreported = self.completions.len(),
             "the worker ends; what is left comes back when its leases run out"
         );
         self.in_flight = 0;

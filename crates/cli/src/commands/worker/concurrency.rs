@@ -13,12 +13,15 @@ use crate::stderr::print_message;
 const CONCURRENCY_MAX: u32 = 100_000;
 
 impl Arguments {
-    /// Tasks that run at once in all, and how that comes about.
+    /// Returns how many tasks run at the same time in this process, and a description. The flag has precedence over
+    /// `worker.max_concurrent_tasks`, which has precedence over `worker.workers` times `worker.concurrency`.
     pub(super) fn resolve_concurrency(&self, config: &Config) -> anyhow::Result<(u32, String)> {
-        let held = |flag: Option<u32>, key| flag.unwrap_or_else(|| config.number(key));
-        let workers = held(self.workers, Key::WorkerWorkers);
-        let each = held(self.concurrency, Key::WorkerConcurrency);
-        let most = held(self.max_concurrent_tasks, Key::WorkerMaxConcurrentTasks);
+        let total = self.concurrency.unwrap_or(config.number(Key::WorkerMaxConcurrentTasks));
+        if total > 0 {
+            return Ok((total, describe_tasks(total)));
+        }
+        let workers: u32 = config.number(Key::WorkerWorkers);
+        let each: u32 = config.number(Key::WorkerConcurrency);
         let Some(product) = workers.checked_mul(each).filter(|product| *product <= CONCURRENCY_MAX)
         else {
             bail!(
@@ -27,40 +30,14 @@ impl Arguments {
                 counted(workers.into(), "worker")
             );
         };
-        let product_words = match workers {
-            1 => format!("a concurrency of {each}"),
-            _ => format!("{workers} workers x {each}"),
-        };
-        let is_product_said = self.is_product_set(config);
-        let permits = match most {
-            0 => product,
-            most if is_product_said => most.min(product),
-            most => most,
-        };
-        if permits < most {
-            print_message!(
-                "warning: max_concurrent_tasks is {most}, and {product_words} lets {product} run at once: \
-                 the smaller counts"
-            );
-        }
-        let mut words = format!("{} at once", counted(permits.into(), "task"));
-        if permits == product && workers > 1 {
-            words.push_str(&format!(" ({product_words})"));
-        } else if permits < product && is_product_said {
-            words.push_str(&format!(" (max_concurrent_tasks, below {product_words})"));
+        let mut description = describe_tasks(product);
+        if workers > 1 {
+            description.push_str(&format!(" ({workers} workers x {each})"));
         }
         if is_from_profile(config) {
-            words.push_str(&format!(", profile {}", config.text(Key::Profile)));
+            description.push_str(&format!(", profile {}", config.text(Key::Profile)));
         }
-        Ok((permits, words))
-    }
-
-    /// Whether somebody has said how many workers there are or what each does; a profile fills in only.
-    fn is_product_set(&self, config: &Config) -> bool {
-        let is_said =
-            |flag: Option<u32>, key| flag.is_some() || config.origin(key) > Origin::Profile;
-        is_said(self.workers, Key::WorkerWorkers)
-            || is_said(self.concurrency, Key::WorkerConcurrency)
+        Ok((product, description))
     }
 
     /// The limits that it brings for kinds, over all workers.
@@ -80,8 +57,8 @@ impl Arguments {
         permits: u32,
     ) -> anyhow::Result<Vec<(String, u32)>> {
         let mut caps: Vec<(String, u32)> = Vec::new();
-        for text in &self.max_running {
-            let (kind, number) = parse_kind_number("--max-running", text)?;
+        for text in &self.kind_concurrency {
+            let (kind, number) = parse_kind_number("--kind-concurrency", text)?;
             if !served.iter().any(|name| name == kind) {
                 bail!("{}", not_served_message(text, kind, served));
             }
@@ -89,17 +66,17 @@ impl Arguments {
                 u32::try_from(number).ok().filter(|cap| (1..=CONCURRENCY_MAX).contains(cap))
             else {
                 bail!(
-                    "--max-running {text:?} is out of bounds: at least 1 and at most {CONCURRENCY_MAX} run \
+                    "--kind-concurrency {text:?} is out of bounds: at least 1 and at most {CONCURRENCY_MAX} run \
                      at once; a kind of which none is to run is left out of --kinds"
                 );
             };
             if caps.iter().any(|(name, _)| name == kind) {
-                bail!("--max-running names kind `{kind}` twice; say it once");
+                bail!("--kind-concurrency names kind `{kind}` twice; say it once");
             }
             if cap > permits {
                 let all = counted(permits.into(), "task");
                 print_message!(
-                    "warning: --max-running {text} changes nothing: the worker runs {all} at once"
+                    "warning: --kind-concurrency {text} changes nothing: the worker runs {all} at once"
                 );
             }
             caps.push((kind.to_owned(), cap));
@@ -114,10 +91,14 @@ fn not_served_message(text: &str, kind: &str, served: &[String]) -> String {
         None => "--kinds".to_owned(),
     };
     format!(
-        "--max-running {text:?} is of a kind that this worker does not serve; it serves {}: leave it \
+        "--kind-concurrency {text:?} is of a kind that this worker does not serve; it serves {}: leave it \
          out, or let it serve `{kind}` by {how}",
         served.join(", ")
     )
+}
+
+fn describe_tasks(concurrency: u32) -> String {
+    format!("{} at once", counted(concurrency.into(), "task"))
 }
 
 fn is_from_profile(config: &Config) -> bool {

@@ -155,7 +155,7 @@ fn supervisor_command() -> io::Result<Command> {
         if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
     let mut command = Command::new(file);
     // A group of its own: Ctrl-C at a terminal is for the worker, which lets what runs finish.
-    command.arg0("tidegate").arg("guard-exec").env_clear().process_group(0);
+    command.arg0("tidegate").arg("exec-supervisor").env_clear().process_group(0);
     if let Some(folder) = std::env::var_os("TMPDIR") {
         command.env("TMPDIR", folder);
     }
